@@ -1,0 +1,369 @@
+"""Options of producers and consumers, as frozen values that are checked when made.
+
+Owns every default and its reason. Producers and consumers take the same names
+as keyword arguments and build one of these; the table in the docs is made from
+the attribute docstrings below. Times are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, Self
+
+from nsq_ha.errors import ConfigError
+
+Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
+"""How a key becomes a number: a named rule, or a function to a non-negative hash."""
+
+DEFAULT_PORT: Final = 4161
+
+
+class Compression(enum.Enum):
+    """Compression of a whole connection; the server may not offer it, then none is used."""
+
+    NONE = "none"
+    SNAPPY = "snappy"
+    DEFLATE = "deflate"
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait after the n-th failure in a row.
+
+    Attributes:
+        initial: Seconds after the first failure.
+        maximum: Ceiling in seconds.
+        factor: Growth for each further failure.
+        jitter: Share of the delay that is left to chance, 0..1; keeps many
+            clients from coming back at once.
+    """
+
+    initial: float = 0.05
+    maximum: float = 1.0
+    factor: float = 2.0
+    jitter: float = 0.3
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: A value is out of range.
+        """
+        if not (0 < self.initial <= self.maximum < math.inf and self.factor >= 1 and 0 <= self.jitter <= 1):
+            raise ConfigError(f"Backoff needs 0 < initial <= maximum, factor >= 1 and jitter 0..1: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """Where a channel starts to read, as the fifth word of ``SUB_ADVANCED`` or the body of ``setoffset``.
+
+    Make one with a class method. The server applies it only when this client is
+    the channel's only one.
+
+    Source: protocol reference 5, "Start positions".
+    """
+
+    kind: Literal["timestamp", "virtual_queue", "msgcount", "special"]
+    value: int
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: The kind is unknown or the value negative.
+        """
+        if self.kind not in ("timestamp", "virtual_queue", "msgcount", "special"):
+            raise ConfigError(f"start position {self.kind!r} is unknown: use a class method of StartFrom")
+        if self.kind == "special" and self.value != -1:
+            raise ConfigError("the only special start position is the end (-1)")
+        if self.kind != "special" and self.value < 0:
+            raise ConfigError(f"start position {self.kind} must be 0 or more, not {self.value}")
+
+    @classmethod
+    def beginning(cls) -> Self:
+        """Start at the oldest message that is kept."""
+        return cls("virtual_queue", 0)
+
+    @classmethod
+    def end(cls) -> Self:
+        """Start behind the newest message."""
+        return cls("special", -1)
+
+    @classmethod
+    def timestamp(cls, when: float | datetime) -> Self:
+        """Start at the first message not older than ``when`` (Unix seconds or an aware datetime), by whole seconds."""
+        if isinstance(when, datetime):
+            if when.tzinfo is None:
+                raise ConfigError("a start time needs a time zone: use datetime.now(timezone.utc) or alike")
+            when = when.timestamp()
+        return cls("timestamp", int(when))
+
+    @classmethod
+    def offset(cls, offset: int) -> Self:
+        """Start at a byte offset of the partition's queue; inside a message means the next one."""
+        return cls("virtual_queue", offset)
+
+    @classmethod
+    def count(cls, number: int) -> Self:
+        """Start at the n-th message of the partition, counted from 1."""
+        return cls("msgcount", number)
+
+    def __str__(self) -> str:
+        """The wire form, ``type:value``."""
+        return f"{self.kind}:{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """TLS towards nsqd. The certificate is verified unless ``verify`` is switched off by name.
+
+    Attributes:
+        ca_file: PEM file of the authorities to trust. None for the system's.
+        cert_file: PEM file of a client certificate. None for none.
+        key_file: PEM file of its key. None when it is in ``cert_file``.
+        verify: False accepts any certificate: only for tests.
+        server_name: Name to expect in the certificate. None for the address.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Make the SSL context.
+
+        Raises:
+            ConfigError: A file cannot be read or is no PEM.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"TLS files cannot be used: {error}") from error
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What producers and consumers have in common."""
+
+    lookupd: tuple[str, ...] = ()
+    """Base URLs of nsqlookupd's HTTP, one is enough: the others are found from it."""
+    connect_timeout: float = 1.0
+    """Limit for connecting to an nsqd up to its IDENTIFY answer: a frozen node accepts and never answers."""
+    lookup_timeout: float = 1.0
+    """Limit for one question to one nsqlookupd; all are asked at once."""
+    lookup_interval: float = 5.0
+    """Between periodic look-ups of a topic; trouble asks at once."""
+    lookup_jitter: float = 0.2
+    """Share of ``lookup_interval`` that is left to chance."""
+    heartbeat_interval: float = 2.0
+    """Asked of nsqd (1..60); silence of two of them ends a connection."""
+    output_buffer_timeout: float = 0.025
+    """How long nsqd may gather messages before it writes (0.01..1)."""
+    output_buffer_bytes: int = 16384
+    """How much nsqd may gather (64..65536)."""
+    close_timeout: float = 5.0
+    """Limit of closing, whatever the cluster does."""
+    max_frame_bytes: int = 16 * 1024 * 1024
+    """A frame that announces more ends its connection before anything is reserved for it."""
+    backoff: Backoff = Backoff()
+    """Between tries to reach a partition that is in trouble."""
+    compression: Compression = Compression.NONE
+    """Of the connections to nsqd."""
+    deflate_level: int = 6
+    """1..6; without a level the server stores blocks uncompressed."""
+    tls: TlsConfig | None = None
+    """None for plain TCP."""
+    auth_secret: str | None = field(default=None, repr=False)
+    """For servers that ask for AUTH; never shown."""
+    client_id: str = ""
+    """Short name shown by the server; empty for the host's name."""
+
+    def __post_init__(self) -> None:
+        """Check every range.
+
+        Raises:
+            ConfigError: Names the option and what it may be.
+        """
+        object.__setattr__(self, "lookupd", lookupd_urls(self.lookupd))
+        for name in ("connect_timeout", "lookup_timeout", "lookup_interval", "close_timeout"):
+            _in_range(self, name, 0.001, 86400.0)
+        _in_range(self, "lookup_jitter", 0.0, 1.0)
+        _in_range(self, "heartbeat_interval", 1.0, 60.0)
+        _in_range(self, "output_buffer_timeout", 0.01, 1.0)
+        _in_range(self, "output_buffer_bytes", 64, 65536)
+        _in_range(self, "max_frame_bytes", 1024, 2**31 - 1)
+        _in_range(self, "deflate_level", 1, 6)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Build from keyword options.
+
+        Raises:
+            ConfigError: An option is unknown (the nearest ones are named) or out of range.
+        """
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"unknown option {name!r}; known are: {', '.join(sorted(known))}")
+        return cls(**options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """Options of a producer."""
+
+    publish_timeout: float = 30.0
+    """Limit of a whole publish, retries included, where the call gives none; longer than an election (22 s)."""
+    sharding: Sharding = "murmur3"
+    """Key to hash: ``murmur3`` (the Go users' rule), ``java``, ``modulo`` or a function. One rule a topic."""
+    strategy: Literal["round_robin", "least_loaded"] = "round_robin"
+    """Which writable partition takes a message without key."""
+    trace: bool | frozenset[str] = False
+    """Publish with a trace id: never, always, or for these topics. Changeable while running."""
+    on_unreachable: Literal["retry", "fail"] = "retry"
+    """``fail`` ends a publish at the first sign of trouble and looks up at once; ``retry`` uses the time limit."""
+    max_pending_bytes: int = 64 * 1024 * 1024
+    """Bytes of bodies that may wait in the producer; further publishes wait for room within their limit."""
+    window: int = 1000
+    """Unanswered publishes on one connection, of different keys."""
+    idle_timeout: float = 600.0
+    """A connection without publishes closes after this."""
+    max_connections: int = 1024
+    """Open connections at most; the longest idle one closes first."""
+
+    def __post_init__(self) -> None:
+        """Check every range.
+
+        Raises:
+            ConfigError: Names the option and what it may be.
+        """
+        ClientConfig.__post_init__(self)
+        _in_range(self, "publish_timeout", 0.001, 86400.0)
+        _in_range(self, "max_pending_bytes", 1, 2**40)
+        _in_range(self, "window", 1, 100_000)
+        _in_range(self, "idle_timeout", 1.0, 86400.0)
+        _in_range(self, "max_connections", 1, 100_000)
+        _one_of(self, "strategy", ("round_robin", "least_loaded"))
+        _one_of(self, "on_unreachable", ("retry", "fail"))
+        if not callable(self.sharding):
+            _one_of(self, "sharding", ("murmur3", "java", "modulo"))
+        if not isinstance(self.trace, bool):
+            object.__setattr__(self, "trace", frozenset(self.trace))
+
+
+GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
+"""What happens to a message beyond ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """Options of a consumer."""
+
+    ordered: bool | Literal["auto"] = "auto"
+    """``auto`` follows the topic's meta. Forcing True on an ordinary topic switches the *channel* to
+    ordered for all its consumers until an operator undoes it."""
+    partitions: tuple[int, ...] | None = None
+    """None for all, those that come later included."""
+    start_from: StartFrom | Mapping[int, StartFrom] | None = None
+    """Where the channel starts, by partition or for all. None where the channel stands."""
+    max_in_flight: int = 200
+    """Messages that may be unanswered over all partitions."""
+    msg_timeout: float | None = None
+    """How long a message may stay unanswered (1..900). None for the server's default (60 s)."""
+    sample_rate: int = 0
+    """Percent of messages to take, 1..99; the others are *confirmed* for the channel. 0 for all."""
+    tag: str | None = None
+    """Take the messages with this dispatch tag (extended topics)."""
+    requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
+    """Delay of a requeue that names none, by the message's attempts."""
+    max_attempts: int | None = None
+    """Deliveries after which ``on_give_up`` applies. None never gives up."""
+    warn_attempts: int = 10
+    """From this delivery on a message is warned about, then at each doubling. 0 never."""
+    on_give_up: GiveUp = "drop"
+    """``drop`` (FIN), ``republish`` (to the topic's tail, then FIN), ``dead_letter`` (to
+    ``dead_letter_topic``, then FIN) or a function of the message, async or not, after which it is FINed."""
+    dead_letter_topic: str | None = None
+    """Topic for ``on_give_up="dead_letter"``."""
+
+    def __post_init__(self) -> None:
+        """Check every range.
+
+        Raises:
+            ConfigError: Names the option and what it may be.
+        """
+        ClientConfig.__post_init__(self)
+        _in_range(self, "max_in_flight", 1, 1_000_000)
+        _in_range(self, "sample_rate", 0, 99)
+        _in_range(self, "warn_attempts", 0, 65535)
+        if self.msg_timeout is not None:
+            _in_range(self, "msg_timeout", 1.0, 900.0)
+        if self.max_attempts is not None:
+            _in_range(self, "max_attempts", 1, 65535)
+        if self.ordered not in (True, False, "auto"):
+            raise ConfigError(f"ordered must be True, False or 'auto', not {self.ordered!r}")
+        if self.partitions is not None:
+            object.__setattr__(self, "partitions", tuple(sorted(set(self.partitions))))
+        if self.on_give_up == "dead_letter" and not self.dead_letter_topic:
+            raise ConfigError("on_give_up='dead_letter' needs dead_letter_topic")
+        if not callable(self.on_give_up):
+            _one_of(self, "on_give_up", ("drop", "republish", "dead_letter"))
+
+
+def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
+    """Return base URLs for one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
+
+    Raises:
+        ConfigError: An address is no string, empty, or not of these forms.
+    """
+    listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    urls: list[str] = []
+    for address in listed:
+        url = _lookupd_url(address)
+        if url not in urls:
+            urls.append(url)
+    return tuple(urls)
+
+
+def _lookupd_url(address: object) -> str:
+    if not isinstance(address, str):
+        raise ConfigError(f"lookupd address must be a str, not {type(address).__name__}")
+    text = address.strip().rstrip("/")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "http", text
+    if scheme not in ("http", "https") or not rest or any(c in rest for c in "/?#@ \t\r\n\\"):
+        raise ConfigError(f"lookupd address {address!r} is not legal: host:port or http://host:port")
+    bare = rest.rpartition("]")[2] if rest.startswith("[") else rest
+    host, colon, port = bare.rpartition(":")
+    if not colon:
+        return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (not host and not rest.startswith("[")):
+        raise ConfigError(f"lookupd address {address!r} has no legal port: host:port or http://host:port")
+    return f"{scheme}://{rest}"
+
+
+def _in_range(config: object, name: str, low: float, high: float) -> None:
+    value = getattr(config, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigError(f"{name} must be {low}..{high}, not {value!r}")
+
+
+def _one_of(config: object, name: str, allowed: tuple[str, ...]) -> None:
+    value = getattr(config, name)
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)} (or as documented), not {value!r}")

@@ -1,0 +1,267 @@
+"""A received message and the receipt of a published one.
+
+Owns what a user reads of a message and how it is answered once. Does not own
+the wire layout (``protocol.messages``) nor the connection: an answer goes
+through the message's source, the subscription that delivered it.
+
+The invariant: a message is answered at most once (finish or requeue), and only
+through the connection that delivered it. Answers for a connection that has
+gone are dropped by the source; the server delivers the message again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PARTITION_SHIFT: Final = 50
+PARTITION_MASK: Final = 1023
+_TRACE_KEY: Final = "##trace_id"
+_TAG_KEY: Final = "##client_dispatch_tag"
+
+
+def partition_of(internal_id: int) -> int:
+    """Return the partition that an internal id names.
+
+    ``internal id = partition << 50 | sequence``.
+
+    Source: protocol reference 2; youzan/nsq ``consistence/commitlog.go``.
+    """
+    return internal_id >> PARTITION_SHIFT & PARTITION_MASK
+
+
+class MessageSource(Protocol):
+    """What a message answers through. All three buffer and return at once."""
+
+    topic: str
+    channel: str
+    partition: int
+    nsqd: str
+
+    def finish(self, message: Message) -> None:
+        """Buffer a FIN."""
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Buffer a REQ; None is the source's own policy."""
+
+    def touch(self, message: Message) -> None:
+        """Buffer a TOUCH."""
+
+
+class Message:
+    """One delivered message.
+
+    Attributes:
+        id: The 16 raw bytes that go back in an answer; never text.
+        body: The payload as published.
+        attempts: Deliveries so far by the server's count, 1 first. It stays 1
+            after a lost connection or a leader change, so it does not find repeats.
+        timestamp_ns: Time of the publish at the server, nanoseconds since the epoch.
+        offset: Byte position in the partition's queue. None unless the
+            subscription asks for it (ordered, or with a start position).
+        raw_size: Bytes it takes there, so the next message is at ``offset + raw_size``.
+            None like ``offset``.
+        ext: The raw extension header. None when there is none.
+        source: Where it came from and is answered through.
+    """
+
+    __slots__ = ("answered", "attempts", "body", "ext", "id", "offset", "raw_size", "source", "timestamp_ns")
+
+    def __init__(  # noqa: PLR0913, PLR0917 - positional: made once for each delivery
+        self,
+        id: bytes,  # noqa: A002 - the protocol's own word
+        body: bytes,
+        attempts: int,
+        timestamp_ns: int,
+        source: MessageSource,
+        offset: int | None = None,
+        raw_size: int | None = None,
+        ext: bytes | None = None,
+    ) -> None:
+        """Keep the parts; made by the library, and by tests."""
+        self.id = id
+        self.body = body
+        self.attempts = attempts
+        self.timestamp_ns = timestamp_ns
+        self.source = source
+        self.offset = offset
+        self.raw_size = raw_size
+        self.ext = ext
+        self.answered = False
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self.source.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition it was read from."""
+        return self.source.partition
+
+    @property
+    def nsqd(self) -> str:
+        """``host:port`` of the nsqd that delivered it."""
+        return self.source.nsqd
+
+    @property
+    def internal_id(self) -> int:
+        """The server's own id, unsigned 64 bit; grows within a partition."""
+        return int.from_bytes(self.id[:8], "big")
+
+    @property
+    def trace_id(self) -> int:
+        """The publisher's trace id, unsigned 64 bit; 0 when it gave none."""
+        return int.from_bytes(self.id[8:], "big")
+
+    @property
+    def headers(self) -> dict[str, object]:
+        """The extension header's own keys (those beginning ``##`` left out); empty when there is none.
+
+        Raises:
+            RemoteProtocolError: The header is not a JSON object. Headers are
+                written by other programs: the message itself is whole, finish
+                or requeue it as the application wants.
+        """
+        return {key: value for key, value in self._header().items() if not key.startswith("##")}
+
+    @property
+    def tag(self) -> str | None:
+        """The dispatch tag. None when the message has none.
+
+        Raises:
+            RemoteProtocolError: As for ``headers``.
+        """
+        tag = self._header().get(_TAG_KEY)
+        return tag if isinstance(tag, str) else None
+
+    def _header(self) -> dict[str, object]:
+        if not self.ext:
+            return {}
+        try:
+            header = json.loads(self.ext)
+        except (ValueError, RecursionError) as error:
+            raise RemoteProtocolError(f"extension header of {self!r} is not JSON: {error}") from error
+        if not isinstance(header, dict):
+            raise RemoteProtocolError(f"extension header of {self!r} is no JSON object but {type(header).__name__}")
+        return header
+
+    def finish(self) -> None:
+        """Tell the server that the message is done (FIN).
+
+        Buffers and returns: FIN has no answer. Written together with what else
+        is answered in this turn of the event loop.
+
+        Raises:
+            LocalProtocolError: It was finished or requeued already.
+        """
+        self._answer()
+        self.source.finish(self)
+
+    def requeue(self, delay: float | None = None) -> None:
+        """Ask for the message again (REQ).
+
+        Args:
+            delay: Seconds to wait, 0 for at once. None takes the consumer's own
+                back-off. On an ordered topic the wait is spent in this client,
+                since the server ignores a delayed REQ there.
+
+        Raises:
+            LocalProtocolError: It was finished or requeued already.
+            ValueError: ``delay`` is negative or not finite.
+        """
+        if delay is not None and not 0 <= delay < float("inf"):
+            raise ValueError(f"delay must be 0 or more seconds, not {delay}")
+        self._answer()
+        self.source.requeue(self, delay)
+
+    def touch(self) -> None:
+        """Restart the server's message timeout (TOUCH), at most up to its ``max_msg_timeout``.
+
+        Raises:
+            LocalProtocolError: It was finished or requeued already.
+        """
+        if self.answered:
+            raise LocalProtocolError(f"{self!r} was answered already")
+        self.source.touch(self)
+
+    def _answer(self) -> None:
+        if self.answered:
+            raise LocalProtocolError(f"{self!r} was answered already: finish or requeue a message once")
+        self.answered = True
+
+    async def __aenter__(self) -> Self:
+        """Give the message; leaving FINs it, or REQs it when an exception leaves."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """FIN on success, REQ by the consumer's policy otherwise; nothing if it was answered inside."""
+        if self.answered:
+            return
+        if kind is None:
+            self.finish()
+        else:
+            self.requeue()
+
+    def __repr__(self) -> str:
+        """Show where it stands, never the body."""
+        return (
+            f"<Message {self.topic}-{self.partition} id={self.internal_id:#x} trace_id={self.trace_id}"
+            f" attempts={self.attempts} {len(self.body)} bytes>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is known of a message that the server stored.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition that holds it.
+        nsqd: ``host:port`` of the node that acknowledged it.
+        attempts: How often it was written until it was acknowledged; above 1 it
+            may be stored more than once.
+        internal_id: The server's id. None unless traced.
+        trace_id: The trace id that was sent. None unless traced.
+        offset: Byte position in the partition's queue. None unless traced.
+        raw_size: Bytes it takes there. None unless traced.
+    """
+
+    topic: str
+    partition: int
+    nsqd: str
+    attempts: int = 1
+    internal_id: int | None = None
+    trace_id: int | None = None
+    offset: int | None = None
+    raw_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """One message of ``publish_many``, with its own key, partition and trace.
+
+    Attributes:
+        body: The payload, 1 byte to the server's limit (1 MiB by default).
+        key: Sharding key. None for none.
+        partition: Goes to this partition. None to choose by key or strategy.
+        trace_id: Unsigned 64 bit. None to send it without trace, or with the
+            producer's own when it traces the topic.
+        headers: Extension header, for topics that are extended. None for none.
+        tag: Dispatch tag, for topics that are extended. None for none.
+    """
+
+    body: bytes
+    key: str | bytes | int | None = None
+    partition: int | None = None
+    trace_id: int | None = None
+    headers: dict[str, object] | None = None
+    tag: str | None = None

@@ -1,0 +1,248 @@
+"""One partition's publish queue: who is next, what is retried, what is in doubt.
+
+Owns the order of publishes to one partition. Does not own the connection, the
+clock or the callers: it is told what happened and says what follows.
+
+The invariants, whatever happens in whatever order:
+
+* Of one key at most one publish is unanswered, so a retry never overtakes a
+  later message of its key.
+* Publishes of one key are first written in the order of their submission.
+* A publish is *not stored* only when every attempt was refused promptly or
+  never written; one attempt in doubt makes it in doubt for good.
+* A publish that its caller has given up holds its key until its attempt is
+  answered or its connection is gone.
+
+Source: failures reference 1 ("When a refusal means not stored") and 4
+(Producer 3-5).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+PROMPT_REFUSAL: Final = 1.0
+"""Seconds after the write within which a refusal means *not stored*. After a longer hang (a
+follower that does not answer) the leader may hold it."""
+
+T = TypeVar("T")
+
+
+class Stage(enum.Enum):
+    """Where a publish stands."""
+
+    BLOCKED = enum.auto()
+    """An earlier publish of one of its keys is not done."""
+    READY = enum.auto()
+    """May be written."""
+    SENT = enum.auto()
+    """Written, not answered."""
+    DONE = enum.auto()
+    """Answered, failed, or given up before it was written."""
+
+
+class Entry(Generic[T]):
+    """One publish (a PUB or a whole MPUB) on its way.
+
+    Attributes:
+        item: What the owner needs to write it and to report its end.
+        keys: The keys that it must not be reordered with; none for messages
+            without order.
+        stage: Where it stands.
+        attempts: How often it was written.
+        maybe_stored: An attempt of it is in doubt.
+        given_up: Its caller does not wait any more.
+        sent_at: Time of the last write.
+    """
+
+    __slots__ = ("attempts", "blocked_by", "given_up", "item", "keys", "maybe_stored", "sent_at", "stage")
+
+    def __init__(self, item: T, keys: Iterable[Hashable] = ()) -> None:
+        """Wrap ``item``; repeated keys count once."""
+        self.item = item
+        self.keys = tuple(dict.fromkeys(keys))
+        self.stage = Stage.READY
+        self.attempts = 0
+        self.maybe_stored = False
+        self.given_up = False
+        self.sent_at = 0.0
+        self.blocked_by = 0
+
+
+class Lane(Generic[T]):
+    """The queue of one partition. See the module for what it guarantees."""
+
+    __slots__ = ("_by_key", "_ready", "_sent", "_waiting")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._ready: deque[Entry[T]] = deque()
+        self._sent: deque[Entry[T]] = deque()
+        self._by_key: dict[Hashable, deque[Entry[T]]] = {}
+        self._waiting = 0
+
+    @property
+    def unanswered(self) -> int:
+        """Publishes written and not answered, given up ones included."""
+        return len(self._sent)
+
+    @property
+    def waiting(self) -> int:
+        """Publishes not written yet, or to be written again, whose callers wait."""
+        return self._waiting
+
+    @property
+    def oldest_sent_at(self) -> float | None:
+        """When the oldest unanswered publish was written. None when there is none."""
+        return self._sent[0].sent_at if self._sent else None
+
+    def submit(self, entry: Entry[T]) -> None:
+        """Put a new publish at the end of the queue of each of its keys."""
+        self._waiting += 1
+        for key in entry.keys:
+            queue = self._by_key.get(key)
+            if queue is None:
+                self._by_key[key] = deque((entry,))
+            else:
+                queue.append(entry)
+                entry.blocked_by += 1
+        if entry.blocked_by:
+            entry.stage = Stage.BLOCKED
+        else:
+            entry.stage = Stage.READY
+            self._ready.append(entry)
+
+    def take(self, now: float, window: int) -> list[Entry[T]]:
+        """Take what may be written now; the caller writes it in this order.
+
+        Args:
+            now: The time of the write.
+            window: Most publishes that may be unanswered on the connection.
+        """
+        taken: list[Entry[T]] = []
+        ready, sent = self._ready, self._sent
+        while ready and len(sent) < window:
+            entry = ready.popleft()
+            entry.stage = Stage.SENT
+            entry.attempts += 1
+            entry.sent_at = now
+            sent.append(entry)
+            taken.append(entry)
+        self._waiting -= len(taken)
+        return taken
+
+    def answered(self) -> Entry[T]:
+        """Take the oldest unanswered publish as done and release its keys.
+
+        Raises:
+            IndexError: None is unanswered; the connection counts its requests,
+                so this is a bug.
+        """
+        entry = self._sent.popleft()
+        self._finish(entry)
+        return entry
+
+    def refused(self, now: float, *, retry: bool) -> Entry[T]:
+        """Take the oldest unanswered publish as refused by the server.
+
+        Args:
+            now: The time of the refusal; a late one leaves doubt.
+            retry: True puts it back to the front of its keys, unless its
+                caller has given up. False ends it.
+
+        Returns:
+            The publish; its ``stage`` is READY when it will be written again.
+        """
+        entry = self._sent.popleft()
+        if now - entry.sent_at > PROMPT_REFUSAL:
+            entry.maybe_stored = True
+        if retry and not entry.given_up:
+            self._again((entry,))
+        else:
+            self._finish(entry)
+        return entry
+
+    def lost(self) -> list[Entry[T]]:
+        """Take all unanswered publishes as in doubt: their connection is gone.
+
+        They go back to the head of the lane in their old order; those that
+        their callers have given up end.
+
+        Returns:
+            All that were unanswered.
+        """
+        lost = list(self._sent)
+        self._sent.clear()
+        for entry in lost:
+            entry.maybe_stored = True
+        self._again([entry for entry in lost if not entry.given_up])
+        for entry in lost:
+            if entry.given_up:
+                self._finish(entry)
+        return lost
+
+    def give_up(self, entry: Entry[T]) -> None:
+        """Note that the caller of ``entry`` does not wait any more.
+
+        One that is not written at this moment ends at once; one that is written becomes in
+        doubt and keeps its keys and its place in the order of answers.
+        """
+        if entry.stage is Stage.DONE:
+            return
+        entry.given_up = True
+        if entry.stage is Stage.SENT:
+            entry.maybe_stored = True
+            return
+        if entry.stage is Stage.READY:
+            # At or near the front in practice, since limits end in the order of submission.
+            self._ready.remove(entry)
+        self._waiting -= 1
+        self._finish(entry)
+
+    def withdraw(self) -> list[Entry[T]]:
+        """Take out all publishes without keys that are not written, to send them by another partition.
+
+        Their attempts and doubt stay with them.
+        """
+        out = [entry for entry in self._ready if not entry.keys]
+        if out:
+            self._ready = deque(entry for entry in self._ready if entry.keys)
+            self._waiting -= len(out)
+        return out
+
+    def pending(self) -> list[Entry[T]]:
+        """List all publishes that are not done, each once; for closing."""
+        found = dict.fromkeys(self._sent)
+        found.update(dict.fromkeys(self._ready))
+        for queue in self._by_key.values():
+            found.update(dict.fromkeys(queue))
+        return list(found)
+
+    def _again(self, entries: Iterable[Entry[T]]) -> None:
+        again = list(entries)
+        for entry in again:
+            entry.stage = Stage.READY
+        self._ready.extendleft(reversed(again))
+        self._waiting += len(again)
+
+    def _finish(self, entry: Entry[T]) -> None:
+        entry.stage = Stage.DONE
+        for key in entry.keys:
+            queue = self._by_key[key]
+            if queue[0] is not entry:
+                queue.remove(entry)  # given up behind others, which still hold the key
+                continue
+            queue.popleft()
+            if not queue:
+                del self._by_key[key]
+                continue
+            head = queue[0]
+            head.blocked_by -= 1
+            if not head.blocked_by:
+                head.stage = Stage.READY
+                self._ready.append(head)

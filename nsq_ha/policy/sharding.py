@@ -1,0 +1,140 @@
+"""Sharding key to partition: one function for each rule that the server's clients use.
+
+The three existing clients put the same key into different partitions. All
+publishers of a topic must follow one rule; ours is the Go users' by default.
+
+The invariant: the number of partitions is always ``meta.partition_num`` of a
+look-up, never the number of partitions that happen to be listed.
+
+Source: protocol reference 14; vectors in ``tests/vectors/sharding.json``, made
+by running the clients.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import mmh3
+
+from nsq_ha.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import Sharding
+
+Key = str | bytes | int
+"""A sharding key: ``str`` counts as its UTF-8 bytes."""
+
+_INT64: Final = 1 << 63
+_INT32: Final = 1 << 31
+
+
+class JavaInt(int):
+    """An int key that Java publishers hash as ``Integer``; a plain ``int`` is hashed as ``Long``."""
+
+    __slots__ = ()
+
+
+def murmur3(key: Key) -> int:
+    """Hash as the Go users do: MurmurHash3 x86 32 bit, seed 0, unsigned; an int by its decimal text.
+
+    Raises:
+        ConfigError: ``key`` is of another type.
+    """
+    if isinstance(key, bool):
+        raise ConfigError("a sharding key must be str, bytes or int, not bool")
+    if isinstance(key, int):
+        key = str(int(key))
+    elif not isinstance(key, str | bytes):
+        raise ConfigError(f"a sharding key must be str, bytes or int, not {type(key).__name__}")
+    try:
+        return mmh3.hash(key, 0, signed=False)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"a sharding key must be encodable as UTF-8: {error}") from error
+
+
+def java(key: Key) -> int:
+    """Hash as the Java client does: ``abs(hashCode())``, so that ``% n`` gives its ``abs(hashCode() % n)``.
+
+    String: over UTF-16 units; int: ``Long``; :class:`JavaInt`: ``Integer``.
+
+    Raises:
+        ConfigError: ``key`` is bytes (Java hashes an array by identity, so
+            there is no partition to agree on), of another type, or an int
+            beyond 64 bits (32 for JavaInt).
+    """
+    return abs(java_hash_code(key))
+
+
+def java_hash_code(key: Key) -> int:
+    """Return Java's ``hashCode()`` as a signed 32-bit number.
+
+    Raises:
+        ConfigError: As for :func:`java`.
+    """
+    if isinstance(key, str):
+        value = 0
+        units = key.encode("utf-16-be", "surrogatepass")
+        for high, low in zip(units[::2], units[1::2], strict=True):
+            value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+        return _signed32(value)
+    if isinstance(key, bool) or not isinstance(key, int):
+        raise ConfigError(
+            f"sharding 'java' takes str or int keys, not {type(key).__name__}: Java hashes arrays by identity"
+        )
+    if isinstance(key, JavaInt):
+        if not -_INT32 <= key < _INT32:
+            raise ConfigError(f"JavaInt key {key} does not fit 32 bits")
+        return int(key)
+    if not -_INT64 <= key < _INT64:
+        raise ConfigError(f"sharding 'java' hashes an int as a Long: {key} does not fit 64 bits")
+    unsigned = key & 0xFFFFFFFFFFFFFFFF
+    return _signed32((unsigned ^ unsigned >> 32) & 0xFFFFFFFF)
+
+
+def modulo(key: Key) -> int:
+    """Take a non-negative int as it is (the PHP client's rule).
+
+    Raises:
+        ConfigError: ``key`` is no int, or negative (refused by PHP, too).
+    """
+    if isinstance(key, bool) or not isinstance(key, int) or key < 0:
+        raise ConfigError(f"sharding 'modulo' takes ints of 0 or more, not {key!r}")
+    return int(key)
+
+
+_RULES: Final[dict[str, Callable[[Key], int]]] = {"murmur3": murmur3, "java": java, "modulo": modulo}
+
+
+def hasher(sharding: Sharding) -> Callable[[Any], int]:
+    """Return the hash function for an option value.
+
+    Raises:
+        ConfigError: The name is unknown.
+    """
+    if callable(sharding):
+        return sharding
+    try:
+        return _RULES[sharding]
+    except KeyError:
+        raise ConfigError(f"sharding must be one of {', '.join(_RULES)} or a function, not {sharding!r}") from None
+
+
+def partition_for(key: Key, partition_num: int, sharding: Sharding = "murmur3") -> int:
+    """Return the partition of ``key`` on a topic with ``partition_num`` partitions.
+
+    Raises:
+        ConfigError: The key does not suit the rule, ``partition_num`` is not
+            positive, or a custom function returned no non-negative int.
+    """
+    if partition_num < 1:
+        raise ConfigError(f"partition_num must be positive, not {partition_num}: take it from the look-up's meta")
+    number: object = hasher(sharding)(key)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
+    return number % partition_num
+
+
+def _signed32(value: int) -> int:
+    return value - (1 << 32) if value & 0x80000000 else value
