@@ -1,0 +1,378 @@
+"""Bodies of nsqlookupd's answers, decoded as untrusted input.
+
+Owns the JSON shapes of ``/lookup``, ``/listlookup``, ``/nodes``, ``/topics`` and
+``/channels``, bare or in the old envelope. Does not own the HTTP exchange
+(``http``) nor what several answers mean together (``policy.topology``).
+
+The invariant: whatever the body holds, the outcome is a valid value or a
+:class:`RemoteProtocolError`. A single entry that makes no sense (a partition
+``"x"``, a port 0) is left out and the others are used; a body of another shape
+is no answer at all.
+
+Source: protocol reference 12; failures reference 2, 5 "Lookup answers".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.names import MAX_PARTITION_ID, is_valid_name
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_LISTED_LOOKUPDS: Final = 64
+"""More nsqlookupds than this in one list are not taken in."""
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,4}")
+_SHOWN: Final = 120
+
+_NULL: Final = msgspec.Raw(b"null")
+
+T = TypeVar("T")
+
+
+class _Peer(msgspec.Struct):
+    broadcast_address: str
+    tcp_port: int
+    http_port: int = 0
+    distributed_id: str = ""
+
+
+class _Meta(msgspec.Struct):
+    partition_num: int
+    replica: int = 1
+    extend_support: bool = False
+    ordered: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+
+
+class _Lookup(msgspec.Struct):
+    partitions: dict[str, msgspec.Raw] | None = None
+    producers: list[msgspec.Raw] | None = None
+    channels: list[str] | None = None
+    meta: msgspec.Raw = _NULL
+
+
+class _Lookupd(msgspec.Struct):
+    node_ip: str = msgspec.field(name="NodeIP")
+    http_port: str | int = msgspec.field(name="HttpPort")
+
+
+class _LookupdList(msgspec.Struct):
+    lookupdnodes: list[msgspec.Raw] | None = None
+    lookupdleader: msgspec.Raw = _NULL
+
+
+class _Producer(msgspec.Struct):
+    broadcast_address: str
+    tcp_port: int
+    http_port: int = 0
+    hostname: str = ""
+    version: str = ""
+    partitions: dict[str, list[str] | None] | None = None
+    topics: list[str] | None = None
+
+
+class _Nodes(msgspec.Struct):
+    producers: list[msgspec.Raw] | None = None
+
+
+class _TopicInfo(msgspec.Struct):
+    topic_name: str
+    ordered: bool = False
+    extend_support: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+
+
+class _Topics(msgspec.Struct):
+    topics: list[str] | None = None
+    meta_info: list[msgspec.Raw] | None = None
+
+
+class _Channels(msgspec.Struct):
+    channels: list[str] | None = None
+
+
+class _Envelope(msgspec.Struct):
+    status_code: int
+    status_txt: str
+    data: msgspec.Raw = _NULL
+
+
+class _Refusal(msgspec.Struct):
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer without its envelope.
+
+    Attributes:
+        status: The true status; a wrapped 404 arrives as 500.
+        data: JSON of the content; of a refusal whatever came.
+        message: The server's text of a refusal, cut to a readable length; empty for a success.
+    """
+
+    status: int
+    data: bytes
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupdList:
+    """What one nsqlookupd says about all of them.
+
+    Attributes:
+        leader: Base URL of the leading one. None when none is named.
+        nodes: Base URLs of all, each once.
+        supported: False when the server does not know the question: it is used as it is.
+    """
+
+    leader: str | None
+    nodes: tuple[str, ...]
+    supported: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One nsqd as ``/nodes`` lists it.
+
+    Attributes:
+        node: Its addresses.
+        hostname: Its own name for its machine.
+        version: Of the server.
+        partitions: Partitions it leads, by topic.
+    """
+
+    node: Node
+    hostname: str
+    version: str
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic as ``/topics`` lists it; the flags are those of :class:`TopicMeta`."""
+
+    name: str
+    ordered: bool = False
+    extend_support: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+
+
+def unwrap(status: int, body: bytes) -> Body:
+    """Take the envelope off, when there is one.
+
+    Args:
+        status: HTTP status.
+        body: The bytes as they came.
+
+    Returns:
+        Status and content; ``message`` is filled for every status but 200.
+    """
+    wrapped = _try(body, _Envelope)
+    if wrapped is not None:
+        # Without the version header every refusal is wrapped in a 500, and only the text tells which it was.
+        status = wrapped.status_code if status == 200 else status
+        return Body(status, bytes(wrapped.data), "" if status == 200 else _shown(wrapped.status_txt))
+    if status == 200:
+        return Body(status, body)
+    refusal = _try(body, _Refusal)
+    return Body(status, body, _shown(refusal.message if refusal is not None else body.decode("utf-8", "replace")))
+
+
+def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
+    """Decode the answer to ``/lookup``; ``leads`` is False, the caller knows better.
+
+    Refusals that speak of the topic are answers: an unknown one, and one without
+    any channel (a nsqlookupd with default settings hides it from publishers).
+
+    Raises:
+        RemoteProtocolError: It is no such answer; ask again, or another one.
+    """
+    if body.status != 200:
+        return _refused_lookup(body, lookupd)
+    content = _decode(body.data, _Lookup)
+    told = _try(bytes(content.meta), _Meta)
+    partitions: dict[int, Node] = {}
+    for key, raw in (content.partitions or {}).items():
+        node = _node(raw)
+        if node is not None and _NUMBER.fullmatch(key) and int(key) <= MAX_PARTITION_ID:
+            partitions[int(key)] = node
+    # For reading, an unknown topic is a success with nothing in it and the number 0.
+    unknown = told is not None and told.partition_num == 0 and not partitions and not content.producers
+    note = "it lists no partitions at all, as while writes are disabled" if content.partitions is None else ""
+    return LookupAnswer(
+        lookupd, leads=False, meta=_meta(told), partitions=partitions, exists=not unknown, note="" if unknown else note
+    )
+
+
+def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
+    """Decode the answer to ``/listlookup``.
+
+    Args:
+        body: The answer.
+        scheme: ``http`` or ``https``, as the server was asked; the list names none.
+
+    Raises:
+        RemoteProtocolError: It is no such answer.
+    """
+    if body.status == 404:
+        return LookupdList(leader=None, nodes=(), supported=False)
+    content = _decode(_accepted(body), _LookupdList)
+    listed = (_lookupd_url(raw, scheme) for raw in (content.lookupdnodes or [])[:MAX_LISTED_LOOKUPDS])
+    leader = _lookupd_url(content.lookupdleader, scheme)
+    nodes = dict.fromkeys(url for url in (*listed, leader) if url is not None)
+    return LookupdList(leader=leader, nodes=tuple(nodes))
+
+
+def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
+    """Decode the answer to ``/nodes``.
+
+    Raises:
+        RemoteProtocolError: It is no such answer.
+    """
+    found: list[NodeInfo] = []
+    for raw in _decode(_accepted(body), _Nodes).producers or []:
+        node, entry = _node(raw), _try(bytes(raw), _Producer)
+        if node is None or entry is None:
+            continue
+        partitions = {
+            topic: tuple(sorted(int(n) for n in numbers or () if _NUMBER.fullmatch(n) and int(n) <= MAX_PARTITION_ID))
+            for topic, numbers in (entry.partitions or {}).items()
+            if is_valid_name(topic)
+        }
+        found.append(NodeInfo(node, entry.hostname, entry.version, partitions))
+    return tuple(found)
+
+
+def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
+    """Decode the answer to ``/topics?metaInfo=true``, by name; a server without meta gives names only.
+
+    Raises:
+        RemoteProtocolError: It is no such answer.
+    """
+    content = _decode(_accepted(body), _Topics)
+    found = {name: TopicInfo(name) for name in content.topics or [] if is_valid_name(name)}
+    for raw in content.meta_info or []:
+        info = _try(bytes(raw), _TopicInfo)
+        if info is not None and is_valid_name(info.topic_name):
+            found[info.topic_name] = TopicInfo(
+                info.topic_name,
+                ordered=info.ordered,
+                extend_support=info.extend_support,
+                multi_part=info.multi_part,
+                disable_channel_auto_create=info.disable_channel_auto_create,
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def decode_channels(body: Body) -> tuple[str, ...]:
+    """Decode the answer to ``/channels``, in order of names.
+
+    Raises:
+        RemoteProtocolError: It is no such answer.
+    """
+    content = _decode(_accepted(body), _Channels)
+    return tuple(sorted({name for name in content.channels or [] if is_valid_name(name)}))
+
+
+def is_host(text: str) -> bool:
+    """Tell whether ``text`` can be dialled: a host name, an IPv4 or an IPv6 address that is not "any"."""
+    try:
+        return not ipaddress.ip_address(text).is_unspecified
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
+
+
+def is_port(number: int) -> bool:
+    """Tell whether ``number`` is a port."""
+    return 0 < number < 65536
+
+
+def decode_json(data: bytes, shape: type[T]) -> T:
+    """Decode JSON of a known shape.
+
+    Raises:
+        RemoteProtocolError: It is no JSON, of another shape, nested too deep or not UTF-8.
+    """
+    return _decode(data, shape)
+
+
+def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
+    text = body.message.lower()
+    if body.status in (404, 500) and ("key not found" in text or "topic_not_found" in text):
+        return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=body.message)
+    if body.status in (404, 500) and "topic has no channel" in text:
+        return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
+    raise RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
+
+
+def _accepted(body: Body) -> bytes:
+    if body.status != 200:
+        raise RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
+    return body.data
+
+
+def _decode(data: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # The body is left out: it can be megabytes of anything.
+        raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from error
+
+
+def _try(data: bytes, shape: type[T]) -> T | None:
+    try:
+        return _decode(data, shape)
+    except RemoteProtocolError:
+        return None
+
+
+def _node(raw: msgspec.Raw) -> Node | None:
+    peer = _try(bytes(raw), _Peer)
+    if peer is None or not is_host(peer.broadcast_address) or not is_port(peer.tcp_port):
+        return None
+    http_port = peer.http_port if is_port(peer.http_port) else 0
+    return Node(peer.broadcast_address, peer.tcp_port, http_port, peer.distributed_id)
+
+
+def _meta(meta: _Meta | None) -> TopicMeta | None:
+    if meta is None or not 1 <= meta.partition_num <= MAX_PARTITION_ID + 1:
+        return None
+    return TopicMeta(
+        partition_num=meta.partition_num,
+        replica=meta.replica,
+        extend_support=meta.extend_support,
+        ordered=meta.ordered,
+        multi_part=meta.multi_part,
+        disable_channel_auto_create=meta.disable_channel_auto_create,
+    )
+
+
+def _lookupd_url(raw: msgspec.Raw, scheme: str) -> str | None:
+    entry = _try(bytes(raw), _Lookupd)
+    if entry is None or not is_host(entry.node_ip):
+        return None
+    port = str(entry.http_port)
+    if not _NUMBER.fullmatch(port) or not is_port(int(port)):
+        return None
+    host = f"[{entry.node_ip}]" if ":" in entry.node_ip else entry.node_ip
+    return f"{scheme}://{host}:{port}"
+
+
+def _shown(text: str) -> str:
+    printable = "".join(letter if letter.isprintable() else "?" for letter in text[: _SHOWN + 1])
+    return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."

@@ -1,0 +1,118 @@
+"""One HTTP question with hard limits, and the mapping of httpx's errors.
+
+Owns the total time limit (a server that sends a byte a second is as bad as a
+silent one), the cap on what is read, and the one place where errors of httpx
+become ours. Redirects, cookies, proxies of the environment and compressed
+bodies are not used.
+
+Source: failures reference 2, 5 "Lookup answers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Final
+
+import httpx
+
+from nsq_ha.discovery.answers import Body, unwrap
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+"""A longer answer is cut off and refused; a cluster of 10,000 partitions needs a third of it."""
+
+_HEADERS: Final = {
+    # Without the version the server wraps its answers and makes every refusal a 500.
+    "Accept": "application/vnd.nsq; version=1.0",
+    # A small body must not grow a thousandfold in our memory.
+    "Accept-Encoding": "identity",
+    "User-Agent": "nsq_ha",
+}
+
+
+def new_client(urls: Iterable[str] = ()) -> httpx.AsyncClient:
+    """Return an HTTP client that keeps no state but open connections.
+
+    Args:
+        urls: What will be asked; the system's authorities are read only when one is https.
+    """
+    secure = any(url.startswith("https:") for url in urls)
+    return httpx.AsyncClient(
+        headers=_HEADERS,
+        verify=ssl.create_default_context() if secure else False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        follow_redirects=False,
+        trust_env=False,
+        timeout=None,  # noqa: S113 - the limit is on the whole exchange, see ask()
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0),
+    )
+
+
+async def ask(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    timeout: float,
+    params: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+) -> Body:
+    """Ask once and read the whole answer.
+
+    Args:
+        client: From :func:`new_client`.
+        method: ``GET`` or ``POST``.
+        url: Without query.
+        timeout: Seconds for all of it: connecting, sending, reading to the end.
+        params: The query.
+        content: Body of the request. None for none.
+
+    Returns:
+        The answer without envelope, whatever its status (redirects are errors).
+
+    Raises:
+        ConnectError: No connection.
+        ConnectionLostError: It broke; a request that changes something is in doubt.
+        ResponseTimeoutError: Not all came in time; the same doubt.
+        RemoteProtocolError: It is not HTTP, too long, compressed or a redirect.
+
+    Cancellation leaves the request in doubt and closes its connection.
+    """
+    try:
+        async with (
+            asyncio.timeout(timeout),
+            client.stream(method, url, params=params, content=content) as response,
+        ):
+            return unwrap(response.status_code, await _read(response))
+    except TimeoutError as error:
+        raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
+        raise _ours(error) from error
+
+
+async def _read(response: httpx.Response) -> bytes:
+    if response.is_redirect:
+        raise RemoteProtocolError(f"answered with a redirect ({response.status_code})")
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise RemoteProtocolError("answered with a compressed body that was not asked for")
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise RemoteProtocolError(f"answer is longer than {MAX_BODY_BYTES} bytes")
+    return bytes(body)
+
+
+def _ours(error: Exception) -> NsqError:
+    """Map an error of httpx, of the system or of an address to ours."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
+        return ConnectionLostError(f"connection broke: {text}")
+    if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):
+        return RemoteProtocolError(f"answer is not HTTP: {text}")
+    return ConnectError(f"no connection: {text}")

@@ -1,0 +1,151 @@
+"""Questions to one nsqlookupd.
+
+Owns the routes that read. Does not choose among several nsqlookupds
+(``servers``, ``watcher``) and changes nothing in the cluster (``admin``).
+
+Source: protocol reference 12.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from nsq_ha.config import lookupd_urls
+from nsq_ha.discovery import answers
+from nsq_ha.discovery.http import ask, new_client
+from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
+from nsq_ha.names import check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    import httpx
+
+    from nsq_ha.discovery.answers import Body, LookupdList, NodeInfo, TopicInfo
+    from nsq_ha.policy.topology import LookupAnswer
+
+Access = Literal["r", "w"]
+"""``r`` names every leader, ``w`` only those that may be written now."""
+
+
+class LookupClient:
+    """Asks one nsqlookupd.
+
+    Use it as an async context manager, or call :meth:`aclose`.
+
+    Args:
+        lookupd: Its address: ``host:port`` or ``http://host:port``.
+        timeout: Seconds for one whole question.
+        client: An HTTP client to share. None for an own one.
+
+    Raises:
+        ConfigError: The address is not legal, or not one.
+    """
+
+    def __init__(self, lookupd: str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
+        urls = lookupd_urls(lookupd)
+        if len(urls) != 1:
+            raise ConfigError(f"LookupClient asks one nsqlookupd, not {len(urls)}: {lookupd!r}")
+        self.lookupd = urls[0]
+        self._timeout = timeout
+        self._owned = client is None
+        self._client: httpx.AsyncClient | None = new_client(urls) if client is None else client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing. A shared HTTP client stays open."""
+        client, self._client = self._client, None
+        if self._owned and client is not None:
+            await client.aclose()
+
+    async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
+        """Ask who leads the partitions of ``topic``.
+
+        Returns:
+            The answer, also for a topic that does not exist. ``leads`` is False:
+            :meth:`list_lookupd` tells who leads.
+
+        Raises:
+            ConfigError: The topic's name is not legal.
+            LookupUnavailableError: No usable answer; ask another one, or later.
+
+        Cancellation leaves nothing behind.
+        """
+        params = {"topic": check_topic(topic), "access": access, "metainfo": "true"}
+        body = await self._get("/lookup", params)
+        with self._failures():
+            return answers.decode_lookup(body, self.lookupd)
+
+    async def list_lookupd(self) -> LookupdList:
+        """Ask for all nsqlookupds; ``supported`` is False where the server does not know the question.
+
+        Raises:
+            LookupUnavailableError: No usable answer; ask another one, or later.
+        """
+        body = await self._get("/listlookup")
+        with self._failures():
+            return answers.decode_lookupd_list(body, self.lookupd.partition(":")[0])
+
+    async def topics(self) -> tuple[TopicInfo, ...]:
+        """Return all topics by name.
+
+        Raises:
+            LookupUnavailableError: No usable answer; ask another one, or later.
+        """
+        body = await self._get("/topics", {"metaInfo": "true"})
+        with self._failures():
+            return answers.decode_topics(body)
+
+    async def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return the nsqds that are registered at this nsqlookupd, with the partitions they lead.
+
+        Raises:
+            LookupUnavailableError: No usable answer; ask another one, or later.
+        """
+        body = await self._get("/nodes")
+        with self._failures():
+            return answers.decode_nodes(body)
+
+    async def channels(self, topic: str) -> tuple[str, ...]:
+        """Return the channels of ``topic``; none for an unknown topic.
+
+        Raises:
+            ConfigError: The topic's name is not legal.
+            LookupUnavailableError: No usable answer; ask another one, or later.
+        """
+        body = await self._get("/channels", {"topic": check_topic(topic)})
+        with self._failures():
+            return answers.decode_channels(body)
+
+    async def _get(self, path: str, params: Mapping[str, str] | None = None) -> Body:
+        if self._client is None:
+            raise ClosedError("the LookupClient was closed")
+        with self._failures():
+            return await ask(self._client, "GET", self.lookupd + path, timeout=self._timeout, params=params)
+
+    def _failures(self) -> _Failures:
+        return _Failures(self.lookupd)
+
+
+class _Failures:
+    """Turns what one question fails with into the error that says whom was asked."""
+
+    def __init__(self, lookupd: str) -> None:
+        self._lookupd = lookupd
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, NsqError):
+            raise LookupUnavailableError("no usable answer", ((self._lookupd, str(error)),)) from error

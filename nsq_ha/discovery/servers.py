@@ -1,0 +1,355 @@
+"""The nsqlookupds that are known, and one round of questions to them.
+
+Owns who is known (configured ones for good, learnt ones from ``/listlookup``),
+who is well, who leads, and how a round asks: all that are well at the same time,
+the failing ones only when they are due for a probe or nobody else answers. Does
+not decide when a round is due (``watcher``) nor what its answers mean together
+(``policy.topology``).
+
+The invariant: no server can hold up a round beyond a short grace once another one
+has answered, and nothing that a server sends ends more than its own question.
+
+Source: failures reference 3.6, 4 "Discovery" 1; protocol reference 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ipaddress
+import logging
+import random
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from nsq_ha.config import Backoff
+from nsq_ha.discovery.lookupd import Access, LookupClient
+from nsq_ha.errors import LookupUnavailableError, NsqError
+from nsq_ha.policy.backoff import delay_after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import httpx
+
+    from nsq_ha.discovery.answers import LookupdList
+    from nsq_ha.policy.topology import LookupAnswer
+
+GRACE: Final = 0.08
+"""Seconds that a round waits for the others after a complete answer (or as long as that one took)."""
+
+INCOMPLETE_GRACE: Final = 0.25
+"""The same after an answer that lacks something: another one may know it."""
+
+HEDGE: Final = 0.2
+"""Seconds without any answer after which the failing ones are asked too."""
+
+FORGET_AFTER: Final = 3600.0
+"""Seconds after which a learnt nsqlookupd that fails and that no list names any more is forgotten."""
+
+MAX_LEARNT: Final = 32
+"""Learnt nsqlookupds at most: a list can name anything."""
+
+_PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
+_QUESTIONS_AT_ONCE: Final = 16
+_LIST_GAP: Final = 5.0
+
+_log = logging.getLogger("nsq_ha.discovery")
+
+
+class Server:
+    """One nsqlookupd and how it is doing.
+
+    Attributes:
+        url: Base URL.
+        configured: Named by the user: never forgotten.
+        leads: The lists name it as the leading one.
+        failures: Questions in a row that it did not answer usefully.
+        probe_at: Loop time from which a failing one is asked again beside the others.
+    """
+
+    def __init__(self, url: str, client: LookupClient, *, configured: bool, now: float) -> None:
+        self.url = url
+        self.client = client
+        self.configured = configured
+        self.leads = False
+        self.failures = 0
+        self.probe_at = 0.0
+        self.listed_at = now
+        self.list: LookupdList | None = None
+        self.aliases = {_address(url)}
+        # A burst over many topics must not look like a slow server: questions wait here, their limit starts after.
+        self.turns = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """What one round brought.
+
+    Attributes:
+        answers: The usable answers that came in time.
+        error: None when there is one.
+    """
+
+    answers: tuple[LookupAnswer, ...]
+    error: LookupUnavailableError | None
+
+
+class Servers:
+    """The known nsqlookupds. Make it inside a running loop; end it with :meth:`aclose`.
+
+    Args:
+        configured: Base URLs, as :func:`nsq_ha.config.lookupd_urls` returns them.
+        timeout: Seconds for one question.
+        client: The HTTP client; stays the caller's.
+    """
+
+    def __init__(self, configured: Iterable[str], *, timeout: float, client: httpx.AsyncClient) -> None:
+        self._timeout = timeout
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._strays: dict[tuple[str, str], asyncio.Task[LookupAnswer]] = {}
+        self._list_wanted = asyncio.Event()
+        self._servers: list[Server] = []
+        for url in configured:
+            self._add(url, configured=True)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of all that are known, configured ones first."""
+        return tuple(server.url for server in self._servers)
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """Base URLs of those whose last question failed."""
+        return tuple(server.url for server in self._servers if server.failures)
+
+    @property
+    def leader(self) -> str | None:
+        """Base URL of the leading one as the lists say. None when none does."""
+        return next((server.url for server in self._servers if server.leads), None)
+
+    async def aclose(self) -> None:
+        """End the questions that are still under way."""
+        strays = list(self._strays.values())
+        for task in strays:
+            task.cancel()
+        await asyncio.gather(*strays, return_exceptions=True)
+
+    async def look_up(self, topic: str, access: Access) -> Round:
+        """Ask for a topic; ends at the latest after about twice the time limit of a question.
+
+        Cancellation ends its questions.
+        """
+        began = self._loop.time()
+        first, rest = self._choose(topic, began)
+        asked = {self._begin(server, topic, access): server for server in first}
+        answers: list[LookupAnswer] = []
+        causes: list[tuple[str, str]] = []
+        until: float | None = None
+        try:
+            while asked:
+                hedge = began + HEDGE if rest and not answers else None
+                limit = until if until is not None else hedge
+                wait = None if limit is None else max(0.0, limit - self._loop.time())
+                done, _ = await asyncio.wait(asked, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                if not done and until is not None:
+                    break
+                for task in done:
+                    _collect(asked.pop(task), task, answers, causes)
+                if answers:
+                    until = _grace_end(answers, began, self._loop.time(), until)
+                elif rest and (not asked or not done):
+                    asked |= {self._begin(server, topic, access): server for server in rest}
+                    rest = []
+        except asyncio.CancelledError:
+            for task in asked:
+                task.cancel()
+            raise
+        if answers:
+            return Round(tuple(answers), None)
+        return Round((), LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes)))
+
+    async def keep_lists(self, interval: float, jitter: float) -> None:
+        """Ask for the lists at once, then each ``interval`` seconds, and earlier after a sign of trouble."""
+        while True:
+            self._list_wanted.clear()
+            await self.refresh_lists()
+            await asyncio.sleep(_LIST_GAP)
+            wait = max(0.0, interval * (1 - jitter * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
+            try:
+                async with asyncio.timeout(wait):
+                    await self._list_wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def refresh_lists(self) -> None:
+        """Ask every known nsqlookupd for all of them, and learn what they name."""
+        await asyncio.gather(*(self._resolve(server) for server in self._servers))
+        await asyncio.gather(*(self._ask_list(server) for server in self._servers))
+        self._forget()
+
+    def _choose(self, topic: str, now: float) -> tuple[list[Server], list[Server]]:
+        """Who is asked at once, and who when they give nothing."""
+        free = [server for server in self._servers if (server.url, topic) not in self._strays]
+        well = [server for server in free if not server.failures]
+        if not well:
+            # A question that hangs since the last round is given up: its answer would be older than this round.
+            for server in self._servers:
+                stray = self._strays.pop((server.url, topic), None)
+                if stray is not None:
+                    stray.cancel()
+            return list(self._servers), []
+        due = [server for server in free if server.failures and server.probe_at <= now]
+        return well + due, [server for server in free if server.failures and server.probe_at > now]
+
+    def _begin(self, server: Server, topic: str, access: Access) -> asyncio.Task[LookupAnswer]:
+        key = (server.url, topic)
+        task = self._loop.create_task(self._question(server, topic, access), name=f"lookup {topic} at {server.url}")
+        self._strays[key] = task
+        task.add_done_callback(lambda ended: self._ended(key, ended))
+        return task
+
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[LookupAnswer]) -> None:
+        if self._strays.get(key) is task:
+            del self._strays[key]
+        if not task.cancelled():
+            task.exception()  # a late failure has nobody else to look at it; health is counted already
+
+    async def _question(self, server: Server, topic: str, access: Access) -> LookupAnswer:
+        async with server.turns:
+            began = self._loop.time()
+            try:
+                try:
+                    answer = await server.client.lookup(topic, access)
+                except LookupUnavailableError:
+                    # A kept connection that the server closed fails at once; a fresh one tells how it really is.
+                    if server.failures or self._loop.time() - began > self._timeout / 4:
+                        raise
+                    answer = await server.client.lookup(topic, access)
+            except NsqError as error:
+                self._failed(server, error)
+                raise
+            except Exception as error:
+                # Whatever a server's bytes provoke is that server's failure and ends nothing else.
+                _log.exception("nsqlookupd %s: unexpected error", server.url)
+                self._failed(server, error)
+                raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from error
+        self._succeeded(server)
+        return dataclasses.replace(answer, leads=server.leads)
+
+    def _failed(self, server: Server, error: Exception) -> None:
+        server.failures += 1
+        server.probe_at = self._loop.time() + delay_after(_PROBES, server.failures, random.random)
+        if server.failures == 1:
+            _log.warning("nsqlookupd fails: %s", error, extra={"lookupd": server.url})
+            self._list_wanted.set()
+
+    def _succeeded(self, server: Server) -> None:
+        if server.failures:
+            _log.info("nsqlookupd %s answers again", server.url, extra={"lookupd": server.url})
+            self._list_wanted.set()
+        server.failures = 0
+
+    def _add(self, url: str, *, configured: bool) -> Server:
+        client = LookupClient(url, timeout=self._timeout, client=self._client)
+        server = Server(url, client, configured=configured, now=self._loop.time())
+        self._servers.append(server)
+        return server
+
+    async def _ask_list(self, server: Server) -> None:
+        try:
+            async with server.turns:
+                server.list = await server.client.list_lookupd()
+        except NsqError as error:
+            _log.debug("nsqlookupd list: %s", error)
+            return
+        except Exception:  # noqa: BLE001 - as in _question
+            _log.exception("nsqlookupd %s: unexpected error", server.url)
+            return
+        now = self._loop.time()
+        for url in server.list.nodes:
+            known = self._find(url)
+            if known is None and sum(not each.configured for each in self._servers) < MAX_LEARNT:
+                known = self._add(url, configured=False)
+                _log.info("nsqlookupd %s learnt from %s", url, server.url, extra={"lookupd": url})
+            if known is not None:
+                known.listed_at = now
+        self._count_leaders()
+
+    def _count_leaders(self) -> None:
+        """Whom most lists name leads; a tie goes to one that names itself."""
+        votes: Counter[str] = Counter()
+        for server in self._servers:
+            leader = None if server.list is None or server.list.leader is None else self._find(server.list.leader)
+            if leader is not None and not server.failures:
+                votes[leader.url] += 3 if leader is server else 2
+        best = max(votes, key=lambda url: votes[url], default=None)
+        for server in self._servers:
+            server.leads = server.url == best
+
+    def _find(self, url: str) -> Server | None:
+        return next((server for server in self._servers if _address(url) in server.aliases), None)
+
+    def _forget(self) -> None:
+        oldest = self._loop.time() - FORGET_AFTER
+        self._servers = [
+            server for server in self._servers if server.configured or not server.failures or server.listed_at > oldest
+        ]
+
+    async def _resolve(self, server: Server) -> None:
+        """Learn the addresses behind a name, so that a list that names them does not make a second server of it."""
+        parts = urlsplit(server.url)
+        host = parts.hostname or ""
+        if len(server.aliases) > 1 or _is_ip(host):
+            return
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(self._timeout):
+                found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (TimeoutError, OSError, UnicodeError) as error:
+            _log.debug("nsqlookupd %s is not resolved: %s", server.url, error)
+            return
+        server.aliases |= {(str(address[0]), port) for *_, address in found}
+
+
+def _collect(
+    server: Server,
+    task: asyncio.Task[LookupAnswer],
+    answers: list[LookupAnswer],
+    causes: list[tuple[str, str]],
+) -> None:
+    error = None if task.cancelled() else task.exception()
+    if task.cancelled():
+        causes.append((server.url, "given up"))
+    elif isinstance(error, LookupUnavailableError):
+        causes.extend(error.causes)
+    elif error is not None:
+        causes.append((server.url, repr(error)))
+    else:
+        answers.append(task.result())
+
+
+def _grace_end(answers: list[LookupAnswer], began: float, now: float, until: float | None) -> float:
+    """When the round ends whatever is still open."""
+    whole = any(
+        answer.meta is not None and all(number in answer.partitions for number in range(answer.meta.partition_num))
+        for answer in answers
+    )
+    end = now + max(GRACE if whole else INCOMPLETE_GRACE, now - began)
+    return end if until is None else min(until, end)
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,326 @@
+"""Topics kept under watch: periodic look-ups, quick ones on demand, shared by all who wait.
+
+Owns when a round is due and who is told. Does not know the nsqlookupds
+(``servers``) nor the rules of a view (``policy.topology``).
+
+The rhythm of one topic: a round each ``lookup_interval`` with jitter; after a
+demand one at once, then after 0.3 s, growing to 0.6 s while nothing changes, so
+that a cluster which was away for minutes is seen within a second of its return
+and no nsqlookupd gets more than five questions a second for one topic.
+
+Source: failures reference 3.6, 4 "Discovery" 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.config import Backoff, ClientConfig
+from nsq_ha.discovery.http import new_client
+from nsq_ha.discovery.servers import Servers
+from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError
+from nsq_ha.names import check_topic
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.topology import TopicView, difference, merge
+
+if TYPE_CHECKING:
+    import httpx
+
+    from nsq_ha.discovery.lookupd import Access
+
+LIST_INTERVAL: Final = 30.0
+"""Seconds between two questions for the list of nsqlookupds."""
+
+_ON_DEMAND: Final = Backoff(initial=0.3, maximum=0.6, factor=1.25, jitter=0.2)
+_CALM: Final = 1.5
+
+_log = logging.getLogger("nsq_ha.discovery")
+
+Listener = Callable[[TopicView], None]
+"""Called in the loop with the new view when it differs from the one before."""
+
+
+class TopicWatch:
+    """One topic under watch. :meth:`Directory.watch` makes it.
+
+    Attributes:
+        topic: The topic.
+        view: The best knowledge of it. None until the first answer.
+        rounds: Look-up rounds that have ended.
+        error: What the last round failed with. None when it brought an answer.
+    """
+
+    def __init__(self, topic: str, access: Access, servers: Servers, config: ClientConfig) -> None:
+        self.topic = topic
+        self.view: TopicView | None = None
+        self.rounds = 0
+        self.error: DiscoveryError | None = None
+        self._access: Access = access
+        self._servers = servers
+        self._config = config
+        self._listeners: list[Listener] = []
+        self._begun = 0
+        self._begun_at = float("-inf")
+        self._streak = 0
+        self._wanted = False
+        self._waiting = 0
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._closed: ClosedError | None = None
+
+    def refresh_soon(self) -> None:
+        """Ask at once, or as soon as the rhythm allows; demands until then share one round.
+
+        A round that is under way does not count, since it may have been asked before the trouble.
+        """
+        self._wanted = True
+        self._wake.set()
+
+    async def next_round(self) -> None:
+        """Return when a round that begins after this call has ended, with an answer or without.
+
+        It always ends: a round takes at most about twice ``lookup_timeout``.
+
+        Raises:
+            ClosedError: The watch ended.
+
+        Cancellation leaves the round to the others who wait.
+        """
+        target = self._begun + 1
+        self.refresh_soon()
+        while self.rounds < target:
+            await self._next_end()
+
+    async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
+        """Return the view as soon as ``predicate`` holds, asking on demand meanwhile.
+
+        Put a time limit around it: it waits for ever otherwise.
+
+        Raises:
+            ClosedError: The watch ended.
+
+        Cancellation leaves nothing behind.
+        """
+        self._waiting += 1
+        self._wake.set()
+        try:
+            while self.view is None or not predicate(self.view):
+                await self._next_end()
+            return self.view
+        finally:
+            self._waiting -= 1
+
+    def add_listener(self, callback: Listener) -> None:
+        """Have ``callback`` called with each changed view; not with the present one."""
+        self._listeners.append(callback)
+
+    def remove_listener(self, callback: Listener) -> None:
+        """Stop calling ``callback``; unknown ones are ignored."""
+        if callback in self._listeners:
+            self._listeners.remove(callback)
+
+    async def run(self) -> None:
+        """Keep looking up until cancelled. The directory's task runs this."""
+        while True:
+            demanded = await self._until_due()
+            self._wanted = False
+            self._begun += 1
+            self._begun_at = asyncio.get_running_loop().time()
+            await self._round(demanded=demanded)
+
+    def end(self, cause: ClosedError) -> None:
+        """Let everybody who waits fail with ``cause``."""
+        self._closed = cause
+        self._ended.set()
+
+    async def _next_end(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+        await self._ended.wait()
+        if self._closed is not None:
+            raise self._closed
+
+    async def _until_due(self) -> bool:
+        """Wait for the next round's time; True when it was demanded."""
+        loop = asyncio.get_running_loop()
+        spread = 1 + self._config.lookup_jitter * (2 * random.random() - 1)  # noqa: S311 - spreads load
+        chance = random.random()  # noqa: S311 - one draw a round: waking up must not draw again
+        while True:
+            demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
+            if demanded and loop.time() - self._begun_at > _CALM:
+                self._streak = 0
+            gap = delay_after(_ON_DEMAND, self._streak + 1, lambda: chance)
+            due = self._begun_at + (gap if demanded else self._config.lookup_interval * spread)
+            if loop.time() >= due:
+                return demanded
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                return demanded
+
+    async def _round(self, *, demanded: bool) -> None:
+        result = await self._servers.look_up(self.topic, self._access)
+        old = self.view
+        if result.answers:
+            self.view = merge(old, result.answers, topic=self.topic)
+        self._report_error(result.error)
+        self.error = result.error
+        changed = self.view is not None and self.view != old
+        self._streak = self._streak + 1 if demanded and not changed else 0
+        self.rounds += 1
+        ended, self._ended = self._ended, asyncio.Event()
+        ended.set()
+        if changed and self.view is not None:
+            self._report(old, self.view)
+            self._tell(self.view)
+
+    def _tell(self, view: TopicView) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(view)
+            except Exception:  # noqa: BLE001
+                # One listener's bug must not stop the look-ups of everybody else.
+                _log.exception("a listener for topic %s failed", self.topic, extra={"topic": self.topic})
+
+    def _report_error(self, error: DiscoveryError | None) -> None:
+        if error is not None and self.error is None:
+            _log.warning("look-up of %s: %s; the last good view stays", self.topic, error, extra={"topic": self.topic})
+        elif error is None and self.error is not None:
+            _log.info("look-up of %s works again", self.topic, extra={"topic": self.topic})
+
+    def _report(self, old: TopicView | None, new: TopicView) -> None:
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        change = difference(old, new)
+        for partition, node in change.gained.items():
+            self._say(partition, "is led by %s", node.address)
+        for partition, (before, after) in change.moved.items():
+            self._say(partition, "is led by %s, before by %s", after.address, before.address)
+        for partition, node in change.lost.items():
+            self._say(partition, "has no leader, before %s", node.address)
+        if change.exists is False:
+            _log.info("topic %s does not exist", self.topic, extra={"topic": self.topic})
+        if change.meta is not None and change.meta[0] is not None:
+            _log.info("topic %s is now %s, before %s", self.topic, change.meta[1], change.meta[0])
+
+    def _say(self, partition: int, text: str, *nodes: str) -> None:
+        extra = {"topic": self.topic, "partition": partition, "nsqd": nodes[0]}
+        _log.info("%s-%d " + text, self.topic, partition, *nodes, extra=extra)
+
+
+class Directory:
+    """Where a producer or a consumer finds the leaders of its topics.
+
+    Args:
+        config: Uses ``lookupd`` and the ``lookup_*`` options.
+        access: ``w`` for publishing, ``r`` for consuming.
+
+    Raises:
+        ConfigError: No nsqlookupd is configured.
+    """
+
+    def __init__(self, config: ClientConfig, *, access: Access) -> None:
+        if not config.lookupd:
+            raise ConfigError("no nsqlookupd is configured: give lookupd=, one address or several")
+        self._config = config
+        self._access: Access = access
+        self._client: httpx.AsyncClient | None = None
+        self._servers: Servers | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._watches: dict[str, TopicWatch] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closed: ClosedError | None = None
+
+    @property
+    def lookupds(self) -> tuple[str, ...]:
+        """Base URLs of all nsqlookupds that are known now; the configured ones before the start."""
+        return self._config.lookupd if self._servers is None else self._servers.urls
+
+    async def start(self) -> None:
+        """Start the look-ups; returns at once, whatever the nsqlookupds do. A second call does nothing.
+
+        Raises:
+            ClosedError: It was closed.
+        """
+        if self._closed is not None:
+            raise self._closed
+        if self._supervisor is not None:
+            return
+        self._client = new_client(self._config.lookupd)
+        self._servers = Servers(self._config.lookupd, timeout=self._config.lookup_timeout, client=self._client)
+        ready = asyncio.Event()
+        self._supervisor = asyncio.create_task(self._supervise(self._servers, ready), name="nsq_ha directory")
+        await ready.wait()
+
+    async def aclose(self) -> None:
+        """End all watches and close the connections; a second call does nothing.
+
+        Bounded by ``close_timeout``. Everybody who waits on a watch gets :class:`ClosedError`.
+        """
+        self._end(ClosedError("the directory was closed"))
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is None:
+            return
+        supervisor.cancel()
+        try:
+            async with asyncio.timeout(self._config.close_timeout):
+                await asyncio.wait([supervisor])
+                if self._servers is not None:
+                    await self._servers.aclose()
+                if self._client is not None:
+                    await self._client.aclose()
+        except TimeoutError:
+            _log.warning("closing the look-ups took longer than %g s", self._config.close_timeout)
+
+    def watch(self, topic: str) -> TopicWatch:
+        """Return the watch of ``topic``; the first call for it begins the look-ups.
+
+        Raises:
+            ConfigError: The name is not legal.
+            ClosedError: It was not started, was closed, or its task died (``__cause__``).
+        """
+        known = self._watches.get(check_topic(topic))
+        if known is not None and self._closed is None:
+            return known
+        if self._closed is not None or self._group is None or self._servers is None:
+            raise self._closed or ClosedError("the directory was not started")
+        watch = TopicWatch(topic, self._access, self._servers, self._config)
+        self._watches[topic] = watch
+        self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
+        return watch
+
+    def unwatch(self, topic: str) -> None:
+        """End the watch of ``topic``; an unknown one is ignored."""
+        watch = self._watches.pop(topic, None)
+        if watch is not None:
+            watch.end(ClosedError(f"the watch of topic {topic} ended"))
+            self._tasks.pop(topic).cancel()
+
+    async def _supervise(self, servers: Servers, ready: asyncio.Event) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                ready.set()
+                await servers.keep_lists(LIST_INTERVAL, self._config.lookup_jitter)
+        except Exception as error:  # noqa: BLE001
+            # Only a bug of ours gets here: what servers do ends inside Servers. Everybody must hear of it.
+            _log.exception("the look-ups died")
+            closed = ClosedError("the look-ups died")
+            closed.__cause__ = error
+            self._end(closed)
+
+    def _end(self, cause: ClosedError) -> None:
+        if self._closed is None:
+            self._closed = cause
+        for watch in self._watches.values():
+            watch.end(cause)
+        self._watches.clear()
+        self._tasks.clear()
+        self._group = None

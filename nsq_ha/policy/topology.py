@@ -1,0 +1,347 @@
+"""What the nsqlookupds said, merged into one view of a topic.
+
+Owns the rules by which answers become a view: which node leads a partition,
+how many partitions there are, whether the topic exists. Does not ask anybody
+(``discovery``) and keeps no time: what must last is counted in lookup rounds.
+
+The invariant: ``partition_num`` comes from ``meta`` alone, never from the number
+of partitions that happen to be listed, and a view is only ever improved or
+demoted: no answer, however empty, erases what was known before it is confirmed
+by further rounds.
+
+Source: failures reference 2, 3.6, 3.8, 3.9, 4 "Discovery"; protocol reference 12.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+CONFIRM_ROUNDS: Final = 3
+"""Rounds in a row after which a change is taken that nobody contradicts but few have told."""
+
+DISPUTED_ROUNDS: Final = 8
+"""Rounds in a row after which the leading nsqlookupd is believed against another one; a sound
+follower is about 2 s behind, which is fewer rounds than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An nsqd as nsqlookupd names it.
+
+    Attributes:
+        host: Address for dialling, name or IP.
+        tcp_port: Port of the TCP protocol.
+        http_port: Port of its HTTP.
+        distributed_id: The cluster's name for it (``ip:rpc:tcp:n``), needed to
+            move partitions. Empty when the server gave none. Not compared.
+    """
+
+    host: str
+    tcp_port: int
+    http_port: int
+    distributed_id: str = field(default="", compare=False)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the TCP protocol, an IPv6 host in brackets."""
+        return f"{_bracketed(self.host)}:{self.tcp_port}"
+
+    @property
+    def http_url(self) -> str:
+        """Base URL of its HTTP."""
+        return f"http://{_bracketed(self.host)}:{self.http_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMeta:
+    """What a topic is, as fixed when it was created.
+
+    Attributes:
+        partition_num: Number of partitions, 1 or more; keys are hashed over it.
+        replica: Copies of each partition, leader included.
+        extend_support: Messages may carry extension headers.
+        ordered: Consumers must subscribe ordered.
+        multi_part: Several partitions may share a node.
+        disable_channel_auto_create: Channels must be registered before use.
+    """
+
+    partition_num: int
+    replica: int = 1
+    extend_support: bool = False
+    ordered: bool = False
+    multi_part: bool = False
+    disable_channel_auto_create: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookupAnswer:
+    """One nsqlookupd's valid answer to a look-up of a topic.
+
+    Attributes:
+        lookupd: Base URL of who answered.
+        leads: It is the leading nsqlookupd as far as the others tell.
+        meta: None when the answer has none, or a nonsensical one.
+        partitions: Leader by partition, only those that have one.
+        exists: False when it says that there is no such topic.
+        note: Why partitions are missing, where the server says so; else empty.
+    """
+
+    lookupd: str
+    leads: bool
+    meta: TopicMeta | None
+    partitions: Mapping[int, Node]
+    exists: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change that was told and is not taken yet.
+
+    Attributes:
+        partition_num: The number that is proposed. None while nothing is.
+        partition_rounds: Rounds in a row that proposed it.
+        gone_rounds: Rounds in a row in which every answer denied the topic.
+    """
+
+    partition_num: int | None = None
+    partition_rounds: int = 0
+    gone_rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """The best knowledge of a topic.
+
+    Attributes:
+        topic: The topic.
+        meta: None until a number of partitions is known for certain.
+        leaders: Leader by partition as of the last round that had answers. May hold
+            partitions at or above ``meta.partition_num`` while the topic grows: to
+            be subscribed at once, to be published to only when the number is taken.
+        complete: Every partition has a leader and no change is pending.
+        exists: False when every answer denied the topic (and, when it was known
+            before, went on denying it).
+        last_known: Last leader of the partitions that are missing in ``leaders``. Their
+            healthy connections go on; new ones are made to ``leaders`` only.
+        note: Why partitions are missing, where a server said so; else empty.
+        pending: What was told and waits for confirmation. Not compared.
+    """
+
+    topic: str
+    meta: TopicMeta | None
+    leaders: Mapping[int, Node]
+    complete: bool
+    exists: bool
+    last_known: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
+    note: str = field(default="", compare=False)
+    pending: Pending = field(default=Pending(), compare=False)
+
+    @property
+    def partition_num(self) -> int:
+        """Number of partitions to hash over; 0 while it is not known."""
+        return 0 if self.meta is None else self.meta.partition_num
+
+    @property
+    def publishable(self) -> Mapping[int, Node]:
+        """The leaders of partitions below ``partition_num``."""
+        return {partition: node for partition, node in self.leaders.items() if partition < self.partition_num}
+
+    @property
+    def known(self) -> Mapping[int, Node]:
+        """Every partition that has or had a leader, with the newest one."""
+        return {**self.last_known, **self.leaders}
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a change waits for confirmation: ask again soon."""
+        return self.pending != Pending()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """What is different between two views; falsy when nothing is.
+
+    Attributes:
+        gained: Partitions that have a leader and had none, with it.
+        moved: Partitions with another leader: the old one and the new one.
+        lost: Partitions without leader that had one, with the old one.
+        meta: The metas when they differ, old and new. None when they are equal.
+        exists: The new state when it changed. None when it did not.
+    """
+
+    gained: Mapping[int, Node]
+    moved: Mapping[int, tuple[Node, Node]]
+    lost: Mapping[int, Node]
+    meta: tuple[TopicMeta | None, TopicMeta | None] | None
+    exists: bool | None
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.gained or self.moved or self.lost or self.meta or self.exists is not None)
+
+
+def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic: str = "") -> TopicView:
+    """Return the view after one lookup round.
+
+    Answers are ranked: the leading nsqlookupd, then by the number of partitions
+    listed. The leader of a partition is what the first of that rank says; the
+    lists are united, since a server that has just started lists nothing though
+    nothing is wrong. A partition that nobody lists loses its leader and keeps it
+    as ``last_known``.
+
+    ``partition_num`` is taken from ``meta`` when the round's answers and the past
+    bear it out:
+
+    ============  ==============================  ===========================  ==========
+    the number    nobody contradicts              only the leading one says so  otherwise
+    ============  ==============================  ===========================  ==========
+    is the first  at once                         8 rounds in a row            8 rounds
+    grows         at once if two say so and all   8 rounds                     never
+                  partitions are led, else 3
+    falls         3 rounds with the leading one,  8 rounds                     never
+                  else 8
+    ============  ==============================  ===========================  ==========
+
+    A topic that was known is gone only after the same 3 or 8 rounds of denial by
+    all; a first answer is believed at once.
+
+    Args:
+        previous: The view so far. None at the beginning.
+        answers: The valid answers of one round; servers that failed gave none.
+        topic: Name of the topic; needed when there is no previous view.
+
+    Returns:
+        The new view; ``previous`` itself (or an empty view) when nobody answered.
+    """
+    old = previous if previous is not None else _unknown(topic)
+    if not answers:
+        return old
+    ranked = sorted(answers, key=lambda answer: (not answer.leads, -len(answer.partitions)))
+    if not any(answer.exists for answer in ranked):
+        return _denied(old, ranked)
+    meta, pending = _merge_meta(old, ranked)
+    leaders, last_known = _merge_leaders(old, ranked, meta)
+    settled = pending == Pending() and meta is not None
+    return TopicView(
+        topic=old.topic,
+        meta=meta,
+        leaders=MappingProxyType(leaders),
+        complete=settled and meta is not None and all(number in leaders for number in range(meta.partition_num)),
+        exists=True,
+        last_known=MappingProxyType(last_known),
+        note=next((answer.note for answer in ranked if answer.note), ""),
+        pending=pending,
+    )
+
+
+def difference(old: TopicView | None, new: TopicView) -> TopicChange:
+    """Return what changed from ``old`` to ``new``; None counts as a view without anything."""
+    before = old if old is not None else _unknown(new.topic)
+    return TopicChange(
+        gained={number: node for number, node in new.leaders.items() if number not in before.leaders},
+        moved={
+            number: (before.leaders[number], node)
+            for number, node in new.leaders.items()
+            if number in before.leaders and before.leaders[number] != node
+        },
+        lost={number: node for number, node in before.leaders.items() if number not in new.leaders},
+        meta=None if before.meta == new.meta else (before.meta, new.meta),
+        exists=None if before.exists == new.exists else new.exists,
+    )
+
+
+def _unknown(topic: str) -> TopicView:
+    return TopicView(topic=topic, meta=None, leaders=MappingProxyType({}), complete=False, exists=False)
+
+
+def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
+    """Every answer says that there is no such topic."""
+    note = next((answer.note for answer in answers if answer.note), "")
+    rounds = old.pending.gone_rounds + 1
+    needed = CONFIRM_ROUNDS if answers[0].leads else DISPUTED_ROUNDS
+    if not old.exists or rounds >= needed:
+        return dataclasses.replace(_unknown(old.topic), note=note)
+    return dataclasses.replace(
+        old,
+        leaders=MappingProxyType({}),
+        complete=False,
+        last_known=MappingProxyType(dict(old.known)),
+        note=note,
+        pending=Pending(gone_rounds=rounds),
+    )
+
+
+def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMeta | None, Pending]:
+    told = [(answer, answer.meta) for answer in ranked if answer.meta is not None]
+    if not told:
+        # The answers know the topic and not its meta: what was proposed is neither borne out nor refuted.
+        return old.meta, dataclasses.replace(old.pending, gone_rounds=0)
+    numbers = [meta.partition_num for _, meta in told]
+    led = told[0][0].leads
+    number = numbers[0] if led else max(numbers)
+    pending = Pending()
+    if number != old.partition_num:
+        rounds = old.pending.partition_rounds + 1 if number == old.pending.partition_num else 1
+        needed = _rounds_needed(old.partition_num, number, numbers, led=led, listed=_all_led(ranked, number))
+        if needed is None:
+            number = old.partition_num
+        elif rounds < needed:
+            pending = Pending(partition_num=number, partition_rounds=rounds)
+            number = old.partition_num
+    if not number:
+        return None, pending
+    flags = [meta for _, meta in told]
+    known = old.meta if old.meta is not None else flags[0]
+    # Without the leading one, what somebody still confirms is not given up for what another one says.
+    kind = flags[0] if led or not any(_same_kind(meta, known) for meta in flags) else known
+    return dataclasses.replace(kind, partition_num=number), pending
+
+
+def _rounds_needed(settled: int, number: int, numbers: Sequence[int], *, led: bool, listed: bool) -> int | None:
+    """Rounds in a row that make ``number`` true; None when these answers cannot do it."""
+    if len(set(numbers)) > 1:
+        return DISPUTED_ROUNDS if led or not settled else None
+    if not settled:
+        return 1
+    if number > settled:
+        return 1 if listed and len(numbers) > 1 else CONFIRM_ROUNDS
+    return CONFIRM_ROUNDS if led else DISPUTED_ROUNDS
+
+
+def _all_led(answers: Sequence[LookupAnswer], number: int) -> bool:
+    return set(range(number)) <= {partition for answer in answers for partition in answer.partitions}
+
+
+def _same_kind(one: TopicMeta, other: TopicMeta) -> bool:
+    return dataclasses.replace(one, partition_num=other.partition_num) == other
+
+
+def _merge_leaders(
+    old: TopicView, ranked: Sequence[LookupAnswer], meta: TopicMeta | None
+) -> tuple[dict[int, Node], dict[int, Node]]:
+    numbers = [answer.meta.partition_num for answer in ranked if answer.meta is not None]
+    if meta is not None:
+        numbers.append(meta.partition_num)
+    bound = max(numbers, default=0)
+    leaders: dict[int, Node] = {}
+    for answer in ranked:
+        for partition, node in answer.partitions.items():
+            if partition < bound:
+                leaders.setdefault(partition, node)
+    fallen = meta is not None and meta.partition_num < old.partition_num
+    last_known = {
+        partition: node
+        for partition, node in old.known.items()
+        # While a topic grows, a server that is behind must not wipe out the partitions it does not know yet.
+        if partition not in leaders and not (fallen and partition >= bound)
+    }
+    return dict(sorted(leaders.items())), last_known
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
