@@ -1,0 +1,77 @@
+# `make demo` shows nsq_ha at work, `make test` is the whole gate. Nothing but Python 3.11+ and make has to be there.
+
+VENV ?= .venv
+PYTHON ?= $(shell scripts/find_python.sh)
+VERSIONS ?= 3.11 3.12 3.13
+
+bin = $(VENV)/bin
+LOCKED = requirements/build.txt requirements/dev.txt
+
+# Spark's workers would otherwise run the first python3 on PATH, and its ports would listen on every interface.
+export PYSPARK_PYTHON = $(abspath $(bin)/python)
+export SPARK_LOCAL_IP = 127.0.0.1
+
+.PHONY: help demo test test-full quick bench docs lock setup clean
+
+help:
+	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
+	@echo 'make test              the whole gate: format, lint, types, layers, tests, coverage, docs'
+	@echo 'make quick             only the pure tests (protocol, policy)'
+	@echo 'make test-full         the gate on each of Python $(VERSIONS) that is installed'
+	@echo 'make bench [ARGS=...]  the benchmarks'
+	@echo 'make docs              the documentation, to docs/_build/html'
+	@echo 'make lock              renew requirements/*.txt'
+	@echo 'make clean             remove what the above made'
+
+demo: setup
+	@$(bin)/nsq-ha demo $(ARGS)
+
+test: setup
+	@$(bin)/python scripts/gate.py
+
+quick: setup
+	@$(bin)/python -m pytest -q tests/protocol tests/policy
+
+test-full:
+	@failed=; ran=; \
+	for version in $(VERSIONS); do \
+	    python=$$(scripts/find_python.sh $$version) || { echo "Python $$version: not installed, skipped"; continue; }; \
+	    printf '\n##### Python %s (%s)\n' "$$version" "$$python"; ran="$$ran $$version"; \
+	    $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || failed="$$failed $$version"; \
+	done; \
+	printf '\nran the gate on:%s; failed on:%s\n' "$${ran:- none}" "$${failed:- none}"; \
+	test -n "$$ran" && test -z "$$failed"
+
+bench: setup
+	@$(bin)/python -m benchmarks $(ARGS)
+
+docs: setup
+	@$(bin)/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
+
+# The stamps make set-up a matter of milliseconds when nothing changed.
+setup: $(VENV)/.project
+
+$(VENV)/.locked: $(LOCKED)
+	@scripts/setup.sh "$(VENV)" "$(PYTHON)" requirements/dev.txt
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.locked pyproject.toml
+	@$(bin)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@$(bin)/python -m pip check
+	@touch $@
+
+COMPILE = .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --fork-strategy fewest \
+    --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make lock'
+
+lock: requirements/lock.txt
+	@test -x .venv-lock/bin/uv || $(PYTHON) -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt
+	$(COMPILE) --group pyproject.toml:lock -o requirements/lock.txt
+	$(COMPILE) --group pyproject.toml:build -o requirements/build.txt
+	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
+	@! grep -n '://' requirements/*.txt
+
+clean:
+	rm -rf .venv .venv-* build dist docs/_build .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache \
+	    .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,40 @@
+"""Settings of the documentation's build: Sphinx with furo and MyST; a dead reference is an error."""
+
+import builtins
+from importlib.metadata import version as installed_version
+
+project = "nsq_ha"
+author = "the nsq_ha developers"
+copyright = "2026, the nsq_ha developers"
+release = version = installed_version("nsq_ha")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"nsq_ha {release}"
+
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+
+napoleon_numpy_docstring = False
+
+# No intersphinx, for a build must not need the network; so names that others document cannot resolve. Ours must.
+nitpicky = True
+nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
+nitpick_ignore_regex = [
+    (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),
+    (r"py:.*", r"(click|httpx|msgspec|opentelemetry|pyarrow|pyspark|starlette)\..+"),
+]

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Makes or brings up to date a virtual environment from hash-locked requirements. Called by the Makefile.
+#
+#   scripts/setup.sh VENV PYTHON REQUIREMENTS
+#
+# Every download is checked against requirements/*.txt. Packages that come only as source are built with the locked
+# build tools, not with whatever an isolated build would fetch.
+set -eu
+
+venv=$1 python=$2 requirements=$3
+run() { "$venv/bin/python" -m "$@"; }
+
+if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "set-up: Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2
+    exit 1
+fi
+
+if ! run pip --version >/dev/null 2>&1; then
+    echo "set-up: making $venv with $("$python" --version)"
+    # Debian ships venv without ensurepip unless python3-venv is installed; pip from outside can fill in.
+    "$python" -m venv --clear "$venv" >/dev/null 2>&1 ||
+        { "$python" -m venv --clear --without-pip "$venv" &&
+            "$python" -m pip --python "$venv/bin/python" install --quiet --require-hashes -r requirements/build.txt; } ||
+        { echo "set-up: this Python can make no environment with pip; on Debian: apt-get install python3-venv" >&2; exit 1; }
+fi
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+echo "set-up: installing $requirements (the first time about 1.3 GB on disk and a few minutes)"
+run pip install --quiet --require-hashes -r requirements/build.txt
+run pip install --quiet --require-hashes --no-build-isolation -r "$requirements"
