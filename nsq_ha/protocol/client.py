@@ -1,0 +1,421 @@
+"""One client connection to nsqd, as bytes in and bytes out.
+
+Owns the order of things: which answer belongs to which command, what may be
+sent now, where a layer ends. Does no I/O and knows no time; ``transport`` moves
+the bytes, watches heartbeats and closes.
+
+The invariant: answers carry no number, so the n-th answer belongs to the n-th
+command that has one. Heartbeats, messages and failed FIN, REQ and TOUCH never
+count. Whatever does not fit ends the connection: one answer misattributed would
+put every later one on the wrong publish.
+
+Source: protocol reference 1, 3, 5, 7; failures reference 1.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError, server_error
+from nsq_ha.protocol import commands
+from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.frames import (
+    CLOSE_WAIT,
+    FRAME_HEAD,
+    FRAME_TYPES,
+    HEARTBEAT,
+    OK,
+    FrameType,
+    check_size,
+    encode_frame,
+)
+from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
+from nsq_ha.protocol.state import Input, State, advance
+
+if TYPE_CHECKING:
+    from nsq_ha.message import Message, MessageSource
+
+
+class Request(enum.Enum):
+    """A command that has an answer, or an upgrade that is confirmed by one."""
+
+    IDENTIFY = enum.auto()
+    UPGRADE = enum.auto()
+    AUTH = enum.auto()
+    SUBSCRIBE = enum.auto()
+    PUBLISH = enum.auto()
+    CLOSE = enum.auto()
+
+
+class Received:
+    """What one :meth:`ClientProtocol.receive` found, each kind in its order.
+
+    Attributes:
+        messages: Messages to hand on.
+        answers: One entry for each answered request, oldest first: the data of
+            its response, or the error.
+        heartbeats: How many came; each wants a ``NOP``, one for all is enough.
+        refusals: Errors that answer no request: failed FIN, REQ and TOUCH (the
+            message comes again), and on a subscribed connection what precedes
+            a close.
+        damaged: Messages that cannot be decoded; they are in flight and must be
+            answered like others.
+    """
+
+    __slots__ = ("answers", "damaged", "heartbeats", "messages", "refusals")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.answers: list[bytes | ServerError] = []
+        self.heartbeats = 0
+        self.refusals: list[ServerError] = []
+        self.damaged: list[DamagedMessage] = []
+
+
+_SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
+    commands.Identify: (Input.SEND_IDENTIFY, Request.IDENTIFY),
+    commands.Auth: (Input.SEND_AUTH, Request.AUTH),
+    commands.Sub: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.SubOrdered: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.SubAdvanced: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.Close: (Input.SEND_CLOSE, Request.CLOSE),
+    commands.Ready: (Input.SEND_READY, None),
+    commands.Finish: (Input.SEND_ANSWER, None),
+    commands.Requeue: (Input.SEND_ANSWER, None),
+    commands.Touch: (Input.SEND_ANSWER, None),
+    commands.Nop: (Input.SEND_NOP, None),
+    commands.Pub: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.PubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.PubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.Mpub: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.MpubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.MpubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+}
+
+_ANSWERED: Final[dict[Request, Input]] = {
+    Request.IDENTIFY: Input.RECV_IDENTITY,
+    Request.UPGRADE: Input.RECV_UPGRADED,
+    Request.AUTH: Input.RECV_AUTHORIZED,
+    Request.SUBSCRIBE: Input.RECV_SUBSCRIBED,
+    Request.PUBLISH: Input.RECV_PUBLISHED,
+    Request.CLOSE: Input.RECV_CLOSE_WAIT,
+}
+
+_REFUSED: Final[dict[Request, Input]] = {
+    Request.PUBLISH: Input.RECV_PUBLISH_ERROR,
+    Request.CLOSE: Input.RECV_CLOSE_ERROR,
+}
+
+_NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
+_OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
+_OK_RUN: Final = 32
+_OK_FRAMES: Final = _OK_FRAME * _OK_RUN
+_TRACED_BYTES: Final = 30
+_MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
+
+
+class _Run:
+    """Requests of one kind in a row; publishes come in thousands, so they are counted."""
+
+    __slots__ = ("count", "kind")
+
+    def __init__(self, kind: Request, count: int) -> None:
+        self.kind = kind
+        self.count = count
+
+
+class ClientProtocol:
+    """The client's side of one connection.
+
+    Args:
+        max_frame_bytes: A frame that announces more ends the connection before
+            anything is reserved for it.
+
+    Attributes:
+        state: Where the connection stands.
+        awaiting: Number of requests without an answer.
+        received: What the last :meth:`receive` found, also when it raised: what
+            came before the fault is good.
+    """
+
+    def __init__(self, *, max_frame_bytes: int) -> None:
+        self.state = State.NEW
+        self.awaiting = 0
+        self.received = Received()
+        self._largest = max_frame_bytes
+        self._runs: deque[_Run] = deque()
+        self._tail = bytearray()
+        self._needed = 0
+        self._held = False
+        self._source: MessageSource | None = None
+        self._layout = Layout.PLAIN
+        self._read: Reader | None = None
+
+    # ------------------------------------------------------------ sending
+
+    def send(self, command: commands.Command) -> bytes:
+        """Return the bytes of ``command`` and note that they were sent.
+
+        For what is sent seldom; publishes and answers of a running connection
+        are encoded by the functions of ``protocol.commands``, the former
+        announced by :meth:`expect_publish`. The first command is IDENTIFY, and
+        the magic stands before it.
+
+        Raises:
+            LocalProtocolError: The command is not allowed now, or a
+                subscription was not announced by :meth:`subscribe_to`. Nothing
+                was noted and nothing may be written.
+            ConfigError: A value of the command is not legal; as above.
+        """
+        try:
+            event, request = _SENDS[type(command)]
+        except KeyError:
+            raise LocalProtocolError(f"{type(command).__name__} is no command of a client") from None
+        following = advance(self.state, event)
+        if event is Input.SEND_AUTH:
+            self._check_idle()
+        if request is Request.SUBSCRIBE and self._source is None:
+            raise LocalProtocolError("subscribe_to() must tell source and layout before a subscription is sent")
+        data = command.encode()
+        if self.state is State.NEW:
+            data = MAGIC + data
+        self.state = following
+        if request is not None:
+            self._expect(request, 1)
+        return data
+
+    def subscribe_to(self, source: MessageSource, layout: Layout) -> None:
+        """Tell what messages will belong to, before the subscription is sent.
+
+        Args:
+            source: Becomes :attr:`Message.source <nsq_ha.Message>`.
+            layout: From ``layout_for``; nothing on the wire tells it.
+
+        Raises:
+            LocalProtocolError: A subscription was sent already.
+        """
+        advance(self.state, Input.SEND_SUBSCRIBE)
+        self._source = source
+        self._layout = layout
+
+    def expect_publish(self, count: int = 1) -> None:
+        """Note that the caller writes ``count`` commands of the PUB family itself.
+
+        Raises:
+            LocalProtocolError: Publishing is not allowed now; write nothing.
+        """
+        self.state = advance(self.state, Input.SEND_PUBLISH)
+        self._expect(Request.PUBLISH, count)
+
+    def expect_upgrade(self) -> None:
+        """Note that the connection switches to TLS or compression; its ``OK`` comes inside the new layer.
+
+        Raises:
+            LocalProtocolError: The connection is not between IDENTIFY and the first use.
+        """
+        following = advance(self.state, Input.SEND_UPGRADE)
+        self._check_idle()
+        self.state = following
+        self._expect(Request.UPGRADE, 1)
+
+    def _check_idle(self) -> None:
+        """Refuse what changes the meaning of later answers while earlier ones are outstanding."""
+        if self.awaiting:
+            raise LocalProtocolError(f"{self.awaiting} request(s) must be answered first")
+
+    def _expect(self, request: Request, count: int) -> None:
+        self.awaiting += count
+        runs = self._runs
+        if runs and runs[-1].kind is request:
+            runs[-1].count += count
+        else:
+            runs.append(_Run(request, count))
+
+    # ------------------------------------------------------------ receiving
+
+    def receive(self, data: bytes | bytearray | memoryview) -> Received:
+        """Read what the peer sent; cut anywhere.
+
+        Reading stops behind the answer to IDENTIFY and behind the ``OK`` of an
+        upgrade, since what follows may belong to another layer: then call
+        :meth:`take_trailing`, pass the bytes through that layer, and give them
+        back here. What comes after the connection is closed is ignored.
+
+        Args:
+            data: What one read gave; the caller may reuse the buffer afterwards.
+
+        Raises:
+            RemoteProtocolError: The peer broke a rule; the state is closed. Drop
+                the connection; ``received`` has what came before the fault.
+        """
+        received = self.received = Received()
+        tail = self._tail
+        if self.state is State.CLOSED:
+            return received
+        if self._held or len(tail) + len(data) < self._needed:
+            tail += data
+            if self._held and len(tail) > self._largest:
+                self.state = State.CLOSED
+                raise RemoteProtocolError(f"more than {self._largest} bytes came before the next layer was set up")
+            return received
+        if tail:
+            data = b"".join((tail, data))
+            self._tail = bytearray()
+        elif type(data) is not bytes:
+            data = bytes(data)
+        try:
+            position = self._parse(data, received)
+        except RemoteProtocolError:
+            self.state = State.CLOSED
+            raise
+        if position < len(data):
+            self._tail += memoryview(data)[position:]
+        return received
+
+    def _parse(self, data: bytes, received: Received) -> int:
+        """Read frames from the start of ``data``; return where the unfinished rest begins."""
+        position = 0
+        end = len(data)
+        while self.state is not State.CLOSED and not self._held:
+            if self._read is not None and self._source is not None:
+                position = self._read(data, position, self._largest, self._source, received.messages)
+            if self._runs:
+                position = self._read_oks(data, position, received.answers)
+            available = end - position
+            if available < 8:
+                if available >= 4:
+                    check_size(int.from_bytes(data[position : position + 4], "big", signed=True), self._largest)
+                self._needed = 8 if available >= 4 else 4
+                return position
+            size, kind = FRAME_HEAD.unpack_from(data, position)
+            check_size(size, self._largest)
+            if kind not in FRAME_TYPES:
+                raise RemoteProtocolError(f"frame type {kind} is unknown")
+            stop = position + 4 + size
+            if stop > end:
+                self._needed = 4 + size
+                return position
+            self._take_frame(kind, data[position + 8 : stop], received)
+            position = stop
+        self._needed = 0
+        return position
+
+    def _read_oks(self, data: bytes, position: int, answers: list[bytes | ServerError]) -> int:
+        """Read a run of plain ``OK`` while publishes wait for them; return the position behind it."""
+        run = self._runs[0]
+        if run.kind is not Request.PUBLISH:
+            return position
+        left = run.count
+        while left >= _OK_RUN and data.startswith(_OK_FRAMES, position):
+            position += len(_OK_FRAMES)
+            left -= _OK_RUN
+        while left and data.startswith(_OK_FRAME, position):
+            position += len(_OK_FRAME)
+            left -= 1
+        if left < run.count:
+            answers.extend(repeat(OK, run.count - left))
+            self._answered(run, run.count - left)
+        return position
+
+    def _answered(self, run: _Run, count: int) -> None:
+        self.awaiting -= count
+        run.count -= count
+        if not run.count:
+            self._runs.popleft()
+
+    def _take_frame(self, kind: int, data: bytes, received: Received) -> None:
+        if kind == FrameType.RESPONSE:
+            self._take_response(data, received)
+        elif kind == FrameType.ERROR:
+            self._take_error(data, received)
+        else:
+            self.state = advance(self.state, Input.RECV_MESSAGE)
+            received.damaged.append(damage_of(data, self._layout))
+
+    def _take_response(self, data: bytes, received: Received) -> None:
+        if data == HEARTBEAT:
+            self.state = advance(self.state, Input.RECV_HEARTBEAT)
+            received.heartbeats += 1
+            return
+        if not self._runs:
+            raise RemoteProtocolError(f"response {data[:64]!r} answers no request")
+        run = self._runs[0]
+        request = run.kind
+        if not _is_answer(request, data):
+            raise RemoteProtocolError(f"response {data[:64]!r} is no answer to {request.name}")
+        self.state = advance(self.state, _ANSWERED[request])
+        self._answered(run, 1)
+        received.answers.append(data)
+        if request is Request.SUBSCRIBE:
+            self._read = reader_for(self._layout)
+        # What follows may be TLS or compressed: only the caller knows.
+        self._held = request in (Request.IDENTIFY, Request.UPGRADE)
+
+    def _take_error(self, data: bytes, received: Received) -> None:
+        if not data:
+            raise RemoteProtocolError("error frame is empty")
+        error = server_error(data[:_MAX_ERROR_BYTES])
+        run = self._runs[0] if self._runs else None
+        event = Input.RECV_STRAY_ERROR
+        if error.code in _NEVER_ANSWERS:
+            run, event = None, Input.RECV_ANSWER_ERROR
+        elif run is not None:
+            event = _REFUSED.get(run.kind, Input.RECV_REFUSAL)
+        try:
+            self.state = advance(self.state, event)
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"error frame {str(error)!r} came out of place: {fault}") from None
+        if run is None:
+            received.refusals.append(error)
+        else:
+            self._answered(run, 1)
+            received.answers.append(error)
+
+    # ------------------------------------------------------------ layers and the end
+
+    def take_trailing(self) -> bytes:
+        """Return what followed the answer to IDENTIFY, or the ``OK`` of an upgrade, and go on reading.
+
+        Pass it through the next layer, or as it is when there is none, and give
+        the outcome to :meth:`receive`.
+
+        Raises:
+            LocalProtocolError: Reading did not stop for a layer.
+        """
+        if not self._held:
+            raise LocalProtocolError("nothing is held back: the last answer ended no layer")
+        trailing = bytes(self._tail)
+        self._tail.clear()
+        self._held = False
+        self._needed = 0
+        return trailing
+
+    def end_of_stream(self) -> list[Request]:
+        """Note that the stream ended, by whichever side.
+
+        Returns:
+            The requests without an answer, oldest first; publishes among them
+            are in doubt.
+        """
+        self.state = advance(self.state, Input.RECV_EOF)
+        unanswered = [run.kind for run in self._runs for _ in range(run.count)]
+        self._runs.clear()
+        self.awaiting = 0
+        self._tail.clear()
+        return unanswered
+
+
+def _is_answer(request: Request, data: bytes) -> bool:
+    """Tell whether ``data`` can answer ``request``; JSON is decoded by the caller."""
+    if request is Request.PUBLISH:
+        return data == OK or (len(data) == _TRACED_BYTES and data.startswith(OK))
+    if request is Request.CLOSE:
+        return data == CLOSE_WAIT
+    if request is Request.IDENTIFY:
+        return data == OK or data.startswith(b"{")
+    if request is Request.AUTH:
+        return data.startswith(b"{")
+    return data == OK

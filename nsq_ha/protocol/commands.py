@@ -1,0 +1,341 @@
+"""What a client says to nsqd, as values.
+
+Owns the command lines and the set of commands. What is sent once a message has a
+plain function besides (``protocol.encoding``). Does not own *when* a command may
+be sent (``protocol.state``) nor how the server reads it (``protocol.requests``).
+
+The invariant: :meth:`Command.encode` lets nothing out that could break out of
+its command.
+
+Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nsq_ha.config import StartFrom
+from nsq_ha.errors import ConfigError
+from nsq_ha.names import check_channel, check_partition, check_topic
+from nsq_ha.protocol.encoding import (
+    MAX_BODY_BYTES,
+    as_bytes,
+    encode_fin,
+    encode_mpub,
+    encode_mpub_ext,
+    encode_mpub_trace,
+    encode_pub,
+    encode_pub_ext,
+    encode_pub_trace,
+    encode_ready,
+    encode_req,
+    encode_touch,
+    refuse_size,
+)
+
+
+def _with_body(word: bytes, kind: str, body: bytes) -> bytes:
+    body = as_bytes(kind, body)
+    if not 0 < len(body) <= MAX_BODY_BYTES:
+        raise refuse_size(kind, len(body), MAX_BODY_BYTES)
+    return word + b"\n" + len(body).to_bytes(4, "big") + body
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a client; not made itself.
+
+    Values are not checked when made, since the server's side also has to hold
+    what it will refuse; :meth:`encode` checks.
+
+    Attributes:
+        word: First word of the command line.
+    """
+
+    word: ClassVar[bytes] = b""
+
+    def encode(self) -> bytes:
+        """Return the bytes to write.
+
+        Raises:
+            ConfigError: A value is not legal. Nothing was sent.
+        """
+        return self.word + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Identify(Command):
+    """``IDENTIFY``: who we are and what we offer; answered by JSON.
+
+    Attributes:
+        body: The JSON object, see :class:`nsq_ha.protocol.identify.Offer`.
+
+    Source: protocol reference 3.
+    """
+
+    word: ClassVar[bytes] = b"IDENTIFY"
+    body: bytes
+
+    def encode(self) -> bytes:
+        """Return the line, a 4-byte size and the JSON."""
+        return _with_body(self.word, "IDENTIFY body", self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Auth(Command):
+    """``AUTH``, only when IDENTIFY's answer asks for it; answered by JSON.
+
+    Attributes:
+        secret: Never shown, not even by ``repr``.
+
+    Source: protocol reference 4.
+    """
+
+    word: ClassVar[bytes] = b"AUTH"
+    secret: bytes
+
+    def encode(self) -> bytes:
+        """Return the line, a 4-byte size and the secret."""
+        return _with_body(self.word, "AUTH secret", self.secret)
+
+    def __repr__(self) -> str:
+        return "Auth(secret=...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sub(Command):
+    """``SUB``: subscribe; answered by ``OK``, and every refusal closes the connection.
+
+    Attributes:
+        topic: Name of the topic.
+        channel: Name of the channel, created by this command.
+        partition: None leaves it out: nsqd then takes any partition it leads.
+
+    Source: protocol reference 5.
+    """
+
+    word: ClassVar[bytes] = b"SUB"
+    topic: str
+    channel: str
+    partition: int | None
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        partition = "" if self.partition is None else f" {check_partition(self.partition)}"
+        names = f" {check_topic(self.topic)} {check_channel(self.channel)}{partition}\n"
+        return self.word + names.encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class SubOrdered(Sub):
+    """``SUB_ORDERED``: one message in flight for each partition, with offset and raw size.
+
+    On an unordered topic it switches the *channel* to ordered, for everybody.
+    """
+
+    word: ClassVar[bytes] = b"SUB_ORDERED"
+
+
+@dataclass(frozen=True, slots=True)
+class SubAdvanced(Sub):
+    """``SUB_ADVANCED``: messages come with offset and raw size; may set the channel's position.
+
+    With a start position the server ignores the partition word altogether and
+    takes any partition it leads, so it is safe only on a node that leads exactly
+    one: check what partition the message ids name.
+
+    Attributes:
+        start: ``type:value``, the text of a :class:`nsq_ha.StartFrom`; None
+            where the channel stands.
+    """
+
+    word: ClassVar[bytes] = b"SUB_ADVANCED"
+    start: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        if self.start is None:
+            return Sub.encode(self)
+        kind, _, value = self.start.partition(":")
+        if not (value.removeprefix("-").isascii() and value.removeprefix("-").isdecimal()):
+            raise ConfigError(f"start position {self.start!r} is not of the form type:number")
+        start = StartFrom(kind, int(value))  # type: ignore[arg-type]  # it checks the kind itself
+        partition = -1 if self.partition is None else check_partition(self.partition)
+        return (f"SUB_ADVANCED {check_topic(self.topic)} {check_channel(self.channel)} {partition} {start}\n").encode(
+            "ascii"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Command):
+    """``RDY``, see :func:`encode_ready`."""
+
+    word: ClassVar[bytes] = b"RDY"
+    count: int
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        return encode_ready(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Command):
+    """``FIN``, see :func:`encode_fin`."""
+
+    word: ClassVar[bytes] = b"FIN"
+    message_id: bytes
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        return encode_fin(self.message_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue(Command):
+    """``REQ``, see :func:`encode_req`."""
+
+    word: ClassVar[bytes] = b"REQ"
+    message_id: bytes
+    delay_ms: int
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        return encode_req(self.message_id, self.delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Touch(Command):
+    """``TOUCH``, see :func:`encode_touch`."""
+
+    word: ClassVar[bytes] = b"TOUCH"
+    message_id: bytes
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        return encode_touch(self.message_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Command):
+    """``CLS``: no new messages; FIN, REQ and TOUCH still work; answered by ``CLOSE_WAIT``."""
+
+    word: ClassVar[bytes] = b"CLS"
+
+
+@dataclass(frozen=True, slots=True)
+class Nop(Command):
+    """``NOP``: shows that we live; has no answer."""
+
+    word: ClassVar[bytes] = b"NOP"
+
+
+@dataclass(frozen=True, slots=True)
+class Pub(Command):
+    """``PUB``, see :func:`encode_pub`."""
+
+    word: ClassVar[bytes] = b"PUB"
+    topic: str
+    partition: int | None
+    body: bytes
+
+    def encode(self) -> bytes:
+        """Return line, size and body."""
+        return encode_pub(self.topic, self.partition, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class PubTrace(Command):
+    """``PUB_TRACE``, see :func:`encode_pub_trace`."""
+
+    word: ClassVar[bytes] = b"PUB_TRACE"
+    topic: str
+    partition: int | None
+    trace_id: int
+    body: bytes
+
+    def encode(self) -> bytes:
+        """Return line, size, trace id and body."""
+        return encode_pub_trace(self.topic, self.partition, self.trace_id, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class PubExt(Command):
+    """``PUB_EXT``, see :func:`encode_pub_ext`."""
+
+    word: ClassVar[bytes] = b"PUB_EXT"
+    topic: str
+    partition: int | None
+    ext: bytes
+    body: bytes
+
+    def encode(self) -> bytes:
+        """Return line, size, header and body."""
+        return encode_pub_ext(self.topic, self.partition, self.ext, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Mpub(Command):
+    """``MPUB``, see :func:`encode_mpub`."""
+
+    word: ClassVar[bytes] = b"MPUB"
+    topic: str
+    partition: int | None
+    bodies: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """Return line, size, count and messages."""
+        return encode_mpub(self.topic, self.partition, self.bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class MpubTrace(Command):
+    """``MPUB_TRACE``, see :func:`encode_mpub_trace`; ``messages`` are trace id and body."""
+
+    word: ClassVar[bytes] = b"MPUB_TRACE"
+    topic: str
+    partition: int | None
+    messages: tuple[tuple[int, bytes], ...]
+
+    def encode(self) -> bytes:
+        """Return line, size, count and messages."""
+        return encode_mpub_trace(self.topic, self.partition, self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class MpubExt(Command):
+    """``MPUB_EXT``, see :func:`encode_mpub_ext`; ``messages`` are header and body."""
+
+    word: ClassVar[bytes] = b"MPUB_EXT"
+    topic: str
+    partition: int | None
+    messages: tuple[tuple[bytes, bytes], ...]
+
+    def encode(self) -> bytes:
+        """Return line, size, count and messages."""
+        return encode_mpub_ext(self.topic, self.partition, self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class InternalCreateTopic(Command):
+    """``INTERNAL_CREATE_TOPIC``: only on an nsqd without cluster; answered by ``OK``.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Its partition.
+        extended: Whether messages may carry headers. None leaves it out: no.
+
+    Source: protocol reference 7; ``protocol_v2.go`` ``internalCreateTopic``.
+    """
+
+    word: ClassVar[bytes] = b"INTERNAL_CREATE_TOPIC"
+    topic: str
+    partition: int
+    extended: bool | None = None
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        extended = "" if self.extended is None else f" {str(self.extended).lower()}"
+        return f"INTERNAL_CREATE_TOPIC {check_topic(self.topic)} {check_partition(self.partition)}{extended}\n".encode(
+            "ascii"
+        )

@@ -1,0 +1,164 @@
+"""Compression of a whole connection, as bytes to bytes.
+
+Both codecs flush after every ``compress``: the server answers only what it has
+seen. Which one is used is decided by IDENTIFY (``protocol.identify``).
+
+The invariant: what a peer sends never costs more memory than ``max_output_bytes``
+a call, whatever it claims to expand to, and damaged data is an error, never
+garbage handed on.
+
+Source: protocol reference 3, "Upgrade order"; snappy's framing format
+(github.com/google/snappy, ``framing_format.txt``); RFC 1951.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, Protocol
+
+import snappy
+
+from nsq_ha.errors import RemoteProtocolError
+
+MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
+"""Default limit of one ``decompress``. DEFLATE expands at most 1032 times, so honest
+data never meets it when at most 62 KiB are given at once."""
+
+_RAW: Final = -15
+_STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
+_BLOCK: Final = 65536
+_COMPRESSED: Final = 0x00
+_UNCOMPRESSED: Final = 0x01
+_RESERVED_UNSKIPPABLE: Final = range(0x02, 0x80)
+_IDENTIFIER: Final = 0xFF
+_MAX_CHUNK: Final = 4 + _BLOCK + _BLOCK // 6 + 32  # checksum and the worst case of snappy
+
+
+class Codec(Protocol):
+    """What a compressed connection needs; one object a connection, both directions."""
+
+    def compress(self, data: bytes) -> bytes:
+        """Return ``data`` compressed and flushed."""
+
+    def decompress(self, data: bytes) -> bytes:
+        """Return what ``data`` completes, maybe nothing."""
+
+
+class DeflateCodec:
+    """Raw DEFLATE, as nsqd's ``deflate``.
+
+    Args:
+        level: 1..9 of our own side; the server's is agreed by IDENTIFY.
+        max_output_bytes: Limit of what one :meth:`decompress` may give.
+    """
+
+    def __init__(self, level: int = 6, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+        self._out = zlib.compressobj(level, zlib.DEFLATED, _RAW)
+        self._in = zlib.decompressobj(_RAW)
+        self._limit = max_output_bytes
+
+    def compress(self, data: bytes) -> bytes:
+        """Return ``data`` compressed, ended by a sync flush."""
+        return self._out.compress(data) + self._out.flush(zlib.Z_SYNC_FLUSH)
+
+    def decompress(self, data: bytes) -> bytes:
+        """Return what ``data`` expands to.
+
+        Raises:
+            RemoteProtocolError: It is damaged, ends the stream, or expands
+                beyond the limit. Drop the connection.
+        """
+        try:
+            output = self._in.decompress(data, self._limit)
+        except zlib.error as error:
+            raise RemoteProtocolError(f"deflate stream is damaged: {error}") from error
+        if self._in.unconsumed_tail:
+            raise RemoteProtocolError(f"deflate stream expands beyond {self._limit} bytes at once")
+        if self._in.eof:
+            raise RemoteProtocolError("deflate stream was ended by the peer")
+        return output
+
+
+class SnappyCodec:
+    """Snappy's framing format, as nsqd's ``snappy``.
+
+    Args:
+        max_output_bytes: Limit of what one :meth:`decompress` may give.
+    """
+
+    def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+        self._out = snappy.StreamCompressor()
+        self._tail = bytearray()
+        self._identified = False
+        self._limit = max_output_bytes
+
+    def compress(self, data: bytes) -> bytes:
+        """Return ``data`` as whole chunks; the first call begins with the stream identifier."""
+        compressed: bytes = self._out.add_chunk(data)
+        return compressed
+
+    def decompress(self, data: bytes) -> bytes:
+        """Return what the chunks that are whole now expand to.
+
+        Raises:
+            RemoteProtocolError: A chunk is damaged, of a forbidden type or too
+                large, the identifier is missing, or the output passes the
+                limit. Drop the connection.
+        """
+        tail = self._tail
+        tail += data
+        output: list[bytes] = []
+        size = position = 0
+        while len(tail) - position >= 4:
+            kind = tail[position]
+            length = int.from_bytes(tail[position + 1 : position + 4], "little")
+            self._check_chunk(kind, length)
+            stop = position + 4 + length
+            if stop > len(tail):
+                break
+            output.append(self._expand(kind, bytes(tail[position:stop])))
+            position = stop
+            size += len(output[-1])
+            if size > self._limit:
+                raise RemoteProtocolError(f"snappy stream expands beyond {self._limit} bytes at once")
+        del tail[:position]
+        return b"".join(output)
+
+    def _check_chunk(self, kind: int, length: int) -> None:
+        """Judge a chunk by its head, before waiting for the rest of it."""
+        if not self._identified and (kind != _IDENTIFIER or length != 6):
+            raise RemoteProtocolError("snappy stream does not begin with its identifier")
+        if kind in _RESERVED_UNSKIPPABLE:
+            raise RemoteProtocolError(f"snappy chunk type {kind:#04x} is reserved")
+        if kind <= _UNCOMPRESSED and not 4 <= length <= _MAX_CHUNK:
+            raise RemoteProtocolError(f"snappy chunk of {length} bytes has no legal size")
+
+    def _expand(self, kind: int, chunk: bytes) -> bytes:
+        if kind == _IDENTIFIER:
+            if chunk != _STREAM_IDENTIFIER:
+                raise RemoteProtocolError("snappy stream identifier is damaged")
+            self._identified = True
+            return b""
+        if kind > _UNCOMPRESSED:
+            return b""  # padding and skippable chunks
+        if kind == _COMPRESSED and _announced(chunk, 8) > _BLOCK:
+            raise RemoteProtocolError("snappy block announces more than 64 KiB")
+        try:
+            # The library checks the block and its checksum; one decoder a chunk,
+            # since it keeps what it was given before.
+            expanded: bytes = snappy.StreamDecompressor().decompress(chunk)
+        except Exception as error:
+            raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
+        if len(expanded) > _BLOCK:
+            raise RemoteProtocolError("snappy block is larger than 64 KiB")
+        return expanded
+
+
+def _announced(chunk: bytes, position: int) -> int:
+    """Return the length that a snappy block begins with: little-endian groups of 7 bits."""
+    value = 0
+    for shift, byte in enumerate(chunk[position : position + 5]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            break
+    return value

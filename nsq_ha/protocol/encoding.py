@@ -1,0 +1,309 @@
+"""What a client says once a message, as plain functions to bytes.
+
+Owns the layout of publishes and of answers to messages, and the server's limits
+of size. The same as values, and all other commands, are in ``protocol.commands``:
+a function costs a third of a dataclass.
+
+The invariant: nothing leaves here that could break out of its command. Names
+pass ``nsq_ha.names``, ids have 16 bytes, bodies are bytes and within the
+server's limits; so a size word never announces more or less than what follows.
+
+Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.names import check_partition, check_topic
+
+MAGIC: Final = b"  V2"
+"""First bytes of a connection; they have no answer."""
+
+NOP: Final = b"NOP\n"
+"""Answer to a heartbeat; has no answer itself."""
+
+CLS: Final = b"CLS\n"
+"""Ends the delivery of messages; answered by ``CLOSE_WAIT``."""
+
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+"""Largest message by the server's default; a trace id or an extension header counts."""
+
+MAX_BODY_BYTES: Final = 5 * 1024 * 1024
+"""Largest body of IDENTIFY, AUTH and the MPUB family by the server's default."""
+
+MAX_EXT_BYTES: Final = 0xFFFF
+"""Largest extension header: its length is 16 bits wide."""
+
+MAX_TRACE_ID: Final = 2**64 - 1
+"""Trace ids are unsigned 64 bit."""
+
+MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
+"""Beyond this the server's clock arithmetic overflows and requeues at once. It clamps to 3 days far below."""
+
+MESSAGE_ID_BYTES: Final = 16
+"""Length of a message id: internal id and trace id, 8 bytes each."""
+
+_MAX_READY: Final = 2**31 - 1
+_SIZE: Final = struct.Struct(">i")
+_SIZE_TRACE: Final = struct.Struct(">iQ")
+_SIZE_EXT: Final = struct.Struct(">iH")
+_SIZE_COUNT: Final = struct.Struct(">ii")
+
+
+@lru_cache(maxsize=4096)
+def _head(word: str, topic: str, partition: int | None) -> bytes:
+    """Return the checked command line; names are checked once, not for every message."""
+    check_topic(topic)
+    if partition is None:
+        return f"{word} {topic}\n".encode("ascii")
+    return f"{word} {topic} {check_partition(partition)}\n".encode("ascii")
+
+
+def as_bytes(kind: str, data: object) -> bytes:
+    """Return ``data`` as bytes.
+
+    Buffers are copied: a memoryview of integers has another length than it has
+    bytes, and a bytearray may change before it is written.
+    """
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise ConfigError(f"{kind} must be bytes, not {type(data).__name__}")
+
+
+def refuse_size(kind: str, size: int, largest: int) -> ConfigError:
+    """Make the error for a size out of range."""
+    return ConfigError(f"{kind} must have 1..{largest} bytes, not {size}")
+
+
+def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
+    r"""Encode ``PUB``; answered by ``OK``.
+
+    Bytes::
+
+        PUB <topic> [<partition>]\n
+        0   4 bytes  size of the body, signed, 1..1048576
+        4   ...      the body
+
+    Args:
+        topic: Name of the topic.
+        partition: None leaves the word out; the server then takes any
+            partition it leads, and refuses on ordered topics.
+        body: 1 byte to 1 MiB.
+
+    Raises:
+        ConfigError: A name, the partition or the body is not legal. Nothing
+            was sent; correct the call.
+
+    Source: protocol reference 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
+    """
+    if type(body) is not bytes:
+        body = as_bytes("message body", body)
+    size = len(body)
+    if not 0 < size <= MAX_MESSAGE_BYTES:
+        raise refuse_size("message body", size, MAX_MESSAGE_BYTES)
+    return _head("PUB", topic, partition) + _SIZE.pack(size) + body
+
+
+def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: bytes) -> bytes:
+    r"""Encode ``PUB_TRACE``; answered by 30 bytes, see ``decode_traced``.
+
+    Bytes::
+
+        PUB_TRACE <topic> [<partition>]\n
+        0   4 bytes  size of all that follows, signed, 9..1048576
+        4   8 bytes  trace id, unsigned
+        12  ...      the body
+
+    Raises:
+        ConfigError: As for :func:`encode_pub`, or the trace id is no unsigned
+            64 bit number.
+
+    Source: protocol reference 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
+    """
+    if type(body) is not bytes:
+        body = as_bytes("message body", body)
+    size = 8 + len(body)
+    if not 8 < size <= MAX_MESSAGE_BYTES:
+        raise refuse_size("traced message body", size - 8, MAX_MESSAGE_BYTES - 8)
+    return _head("PUB_TRACE", topic, partition) + _SIZE_TRACE.pack(size, _check_trace_id(trace_id)) + body
+
+
+def encode_pub_ext(topic: str, partition: int | None, ext: bytes, body: bytes) -> bytes:
+    r"""Encode ``PUB_EXT``; answered by ``OK``, or by 30 bytes when the header has ``##trace_id``.
+
+    Bytes::
+
+        PUB_EXT <topic> [<partition>]\n
+        0   4 bytes  size of all that follows, signed, 3..1048576
+        4   2 bytes  length n of the header, unsigned
+        6   n bytes  the header, JSON
+        ..  ...      the body
+
+    Raises:
+        ConfigError: As for :func:`encode_pub`, or the header is empty or longer
+            than 65535 bytes.
+
+    Source: protocol reference 6, 11; ``protocol_v2.go`` ``internalPubExtAndTrace``.
+    """
+    ext, body = as_bytes("extension header", ext), as_bytes("message body", body)
+    if not ext:
+        raise ConfigError("PUB_EXT needs an extension header; {} is the smallest")
+    return _head("PUB_EXT", topic, partition) + _ext_message(ext, body)
+
+
+def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> bytes:
+    r"""Encode ``MPUB``: all messages in one append to one partition; answered by one ``OK``.
+
+    Bytes::
+
+        MPUB <topic> [<partition>]\n
+        0   4 bytes  size of all that follows, signed, at most 5242880
+        4   4 bytes  number of messages, signed, at least 1
+        then for each message
+        0   4 bytes  size of the message, signed, 1..1048576
+        4   ...      the message
+
+    Raises:
+        ConfigError: As for :func:`encode_pub`, or there is no message, or all
+            together are over 5 MiB.
+
+    Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
+    """
+    parts: list[bytes] = []
+    for given in bodies:
+        body = given if type(given) is bytes else as_bytes("message body", given)
+        size = len(body)
+        if not 0 < size <= MAX_MESSAGE_BYTES:
+            raise refuse_size("message body", size, MAX_MESSAGE_BYTES)
+        parts += (_SIZE.pack(size), body)
+    return _batch(_head("MPUB", topic, partition), len(parts) // 2, parts)
+
+
+def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tuple[int, bytes]]) -> bytes:
+    """Encode ``MPUB_TRACE``: each message is its trace id (8 bytes) and its body.
+
+    Answered by 30 bytes that tell id and offset of the *first* message, trace
+    id 0, and the size of the whole batch.
+
+    Raises:
+        ConfigError: As for :func:`encode_mpub` and :func:`encode_pub_trace`.
+
+    Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
+    """
+    parts: list[bytes] = []
+    for trace_id, given in messages:
+        body = given if type(given) is bytes else as_bytes("message body", given)
+        size = 8 + len(body)
+        if not 8 < size <= MAX_MESSAGE_BYTES:
+            raise refuse_size("traced message body", size - 8, MAX_MESSAGE_BYTES - 8)
+        parts += (_SIZE_TRACE.pack(size, _check_trace_id(trace_id)), body)
+    return _batch(_head("MPUB_TRACE", topic, partition), len(parts) // 2, parts)
+
+
+def encode_mpub_ext(topic: str, partition: int | None, messages: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode ``MPUB_EXT``: each message is a header with its 16-bit length, and a body; answered by ``OK``.
+
+    An empty header is a message without one, unlike in ``PUB_EXT``. After an
+    error frame to this command the connection must be closed: the server stops
+    reading inside the batch and takes the rest for commands.
+
+    Raises:
+        ConfigError: As for :func:`encode_mpub` and :func:`encode_pub_ext`.
+
+    Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
+    """
+    parts = [_ext_message(as_bytes("extension header", e), as_bytes("message body", b)) for e, b in messages]
+    return _batch(_head("MPUB_EXT", topic, partition), len(parts), parts)
+
+
+def _ext_message(ext: bytes, body: bytes) -> bytes:
+    if len(ext) > MAX_EXT_BYTES:
+        raise ConfigError(f"extension header must have at most {MAX_EXT_BYTES} bytes, not {len(ext)}")
+    size = 2 + len(ext) + len(body)
+    if not body or size > MAX_MESSAGE_BYTES:
+        raise refuse_size("message body", len(body), MAX_MESSAGE_BYTES - 2 - len(ext))
+    return _SIZE_EXT.pack(size, len(ext)) + ext + body
+
+
+def _batch(head: bytes, count: int, parts: Sequence[bytes]) -> bytes:
+    size = 4 + sum(map(len, parts))
+    if not count:
+        raise ConfigError("a batch must have at least one message")
+    if size > MAX_BODY_BYTES:
+        raise ConfigError(f"a batch must have at most {MAX_BODY_BYTES} bytes with its size words, not {size}")
+    return b"".join((head, _SIZE_COUNT.pack(size, count), *parts))
+
+
+def _check_trace_id(trace_id: int) -> int:
+    if type(trace_id) is not int or not 0 <= trace_id <= MAX_TRACE_ID:
+        raise ConfigError(f"trace id must be an unsigned 64 bit int, not {trace_id!r}")
+    return trace_id
+
+
+def encode_fin(message_id: bytes) -> bytes:
+    r"""Encode ``FIN <16 id bytes>\n``, exactly 21 bytes; has no success answer.
+
+    The id is raw: a newline or blank in it is part of it, the server counts.
+
+    Raises:
+        ConfigError: The id has not 16 bytes.
+
+    Source: protocol reference 7; ``protocol_v2.go`` ``IOLoop``, ``FIN``.
+    """
+    if len(message_id) != MESSAGE_ID_BYTES:
+        raise _refuse_id(message_id)
+    return b"FIN " + message_id + b"\n"
+
+
+def encode_req(message_id: bytes, delay_ms: int) -> bytes:
+    r"""Encode ``REQ <16 id bytes> <milliseconds>\n``; has no success answer.
+
+    Raises:
+        ConfigError: The id has not 16 bytes, or the delay is no int from 0 to
+            :data:`MAX_DELAY_MS`.
+
+    Source: protocol reference 7; ``protocol_v2.go`` ``REQ``.
+    """
+    if len(message_id) != MESSAGE_ID_BYTES:
+        raise _refuse_id(message_id)
+    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
+        raise ConfigError(f"delay of a requeue must be an int of 0..{MAX_DELAY_MS} ms, not {delay_ms!r}")
+    return b"REQ %b %d\n" % (message_id, delay_ms)
+
+
+def encode_touch(message_id: bytes) -> bytes:
+    r"""Encode ``TOUCH <16 id bytes>\n``; has no success answer.
+
+    Raises:
+        ConfigError: The id has not 16 bytes.
+
+    Source: protocol reference 7; ``protocol_v2.go`` ``TOUCH``.
+    """
+    if len(message_id) != MESSAGE_ID_BYTES:
+        raise _refuse_id(message_id)
+    return b"TOUCH " + message_id + b"\n"
+
+
+def encode_ready(count: int) -> bytes:
+    r"""Encode ``RDY <count>\n``, the ceiling of messages in flight; has no answer.
+
+    The server refuses more than its ``max_rdy_count`` (2500) and closes, so the
+    caller keeps to what IDENTIFY told.
+
+    Raises:
+        ConfigError: ``count`` is no int of 0 or more.
+
+    Source: protocol reference 7; ``protocol_v2.go`` ``RDY``.
+    """
+    if type(count) is not int or not 0 <= count <= _MAX_READY:
+        raise ConfigError(f"ready count must be an int of 0 or more, not {count!r}")
+    return b"RDY %d\n" % count
+
+
+def _refuse_id(message_id: bytes) -> ConfigError:
+    return ConfigError(f"message id must have {MESSAGE_ID_BYTES} bytes, not {len(message_id)}")

@@ -1,0 +1,91 @@
+"""How Go prints and parses, as far as nsqd's answers to bad input show it.
+
+Owns the spelling of texts inside error frames, so that an embedded server
+answers byte for byte like the real one. Nothing else may depend on it.
+
+Source: Go's ``strconv`` and ``fmt``; protocol reference 5-7 for the frames.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+_TRUE: Final = frozenset((b"1", b"t", b"T", b"TRUE", b"true", b"True"))
+_FALSE: Final = frozenset((b"0", b"f", b"F", b"FALSE", b"false", b"False"))
+_ESCAPES: Final = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def quote(text: bytes) -> str:
+    """Print like ``%q``: in double quotes, with what is not printable escaped."""
+    return '"' + "".join(_quoted(char) for char in text.decode("utf-8", "surrogateescape")) + '"'
+
+
+def _quoted(char: str) -> str:
+    code = ord(char)
+    if char in '"\\':
+        return "\\" + char
+    if char.isprintable():
+        return char
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def byte_lists(words: list[bytes]) -> str:
+    """Print a list of byte strings like ``%v``: ``[[70 73] []]``."""
+    return "[" + " ".join(byte_list(word) for word in words) + "]"
+
+
+def byte_list(word: bytes) -> str:
+    """Print a byte string like ``%v``: ``[70 73 78]``; message ids appear so in error texts."""
+    return "[" + " ".join(map(str, word)) + "]"
+
+
+def parse_int(text: bytes, function: str) -> int:
+    """Parse like ``strconv.Atoi`` and ``strconv.ParseInt`` in base 10 and 64 bits.
+
+    Raises:
+        ValueError: With Go's text; ``function`` is the name in it.
+    """
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"strconv.{function}: parsing {quote(text)}: invalid syntax")
+    # Python refuses to convert thousands of digits; anything over 20 is out of range anyway.
+    significant = text.lstrip(b"+-").lstrip(b"0")
+    if len(significant) > 20 or int(text) not in _INT64:
+        raise ValueError(f"strconv.{function}: parsing {quote(text)}: value out of range")
+    return int(text)
+
+
+def parse_bool(text: bytes) -> bool:
+    """Parse like ``strconv.ParseBool``.
+
+    Raises:
+        ValueError: With Go's text.
+    """
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f"strconv.ParseBool: parsing {quote(text)}: invalid syntax")
+
+
+def parse_digits(text: bytes) -> int | None:
+    """Parse like nsqd's ``ByteToBase10``: digits only, none is 0, wrapping at 64 bits. None when it refuses."""
+    value = 0
+    for digit in text:
+        if not 0x30 <= digit <= 0x39:
+            return None
+        value = (value * 10 + digit - 0x30) & 0xFFFF_FFFF_FFFF_FFFF
+    return value
+
+
+def int64(value: int) -> int:
+    """Wrap an unsigned 64-bit number to a signed one, as Go's conversion does."""
+    return (value + 2**63) % 2**64 - 2**63

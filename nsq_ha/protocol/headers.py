@@ -1,0 +1,68 @@
+"""The extension header as nsqd reads it when a message is published.
+
+Owns the check of the JSON and of the trace id in it. What the other keys mean
+is not the protocol's.
+
+Source: protocol reference 6, 11; youzan/nsq ``nsqdserver/protocol_v2.go``
+``internalPubExtAndTrace`` and ``nsqd/message.go`` ``NewJsonExt``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from nsq_ha.errors import MessageRefusedError
+
+TRACE_KEY: Final = "##trace_id"
+"""Key whose value, a string of a decimal number, becomes the message's trace id."""
+
+TAG_KEY: Final = "##client_dispatch_tag"
+"""Key whose value names the connections that may get the message."""
+
+_MAX_TRACE_ID: Final = 2**64 - 1
+_DECIMAL: Final = re.compile(r"[0-9]{1,20}|0+[0-9]{1,20}", re.ASCII)
+_BLANKS: Final = b" \t\n\r"
+
+
+def trace_id_of(header: bytes) -> int | None:
+    """Return the trace id in a header; None when it has none.
+
+    Any JSON value is a header; only an object can have a trace id. Of repeated
+    keys the first counts.
+
+    Raises:
+        MessageRefusedError: With the server's code: ``E_INVALID_JSON_HEADER``
+            or ``INVALID_TRACE_ID``. The connection stays open.
+    """
+    try:
+        value = json.loads(header.decode("utf-8", "replace"), object_pairs_hook=_first_wins)
+    except (ValueError, RecursionError):
+        raise MessageRefusedError("E_INVALID_JSON_HEADER", f"fail to parse json header:{_complaint(header)}") from None
+    if not isinstance(value, dict) or TRACE_KEY not in value:
+        return None
+    trace_id = value[TRACE_KEY]
+    if not isinstance(trace_id, str):
+        raise MessageRefusedError("INVALID_TRACE_ID", "passin trace id should be string")
+    if not _DECIMAL.fullmatch(trace_id) or int(trace_id) > _MAX_TRACE_ID:
+        raise MessageRefusedError("INVALID_TRACE_ID", "invalid trace id")
+    return int(trace_id)
+
+
+def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    return dict(reversed(pairs))
+
+
+def _complaint(header: bytes) -> str:
+    """Word the two commonest faults as the server's JSON parser does; the others only begin alike."""
+    text = header.lstrip(_BLANKS)
+    if not text:
+        return 'cannot parse JSON: cannot parse empty string; unparsed tail: ""'
+    inside = text[1:].lstrip(_BLANKS)
+    if text.startswith(b"{") and not inside.startswith((b'"', b"}")):
+        fault = 'cannot parse object: cannot find opening \'"" for object key; '
+        text = inside
+    else:
+        fault = ""
+    return f'cannot parse JSON: {fault}unparsed tail: "{text.decode("utf-8", "replace")}"'

@@ -1,0 +1,268 @@
+"""IDENTIFY: what we offer, what was agreed, and in which order to upgrade.
+
+Owns the JSON of both directions. Does not own the switch to TLS or compression
+itself (``transport``), nor when IDENTIFY may be sent (``protocol.state``).
+
+The invariant: an :class:`Identity` holds only values that make sense, so nobody
+behind it checks again.
+
+Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
+``IDENTIFY`` and ``nsqd/client_v2.go`` ``Identify``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+import msgspec
+
+from nsq_ha.config import ClientConfig, Compression, ConsumerConfig
+from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.frames import OK
+
+MAX_TAG_BYTES: Final = 100
+"""Longest dispatch tag that the server takes."""
+
+Upgrade = Literal["tls", "snappy", "deflate"]
+"""One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
+
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a client says of itself, with the wire's own names and units.
+
+    Attributes:
+        client_id: Short name.
+        hostname: Name of the machine.
+        user_agent: Name and version of the library.
+        heartbeat_interval: Milliseconds, 1000..60000.
+        output_buffer_size: Bytes, 64..65536.
+        output_buffer_timeout: Milliseconds, 10..1000.
+        sample_rate: Percent, 1..99; 0 for all messages.
+        msg_timeout: Milliseconds, 1000..900000; 0 for the server's default.
+        tls: Ask for TLS.
+        compression: Ask for one; the server may not have it.
+        deflate_level: 1..6.
+        desired_tag: Dispatch tag; empty for none.
+        extend_support: Must be what the topic is: true for extended topics only.
+        ext_filter: Filter of the server on extension headers. None for none.
+    """
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    heartbeat_interval: int = 30000
+    output_buffer_size: int = 16384
+    output_buffer_timeout: int = 25
+    sample_rate: int = 0
+    msg_timeout: int = 0
+    tls: bool = False
+    compression: Compression = Compression.NONE
+    deflate_level: int = 6
+    desired_tag: str = ""
+    extend_support: bool = False
+    ext_filter: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, config: ClientConfig, *, hostname: str, user_agent: str, extend_support: bool = False) -> Self:
+        """Make the offer that ``config`` stands for; a :class:`ConsumerConfig` adds its own parts.
+
+        Args:
+            config: Of the producer or consumer.
+            hostname: Name of this machine; also the client id when ``config`` gives none.
+            user_agent: Name and version of the library.
+            extend_support: Whether the connection is for an extended topic (consumers only).
+
+        Raises:
+            ConfigError: The tag is over 100 bytes.
+        """
+        consumer = config if isinstance(config, ConsumerConfig) else None
+        tag = (consumer.tag if consumer else None) or ""
+        if len(tag.encode()) > MAX_TAG_BYTES:
+            raise ConfigError(f"tag must have at most {MAX_TAG_BYTES} bytes")
+        return cls(
+            client_id=config.client_id or hostname,
+            hostname=hostname,
+            user_agent=user_agent,
+            heartbeat_interval=round(config.heartbeat_interval * 1000),
+            output_buffer_size=config.output_buffer_bytes,
+            output_buffer_timeout=round(config.output_buffer_timeout * 1000),
+            sample_rate=consumer.sample_rate if consumer else 0,
+            msg_timeout=round((consumer.msg_timeout or 0) * 1000) if consumer else 0,
+            tls=config.tls is not None,
+            compression=config.compression,
+            deflate_level=config.deflate_level,
+            desired_tag=tag,
+            extend_support=extend_support,
+        )
+
+    def command(self) -> Identify:
+        """Return the command to send."""
+        fields: dict[str, Any] = {
+            "client_id": self.client_id,
+            "hostname": self.hostname,
+            "user_agent": self.user_agent,
+            # Without it the server answers a plain OK and upgrades nothing.
+            "feature_negotiation": True,
+            "heartbeat_interval": self.heartbeat_interval,
+            "output_buffer_size": self.output_buffer_size,
+            "output_buffer_timeout": self.output_buffer_timeout,
+            "sample_rate": self.sample_rate,
+            "msg_timeout": self.msg_timeout,
+            "tls_v1": self.tls,
+            "snappy": self.compression is Compression.SNAPPY,
+            "deflate": self.compression is Compression.DEFLATE,
+            # Always named: without a level the server stores blocks uncompressed.
+            "deflate_level": self.deflate_level,
+            "extend_support": self.extend_support,
+        }
+        if self.desired_tag:
+            fields["desired_tag"] = self.desired_tag
+        if self.ext_filter is not None:
+            fields["ext_filter"] = self.ext_filter
+        return Identify(msgspec.json.encode(fields))
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server agreed to, in the wire's names; times in milliseconds.
+
+    The defaults are the server's own, for one that answers a plain ``OK``.
+
+    Attributes:
+        version: Of the server; empty when it did not tell.
+        max_rdy_count: Largest RDY.
+        max_msg_timeout: How long TOUCH can keep a message, milliseconds.
+        msg_timeout: Of this connection, milliseconds.
+        tls_v1: Switch to TLS now.
+        deflate: Switch to DEFLATE.
+        deflate_level: Of the server's side.
+        max_deflate_level: Largest it takes.
+        snappy: Switch to snappy.
+        sample_rate: Percent; 0 for all.
+        auth_required: AUTH must come next.
+        output_buffer_size: Bytes that the server gathers.
+        output_buffer_timeout: Milliseconds that it gathers.
+        desired_tag: Dispatch tag; empty for none.
+    """
+
+    version: str = ""
+    max_rdy_count: _Positive = 2500
+    max_msg_timeout: _Positive = 900_000
+    msg_timeout: _Positive = 60_000
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: _Natural = 0
+    max_deflate_level: _Natural = 0
+    snappy: bool = False
+    sample_rate: Annotated[int, msgspec.Meta(ge=0, le=99)] = 0
+    auth_required: bool = False
+    output_buffer_size: _Natural = 0
+    output_buffer_timeout: _Natural = 0
+    desired_tag: str = ""
+
+
+class Authorization(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to AUTH.
+
+    Attributes:
+        identity: Who the auth server says we are.
+        identity_url: Page about it.
+        permission_count: Number of permissions.
+    """
+
+    identity: str = ""
+    identity_url: str = ""
+    permission_count: _Natural = 0
+
+
+def decode_identity(data: bytes) -> Identity:
+    """Decode the answer to IDENTIFY.
+
+    A plain ``OK`` is the answer of a server that negotiates nothing; unknown
+    fields are ignored, missing ones have the server's defaults.
+
+    Raises:
+        RemoteProtocolError: It is neither, or a value makes no sense (RDY limit
+            or message timeout below 1). Drop the connection.
+    """
+    if data == OK:
+        return Identity()
+    identity = _decode(data, Identity, "IDENTIFY")
+    if identity.snappy and identity.deflate:
+        raise RemoteProtocolError("answer to IDENTIFY switches on both snappy and deflate")
+    return identity
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """Encode the answer to IDENTIFY in the server's order of fields; the server's side."""
+    order = {
+        "max_rdy_count": identity.max_rdy_count,
+        "version": identity.version,
+        "max_msg_timeout": identity.max_msg_timeout,
+        "msg_timeout": identity.msg_timeout,
+        "tls_v1": identity.tls_v1,
+        "deflate": identity.deflate,
+        "deflate_level": identity.deflate_level,
+        "max_deflate_level": identity.max_deflate_level,
+        "snappy": identity.snappy,
+        "sample_rate": identity.sample_rate,
+        "auth_required": identity.auth_required,
+        "output_buffer_size": identity.output_buffer_size,
+        "output_buffer_timeout": identity.output_buffer_timeout,
+    }
+    if identity.desired_tag:
+        return msgspec.json.encode({**order, "desired_tag": identity.desired_tag})
+    return msgspec.json.encode(order)
+
+
+def decode_authorization(data: bytes) -> Authorization:
+    """Decode the answer to AUTH.
+
+    Raises:
+        RemoteProtocolError: It is not the JSON object it should be. Drop the connection.
+    """
+    return _decode(data, Authorization, "AUTH")
+
+
+def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, ...]:
+    """Return the layers to switch on, in order; each is confirmed by an ``OK`` inside it.
+
+    TLS comes first, compression runs inside it.
+
+    Args:
+        identity: What the server agreed to.
+        offer: What was asked; None skips the comparison.
+
+    Raises:
+        RemoteProtocolError: The server switches on what was not offered. Drop
+            the connection.
+
+    Source: protocol reference 3, "Upgrade order".
+    """
+    order: list[Upgrade] = []
+    if identity.tls_v1:
+        order.append("tls")
+    if identity.snappy:
+        order.append("snappy")
+    elif identity.deflate:
+        order.append("deflate")
+    if offer is not None:
+        offered = {"tls" if offer.tls else "", offer.compression.value}
+        for upgrade in order:
+            if upgrade not in offered:
+                raise RemoteProtocolError(f"answer to IDENTIFY switches on {upgrade}, which was not offered")
+    return tuple(order)
+
+
+def _decode(data: bytes, kind: type[_Answer], command: str) -> _Answer:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"answer to {command} cannot be used: {error}") from error

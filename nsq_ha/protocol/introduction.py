@@ -1,0 +1,152 @@
+"""IDENTIFY as the server reads it: the client's JSON to what holds for its connection.
+
+Owns the ranges, the defaults and the refusals. Does not own what needs the
+server's own options: whether it has TLS or compression, and so the answer.
+
+Source: protocol reference 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2``,
+``Identify`` and the setters it calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from nsq_ha.protocol.lines import Malformed, refusal
+
+_MAX_HEARTBEAT_MS: Final = 60_000
+_MAX_OUTPUT_BUFFER: Final = 65536
+_MAX_OUTPUT_TIMEOUT_MS: Final = 1000
+_MAX_MSG_TIMEOUT_MS: Final = 900_000
+_MAX_TAG_BYTES: Final = 100
+_WORD: Final = b"IDENTIFY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """What holds for a connection; the defaults are those of one that never identified.
+
+    Attributes:
+        client_id: Short name.
+        hostname: Name of the client's machine.
+        user_agent: Its library.
+        feature_negotiation: Answer with JSON and upgrade; otherwise a plain ``OK`` and nothing else.
+        heartbeat_interval: Milliseconds; 0 when switched off, which forbids SUB.
+        output_buffer_size: Bytes.
+        output_buffer_timeout: Milliseconds; 0 to write at once.
+        sample_rate: Percent; 0 for all messages.
+        msg_timeout: Milliseconds.
+        tls_v1: The client asks for TLS.
+        snappy: It asks for snappy.
+        deflate: It asks for DEFLATE.
+        deflate_level: As given; 0 when it was not.
+        desired_tag: Dispatch tag; empty for none.
+        extend_support: It reads extension headers.
+        ext_filter: Its filter. None for none.
+    """
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    feature_negotiation: bool = False
+    heartbeat_interval: int = 30_000
+    output_buffer_size: int = 100
+    output_buffer_timeout: int = 50
+    sample_rate: int = 0
+    msg_timeout: int = 60_000
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    desired_tag: str = ""
+    extend_support: bool = False
+    ext_filter: dict[str, Any] | None = None
+
+
+class _Body(msgspec.Struct):
+    """The JSON; null counts as absent, as Go's decoder has it."""
+
+    short_id: str | None = None
+    long_id: str | None = None
+    client_id: str | None = None
+    hostname: str | None = None
+    heartbeat_interval: int | None = None
+    output_buffer_size: int | None = None
+    output_buffer_timeout: int | None = None
+    feature_negotiation: bool | None = None
+    tls_v1: bool | None = None
+    deflate: bool | None = None
+    deflate_level: int | None = None
+    snappy: bool | None = None
+    sample_rate: int | None = None
+    user_agent: str | None = None
+    msg_timeout: int | None = None
+    desired_tag: str | None = None
+    extend_support: bool | None = None
+    ext_filter: dict[str, Any] | None = None
+
+
+def read_introduction(data: bytes, before: Introduction | None = None) -> Introduction | Malformed:
+    """Read the body of an IDENTIFY.
+
+    Args:
+        data: The body.
+        before: What held until now; intervals, buffers and timeouts that are
+            absent or 0 stay as they are.
+    """
+    before = before or Introduction()
+    try:
+        body = msgspec.json.decode(data, type=_Body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+    complaint = _complaint(body)
+    if complaint is not None:
+        return refusal(_WORD, "E_BAD_BODY", f"IDENTIFY {complaint}")
+    size = body.output_buffer_size or 0
+    return Introduction(
+        client_id=body.client_id or body.short_id or "",
+        hostname=body.hostname or body.long_id or "",
+        user_agent=body.user_agent or "",
+        feature_negotiation=bool(body.feature_negotiation),
+        heartbeat_interval=_interval(body.heartbeat_interval, before.heartbeat_interval),
+        output_buffer_size=1 if size == -1 else min(size, _MAX_OUTPUT_BUFFER) or before.output_buffer_size,
+        output_buffer_timeout=_interval(_floor(body.output_buffer_timeout), before.output_buffer_timeout),
+        sample_rate=body.sample_rate or 0,
+        msg_timeout=body.msg_timeout or before.msg_timeout,
+        tls_v1=bool(body.tls_v1),
+        snappy=bool(body.snappy),
+        deflate=bool(body.deflate),
+        deflate_level=body.deflate_level or 0,
+        desired_tag=body.desired_tag or before.desired_tag,
+        # Can be switched on, never off again.
+        extend_support=bool(body.extend_support) or before.extend_support,
+        ext_filter=body.ext_filter,
+    )
+
+
+def _interval(value: int | None, before: int) -> int:
+    return 0 if value == -1 else value or before
+
+
+def _floor(timeout: int | None) -> int | None:
+    return 10 if timeout is not None and 0 < timeout < 10 else timeout
+
+
+def _complaint(body: _Body) -> str | None:
+    """Check the ranges in the server's order."""
+    ranges = (
+        ("heartbeat interval", body.heartbeat_interval, range(1000, _MAX_HEARTBEAT_MS + 1), (-1, 0)),
+        ("output buffer size", body.output_buffer_size, range(64, 2**63), (-1, 0)),
+        ("output buffer timeout", body.output_buffer_timeout, range(1, _MAX_OUTPUT_TIMEOUT_MS + 1), (-1, 0)),
+        ("sample rate", body.sample_rate, range(100), ()),
+        ("msg timeout", body.msg_timeout, range(1000, _MAX_MSG_TIMEOUT_MS + 1), (0,)),
+    )
+    for name, value, legal, special in ranges:
+        if value is not None and value not in legal and value not in special:
+            return f"{name} ({value}) is invalid"
+    length = len((body.desired_tag or "").encode())
+    if length > _MAX_TAG_BYTES:
+        return f"invalid tag len {length}, exceed limit {_MAX_TAG_BYTES}"
+    return None

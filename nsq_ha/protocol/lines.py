@@ -1,0 +1,233 @@
+"""Command lines as nsqd reads them: words to a command, or to the answer that refuses them.
+
+Owns all checks that the words alone decide, in nsqd's order and wording. Does
+not own the bodies (``protocol.requests``) nor anything that depends on the
+server's state.
+
+Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``Exec`` and the function of
+each command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nsq_ha.names import is_valid_name
+from nsq_ha.protocol import commands
+from nsq_ha.protocol.gotext import byte_lists, int64, parse_bool, parse_digits, parse_int, quote
+
+_INT64_MAX: Final = 2**63 - 1
+_NS_PER_MS: Final = 1_000_000
+_START_TYPES: Final = frozenset((b"timestamp", b"special", b"virtual_queue", b"msgcount"))
+_SUBS: Final[dict[bytes, type[commands.Sub]]] = {
+    sub.word: sub for sub in (commands.Sub, commands.SubOrdered, commands.SubAdvanced)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """The line of IDENTIFY or AUTH; size word and body follow.
+
+    Attributes:
+        word: ``IDENTIFY`` or ``AUTH``.
+    """
+
+    word: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A command that is wrong in itself, with nsqd's answer to it.
+
+    Attributes:
+        word: First word of the line; empty when there was none. What the
+            connection's state forbids for this word is answered before this.
+        data: Data of the error frame to send; empty: close without one.
+        fatal: Close after it. Otherwise go on with the next event.
+        early: It stands even before what the state forbids.
+    """
+
+    word: bytes
+    data: bytes
+    fatal: bool = True
+    early: bool = False
+
+
+def refusal(word: bytes, code: str, text: str | bytes, *, early: bool = False) -> Malformed:
+    """Make the fatal answer ``code text``; the blank is there even without a text."""
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogateescape")
+    return Malformed(word, code.encode("ascii") + b" " + text, early=early)
+
+
+def forbidden_now(word: bytes) -> Malformed:
+    """Make the answer to a command that the connection's state forbids."""
+    name = "SUB" if word in _SUBS else word.decode("ascii", "replace")
+    return refusal(word, "E_INVALID", f"cannot {name} in current state")
+
+
+def parse_line(words: list[bytes], max_ready_count: int) -> commands.Command | Malformed | None:
+    """Read a line that is a whole command; None for those that have a body.
+
+    Args:
+        words: Of the line, ids of FIN, REQ and TOUCH cut by length.
+        max_ready_count: Largest RDY.
+    """
+    word = words[0]
+    if word == b"RDY":
+        return _ready(words, max_ready_count)
+    if word in _SUBS:
+        return _subscribe(words)
+    parse = _PARSERS.get(word)
+    if parse is not None:
+        return parse(words)
+    if word in _WITH_BODY:
+        return None
+    return refusal(word, "E_INVALID", f"invalid command {byte_lists(words)}", early=True)
+
+
+def parse_partition(words: list[bytes], at: int) -> int | Malformed | None:
+    """Read the partition word, which counts only when it is the last of the line.
+
+    None when it is left out, ``-1``, or followed by another word: the server
+    then takes a partition of its choice.
+    """
+    if len(words) != at + 1:
+        return None
+    try:
+        partition = parse_int(words[at], "Atoi")
+    except ValueError as error:
+        return refusal(words[0], "E_BAD_PARTITION", f"topic partition is not valid: {error}")
+    return None if partition == -1 else partition
+
+
+def text_of(name: bytes) -> str:
+    """Return a name as text; bytes that are not UTF-8 survive and make no legal name."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _ready(words: list[bytes], max_ready_count: int) -> commands.Command | Malformed:
+    count = 1 if len(words) == 1 else parse_digits(words[1])
+    if count is None:
+        return refusal(b"RDY", "E_INVALID", b"RDY could not parse count " + words[1])
+    count = int64(count)
+    if not 0 <= count <= max_ready_count:
+        return refusal(b"RDY", "E_INVALID", f"RDY count {count} out of range 0-{max_ready_count}")
+    return commands.Ready(count)
+
+
+def _finish(words: list[bytes]) -> commands.Command | Malformed:
+    message_id = words[1]
+    if not 0 < int.from_bytes(message_id[:8], "big") <= _INT64_MAX:
+        return refusal(b"FIN", "E_INVALID", "Invalid Message ID")
+    return commands.Finish(message_id)
+
+
+def _requeue(words: list[bytes]) -> commands.Command | Malformed:
+    if len(words) < 3:
+        return refusal(b"REQ", "E_INVALID", "REQ insufficient number of params")
+    delay = parse_digits(words[2])
+    if delay is None:
+        return refusal(b"REQ", "E_INVALID", b"REQ could not parse timeout " + words[1] + b", " + words[2])
+    # Milliseconds become nanoseconds in 64 bits; what wraps to below zero counts as 0.
+    return commands.Requeue(words[1], max(0, int64(delay * _NS_PER_MS)) // _NS_PER_MS)
+
+
+def _touch(words: list[bytes]) -> commands.Command:
+    return commands.Touch(words[1])
+
+
+def _close(_words: list[bytes]) -> commands.Command:
+    return commands.Close()
+
+
+def _nop(_words: list[bytes]) -> commands.Command:
+    return commands.Nop()
+
+
+def _subscribe(words: list[bytes]) -> commands.Command | Malformed:
+    word = words[0]
+    advanced = word == commands.SubAdvanced.word
+    start = words[4] if advanced and len(words) > 4 and words[4] else None
+    fault = _complaint_of_start(start)
+    if fault is not None:
+        return refusal(word, "E_INVALID", fault, early=True)
+    complaint = _complaint_of_names(words)
+    if complaint is not None:
+        return complaint
+    topic, channel = text_of(words[1]), text_of(words[2])
+    partition = parse_partition(words, 3)
+    if isinstance(partition, Malformed):
+        return partition
+    if advanced:
+        return commands.SubAdvanced(topic, channel, partition, None if start is None else start.decode("ascii"))
+    return _SUBS[word](topic, channel, partition)
+
+
+def _complaint_of_names(words: list[bytes]) -> Malformed | None:
+    word = words[0]
+    if len(words) < 3:
+        return refusal(word, "E_INVALID", "SUB insufficient number of parameters")
+    for kind, code, name in (("topic", "E_BAD_TOPIC", words[1]), ("channel", "E_BAD_CHANNEL", words[2])):
+        if not is_valid_name(text_of(name)):
+            return refusal(word, code, f"SUB {kind} name {quote(name)} is not valid")
+    return None
+
+
+def _complaint_of_start(text: bytes | None) -> str | bytes | None:
+    if text is None:
+        return None
+    parts = text.split(b":")
+    if len(parts) != 2 or parts[0] not in _START_TYPES:
+        return b"invalid consume offset:" + text
+    try:
+        parse_int(parts[1], "ParseInt")
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _create_topic(words: list[bytes]) -> commands.Command | Malformed:
+    word = words[0]
+    if len(words) < 3:
+        return refusal(word, "E_INVALID", "CREATE_TOPIC insufficient number of parameters")
+    topic = text_of(words[1])
+    if not is_valid_name(topic):
+        return refusal(word, "E_BAD_TOPIC", f"topic name {quote(words[1])} is not valid")
+    try:
+        partition = parse_int(words[2], "Atoi")
+    except ValueError as error:
+        return refusal(word, "E_BAD_PARTITION", f"topic partition is not valid: {error}")
+    if partition < 0:
+        return refusal(word, "E_BAD_PARTITION", "partition should not less than 0")
+    try:
+        extended = parse_bool(words[3]) if len(words) > 3 else None
+    except ValueError as error:
+        return refusal(word, "E_BAD_EXT", f"topic ext is not valid: {error}")
+    return commands.InternalCreateTopic(topic, partition, extended)
+
+
+_PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | Malformed]]] = {
+    b"FIN": _finish,
+    b"REQ": _requeue,
+    b"TOUCH": _touch,
+    b"CLS": _close,
+    b"NOP": _nop,
+    b"INTERNAL_CREATE_TOPIC": _create_topic,
+}
+
+_WITH_BODY: Final = frozenset(
+    command.word
+    for command in (
+        commands.Identify,
+        commands.Auth,
+        commands.Pub,
+        commands.PubTrace,
+        commands.PubExt,
+        commands.Mpub,
+        commands.MpubTrace,
+        commands.MpubExt,
+    )
+)

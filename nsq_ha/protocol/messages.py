@@ -1,0 +1,297 @@
+"""Messages: what stands in a frame of type 2, and the answer to a traced publish.
+
+Nothing in a frame tells its layout: it is fixed by the subscription's command
+and by the topic (see :func:`layout_for`). After the head of 26 bytes come::
+
+    plain       body
+    ext         ext part, body
+    detail      offset, raw size, body
+    ext+detail  ext part, offset, raw size, body
+
+The ext part is a version byte, and unless that is 0 a 16-bit length and as many
+bytes. Offset is 8 bytes, raw size 4. All integers are big-endian.
+
+Owns those layouts in both directions. The readers here are the hot path: one
+pass over what was read, one ``unpack_from`` a message, a body copied once.
+
+Source: protocol reference 2; youzan/nsq ``nsqd/message.go`` ``WriteToClient``.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.message import Message, MessageSource
+
+_MESSAGE: Final = 2
+_FRAME: Final = struct.Struct(">iiqH16s")
+_FRAME_DETAIL: Final = struct.Struct(">iiqH16sQI")
+_HEAD: Final = struct.Struct(">qH16s")
+_DETAIL: Final = struct.Struct(">QI")
+_TRACED: Final = struct.Struct(">2sQQQI")
+_JSON_HEADER: Final = 4
+_SMALLEST: Final = 30  # size word of a message frame without anything after its head
+_NO_DETAIL_BYTES: Final = 12
+
+
+class Layout(enum.Enum):
+    """What stands between a message's head and its body; the value is (ext, detail)."""
+
+    PLAIN = (False, False)
+    EXT = (True, False)
+    DETAIL = (False, True)
+    EXT_DETAIL = (True, True)
+
+    @property
+    def ext(self) -> bool:
+        """Whether messages carry an ext part."""
+        return self.value[0]
+
+    @property
+    def detail(self) -> bool:
+        """Whether messages carry offset and raw size."""
+        return self.value[1]
+
+
+def layout_for(*, detail: bool, ext: bool) -> Layout:
+    """Return the layout of a subscription.
+
+    Args:
+        detail: It was made with ``SUB_ADVANCED`` or ``SUB_ORDERED``. The
+            command decides, not the channel: a plain ``SUB`` on a channel that
+            is ordered gets the plain layout.
+        ext: The topic is extended and IDENTIFY said ``extend_support``.
+
+    Source: protocol reference 2, "The layout is fixed by".
+    """
+    return Layout((ext, detail))
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedMessage:
+    """A message whose head is whole and whose parts are not.
+
+    The stream stays aligned, so the messages after it are good. It is in flight
+    like any other: finish it, or it is delivered over and over.
+
+    Attributes:
+        message_id: The 16 bytes to answer with.
+        attempts: Deliveries so far.
+        timestamp_ns: Time of the publish.
+        reason: What is wrong with it.
+    """
+
+    message_id: bytes
+    attempts: int
+    timestamp_ns: int
+    reason: str
+
+
+Reader = Callable[[bytes, int, int, MessageSource, list[Message]], int]
+"""Read whole, sound message frames of one layout from ``data``, from a position on.
+
+Arguments are the data, the position of a frame, the largest size word, the
+source and the list to append to. Returns the position of the first frame that
+is anything else: of another type, incomplete, of a bad size, or damaged.
+"""
+
+
+def _read_plain(data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message]) -> int:
+    unpack = _FRAME.unpack_from
+    append = sink.append
+    end = len(data)
+    last = end - 34
+    while position <= last:
+        size, kind, timestamp, attempts, message_id = unpack(data, position)
+        stop = position + 4 + size
+        if kind != _MESSAGE or stop > end or not _SMALLEST <= size <= largest:
+            break
+        append(Message(message_id, data[position + 34 : stop], attempts, timestamp, source))
+        position = stop
+    return position
+
+
+def _read_detail(data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message]) -> int:
+    unpack = _FRAME_DETAIL.unpack_from
+    append = sink.append
+    end = len(data)
+    last = end - 46
+    while position <= last:
+        size, kind, timestamp, attempts, message_id, offset, raw_size = unpack(data, position)
+        stop = position + 4 + size
+        if kind != _MESSAGE or stop > end or not 42 <= size <= largest:
+            break
+        append(Message(message_id, data[position + 46 : stop], attempts, timestamp, source, offset, raw_size))
+        position = stop
+    return position
+
+
+def _read_ext(data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message]) -> int:
+    unpack = _FRAME.unpack_from
+    append = sink.append
+    end = len(data)
+    last = end - 35
+    while position <= last:
+        size, kind, timestamp, attempts, message_id = unpack(data, position)
+        stop = position + 4 + size
+        if kind != _MESSAGE or stop > end or not 31 <= size <= largest:
+            break
+        ext, body = _ext_part(data, position + 34, stop)
+        if body > stop:
+            break
+        append(Message(message_id, data[body:stop], attempts, timestamp, source, None, None, ext))
+        position = stop
+    return position
+
+
+def _read_ext_detail(data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message]) -> int:
+    unpack = _FRAME.unpack_from
+    append = sink.append
+    end = len(data)
+    last = end - 47
+    while position <= last:
+        size, kind, timestamp, attempts, message_id = unpack(data, position)
+        stop = position + 4 + size
+        if kind != _MESSAGE or stop > end or not 43 <= size <= largest:
+            break
+        ext, detail = _ext_part(data, position + 34, stop)
+        body = detail + _NO_DETAIL_BYTES
+        if body > stop:
+            break
+        offset, raw_size = _DETAIL.unpack_from(data, detail)
+        append(Message(message_id, data[body:stop], attempts, timestamp, source, offset, raw_size, ext))
+        position = stop
+    return position
+
+
+def _ext_part(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
+    """Return the header and where it ends, which is beyond ``stop`` when the frame cuts it.
+
+    Every nonzero version is length-prefixed; 4 is JSON, others are not written
+    by the server of today.
+    """
+    if not data[position]:
+        return None, position + 1
+    start = position + 3
+    if start > stop:
+        return None, stop + 1
+    after = start + (data[position + 1] << 8 | data[position + 2])
+    return data[start:after], after
+
+
+_READERS: Final[dict[Layout, Reader]] = {
+    Layout.PLAIN: _read_plain,
+    Layout.EXT: _read_ext,
+    Layout.DETAIL: _read_detail,
+    Layout.EXT_DETAIL: _read_ext_detail,
+}
+
+
+def reader_for(layout: Layout) -> Reader:
+    """Return the reader of message frames for ``layout``."""
+    return _READERS[layout]
+
+
+def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
+    """Describe a message that its reader refused.
+
+    Args:
+        data: The data of its frame.
+        layout: What the subscription says it should be.
+
+    Raises:
+        RemoteProtocolError: Not even the head is whole, so it cannot be
+            answered: drop the connection.
+    """
+    if len(data) < _HEAD.size:
+        raise RemoteProtocolError(f"message frame has {len(data)} bytes, less than the head of {_HEAD.size}")
+    timestamp, attempts, message_id = _HEAD.unpack_from(data)
+    what = f"message of {len(data)} bytes is cut inside its {' and '.join(_parts(layout))}"
+    return DamagedMessage(message_id, attempts, timestamp, what)
+
+
+def _parts(layout: Layout) -> list[str]:
+    return ["extension header"] * layout.ext + ["offset and raw size"] * layout.detail
+
+
+def decode_message(data: bytes, layout: Layout, source: MessageSource) -> Message:
+    """Decode the data of one message frame; for tools and tests, connections read in batches.
+
+    Raises:
+        RemoteProtocolError: It is shorter than its layout needs.
+    """
+    frame = struct.pack(">ii", 4 + len(data), _MESSAGE) + data
+    messages: list[Message] = []
+    _READERS[layout](frame, 0, len(frame), source, messages)
+    if not messages:
+        raise RemoteProtocolError(damage_of(data, layout).reason)
+    return messages[0]
+
+
+def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON_HEADER) -> bytes:
+    """Encode the data of a message frame; the server's side.
+
+    Args:
+        message: What to deliver. ``offset`` and ``raw_size`` None count as 0.
+        layout: Of the subscription that receives it. Without an ext part in it
+            the header is left out, as the server does for old clients.
+        ext_version: Version byte of a message that has a header, 1..255.
+    """
+    parts = [_HEAD.pack(message.timestamp_ns, message.attempts, message.id)]
+    if layout.ext and message.ext is None:
+        parts.append(b"\0")
+    elif layout.ext and message.ext is not None:
+        parts += (bytes((ext_version,)), len(message.ext).to_bytes(2, "big"), message.ext)
+    if layout.detail:
+        parts.append(_DETAIL.pack(message.offset or 0, message.raw_size or 0))
+    parts.append(message.body)
+    return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What the server tells of a traced publish.
+
+    Attributes:
+        internal_id: The server's id of the message, of the first one in a batch.
+        trace_id: The trace id as it was sent; 0 for a batch.
+        offset: Byte position in the partition's disk queue.
+        raw_size: Bytes it takes there; of the whole batch.
+    """
+
+    internal_id: int
+    trace_id: int
+    offset: int
+    raw_size: int
+
+
+def decode_traced(data: bytes) -> Traced:
+    """Decode the answer to ``PUB_TRACE``, ``MPUB_TRACE`` or a ``PUB_EXT`` with a trace id.
+
+    All integers are big-endian::
+
+        0   2 bytes  b"OK"
+        2   8 bytes  internal message id, unsigned
+        10  8 bytes  trace id, unsigned
+        18  8 bytes  offset in the partition's disk queue, in bytes
+        26  4 bytes  size on disk, in bytes
+
+    Raises:
+        RemoteProtocolError: ``data`` is not exactly 30 bytes, or not OK.
+
+    Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``getTracedReponse``.
+    """
+    if len(data) != _TRACED.size or not data.startswith(b"OK"):
+        raise RemoteProtocolError(f"answer to a traced publish is not OK and 28 bytes but {data[:64]!r}")
+    _, internal_id, trace_id, offset, raw_size = _TRACED.unpack(data)
+    return Traced(internal_id, trace_id, offset, raw_size)
+
+
+def encode_traced(traced: Traced) -> bytes:
+    """Encode what :func:`decode_traced` reads; the server's side."""
+    return _TRACED.pack(b"OK", traced.internal_id, traced.trace_id, traced.offset, traced.raw_size)

@@ -1,0 +1,354 @@
+"""The server's side: a stream of bytes to commands, judged as nsqd judges them.
+
+Owns how command lines and bodies are cut and what is malformed in itself, with
+the server's own answer. Does not own what depends on the server's state (topics,
+leadership, the connection's own state): the reader pauses where nsqd asks for it.
+
+One command is read at a time, since what a byte means depends on what the server
+did with the command before. Use::
+
+    decoder.feed(data)
+    while (event := decoder.next_event()) is not None:
+        ...
+
+The events, in the order in which nsqd checks:
+
+* :class:`Announced`: the line of IDENTIFY or AUTH; their size word is not read
+  yet. Refuse here what the connection's state forbids.
+* :class:`Publishing`: line and size word of a PUB or MPUB are good; the body is
+  not read yet. Refuse here for a missing topic or authorisation, or go on with
+  :meth:`CommandDecoder.accept`.
+* :class:`Malformed`: the answer to send, and whether the connection ends.
+* a command of ``protocol.commands``.
+
+The invariant: memory stays within the largest body, whatever sizes are announced.
+
+Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``IOLoop``, ``Exec``,
+``preparePub``, ``internalPubExtAndTrace``, ``readMPUBEXT``, ``internalSUB``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from nsq_ha.errors import LocalProtocolError, MessageRefusedError
+from nsq_ha.protocol import commands
+from nsq_ha.protocol.encoding import MAGIC, MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from nsq_ha.protocol.headers import trace_id_of
+from nsq_ha.protocol.lines import Announced, Malformed, parse_line, parse_partition, refusal, text_of
+
+MAX_LINE_BYTES: Final = 65536
+"""A line without an end after so many bytes: nsqd resets the connection without an answer."""
+
+_AnyMpub = commands.Mpub | commands.MpubTrace | commands.MpubExt
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """Line and size of a publish are good; its body follows.
+
+    Attributes:
+        word: ``PUB``, ``PUB_TRACE``, ``PUB_EXT`` or the same with ``M``.
+        topic: As it came; not checked, publishing to a bad name is "topic does not exist".
+        partition: None when it was left out, ``-1``, or ignored for a fourth word.
+        size: The size word.
+    """
+
+    word: bytes
+    topic: str
+    partition: int | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server allows.
+
+    Attributes:
+        max_message_bytes: Of one message, trace id and header counted.
+        max_body_bytes: Of IDENTIFY, AUTH and a batch.
+        max_ready_count: Of RDY.
+    """
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_ready_count: int = 2500
+
+
+Event = commands.Command | Announced | Publishing | Malformed
+"""What :meth:`CommandDecoder.next_event` gives."""
+
+_Reading = Generator[Event | None, None, None]
+_Waiting = Generator[None, None, bytes]
+
+
+class CommandDecoder:
+    """Read the commands of one connection, one at a time.
+
+    Args:
+        limits: What the server allows.
+        magic: Whether the stream begins with the magic.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, magic: bool = True) -> None:
+        self._limits = limits or Limits()
+        self._buffer = bytearray()
+        self._position = 0
+        self._extended = False
+        self._waits_for_accept = False
+        self._ended = False
+        self._events = self._run(magic)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Add what was read. Take all events before feeding more, or the buffer grows."""
+        if not self._ended:
+            self._buffer += data
+
+    def next_event(self) -> Event | None:
+        """Return the next event; None when more data is needed.
+
+        After a fatal :class:`Malformed` there are no more: what follows is ignored.
+
+        Raises:
+            LocalProtocolError: The last event was a :class:`Publishing` that was
+                not accepted.
+        """
+        if self._waits_for_accept:
+            raise LocalProtocolError("a publish must be accepted before its body is read")
+        event = next(self._events, None)
+        if event is None:
+            del self._buffer[: self._position]
+            self._position = 0
+        elif isinstance(event, Malformed) and event.fatal:
+            self._ended = True
+            self._events.close()
+            self._buffer.clear()
+        return event
+
+    def accept(self, *, extended: bool) -> None:
+        """Go on with the body of the :class:`Publishing` that came last.
+
+        Args:
+            extended: Whether the topic takes extension headers. Otherwise
+                messages with one are refused, and for ``MPUB_EXT`` the rest of
+                the batch is then read as commands, as the real server does.
+        """
+        self._extended = extended
+        self._waits_for_accept = False
+
+    def take_buffered(self) -> bytes:
+        """Return what was fed and not read yet, and forget it: it belongs to the next layer."""
+        rest = bytes(self._buffer[self._position :])
+        self._buffer.clear()
+        self._position = 0
+        return rest
+
+    # ------------------------------------------------------------ reading
+
+    def _take(self, count: int) -> _Waiting:
+        while len(self._buffer) - self._position < count:
+            yield
+        start = self._position
+        self._position += count
+        return bytes(self._buffer[start : self._position])
+
+    def _take_size(self) -> Generator[None, None, int]:
+        return int.from_bytes((yield from self._take(4)), "big", signed=True)
+
+    def _find_end(self, searched: int) -> Generator[None, None, int | None]:
+        """Return the length up to the next newline, from ``searched`` on; None when the line is too long."""
+        while (found := self._buffer.find(b"\n", self._position + searched)) < 0:
+            searched = len(self._buffer) - self._position
+            if searched >= MAX_LINE_BYTES:
+                return None
+            yield
+        length = found - self._position + 1
+        return length if length <= MAX_LINE_BYTES else None
+
+    def _take_words(self) -> Generator[None, None, list[bytes] | None]:
+        """Read one line; None when it is too long.
+
+        Ids are raw and may hold newlines, so FIN, REQ and TOUCH are cut by
+        length. A line that is too short swallows what follows it.
+        """
+        length = yield from self._find_end(0)
+        if length is None:
+            return None
+        head = bytes(self._buffer[self._position : self._position + min(length, 5)])
+        if head[:3] in (b"FIN", b"REQ"):
+            if length < 21:
+                length = yield from self._find_end(20)
+                if length is None:
+                    return None
+            line = yield from self._take(length)
+            words = [line[:3], line[4:20]]
+            if head[:3] == b"REQ" and length >= 22:
+                words.append(line[21:-1])
+            return words
+        if head == b"TOUCH":
+            line = yield from self._take(max(length, 23))
+            return [line[:5], line[6:22]]
+        line = yield from self._take(length)
+        return line[:-1].removesuffix(b"\r").split(b" ")
+
+    def _run(self, magic: bool) -> _Reading:
+        if magic and (yield from self._take(4)) != MAGIC:
+            yield Malformed(b"", b"E_BAD_PROTOCOL")
+        while True:
+            words = yield from self._take_words()
+            if words is None:
+                yield Malformed(b"", b"")
+                continue
+            event = parse_line(words, self._limits.max_ready_count)
+            if event is not None:
+                yield event
+            elif words[0] in (b"IDENTIFY", b"AUTH"):
+                yield from self._read_plain_body(words)
+            else:
+                yield from self._read_publish(words)
+
+    def _read_plain_body(self, words: list[bytes]) -> _Reading:
+        word = words[0]
+        name = word.decode("ascii")
+        yield Announced(word)
+        if word == b"AUTH" and len(words) != 1:
+            yield refusal(word, "E_INVALID", "AUTH invalid number of parameters")
+        size = yield from self._take_size()
+        largest = self._limits.max_body_bytes
+        if size > largest:
+            yield refusal(word, "E_BAD_BODY", f"{name} body too big {size} > {largest}")
+        if size <= 0:
+            yield refusal(word, "E_BAD_BODY", f"{name} invalid body size {size}")
+        body = yield from self._take(size)
+        yield commands.Auth(body) if word == b"AUTH" else commands.Identify(body)
+
+    # ------------------------------------------------------------ publishing
+
+    def _read_publish(self, words: list[bytes]) -> _Reading:
+        word = words[0]
+        if len(words) < 2:
+            yield refusal(word, "E_INVALID", "insufficient number of parameters")
+        partition = parse_partition(words, 2)
+        if isinstance(partition, Malformed):
+            yield partition
+            return
+        size = yield from self._take_size()
+        if size <= 0:
+            yield refusal(word, "E_BAD_BODY", f"invalid body size {size}")
+        batch = word.startswith(b"M")
+        largest = self._limits.max_body_bytes if batch else self._limits.max_message_bytes
+        if size > largest:
+            code, what = ("E_BAD_BODY", "body") if batch else ("E_BAD_MESSAGE", "message")
+            yield refusal(word, code, f"{what} too big {size} > {largest}")
+        header = Publishing(word, text_of(words[1]), partition, size)
+        self._waits_for_accept = True
+        yield header
+        yield from self._read_batch(header) if batch else self._read_one(header)
+
+    def _read_one(self, header: Publishing) -> _Reading:
+        word, size = header.word, header.size
+        if word == b"PUB_TRACE" and size <= 8:
+            yield refusal(word, "E_BAD_BODY", f"invalid body size {size} with trace id enabled")
+        if word == b"PUB_EXT" and size <= 2:
+            yield refusal(word, "E_BAD_BODY", f"invalid body size {size} with ext json header enabled")
+        body = yield from self._take(size)
+        if word == b"PUB":
+            yield commands.Pub(header.topic, header.partition, body)
+        elif word == b"PUB_TRACE":
+            trace_id = int.from_bytes(body[:8], "big")
+            yield commands.PubTrace(header.topic, header.partition, trace_id, body[8:])
+        else:
+            ext, content = _split_ext(body)
+            if not content:
+                yield refusal(word, "E_BAD_BODY", f"invalid body size {size} in ext json header content length")
+            fault = _fault_of(word, ext) or self._unsupported(header)
+            yield fault or commands.PubExt(header.topic, header.partition, ext, content)
+
+    def _read_batch(self, header: Publishing) -> _Reading:
+        word = header.word
+        count = yield from self._take_size()
+        if not 0 < count <= (self._limits.max_body_bytes - 4) // 5:
+            yield refusal(word, "E_BAD_BODY", f"MPUB invalid message count {count}")
+        bodies: list[bytes] = []
+        pairs: list[tuple[bytes, bytes]] = []
+        kept = 0
+        for number in range(count):
+            size = yield from self._take_size()
+            kept += size
+            complaint = self._complaint_of_size(word, number, size, kept)
+            if complaint is not None:
+                yield complaint
+            body = yield from self._take(size)
+            if word != b"MPUB_EXT":
+                bodies.append(body)
+                continue
+            ext, content = _split_ext(body)
+            if not content:
+                yield refusal(word, "E_BAD_BODY", f"invalid body size {size} in ext json header content length")
+            fault = (self._unsupported(header) or _fault_of(word, ext)) if ext else None
+            if fault is not None:
+                yield fault
+                return  # what is left of the batch is read as commands
+            pairs.append((ext, content))
+        yield _batch_of(header, bodies, pairs)
+
+    def _complaint_of_size(self, word: bytes, number: int, size: int, kept: int) -> Malformed | None:
+        largest = self._limits.max_message_bytes
+        if size <= 0:
+            return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size}")
+        if size > largest:
+            return refusal(word, "E_BAD_MESSAGE", f"MPUB message too big {size} > {largest}")
+        if kept > self._limits.max_body_bytes:
+            # nsqd reads on, whatever the outer size was; here memory has a bound.
+            return refusal(word, "E_BAD_BODY", f"body too big {kept} > {self._limits.max_body_bytes}")
+        if word == b"MPUB_TRACE" and size <= 8:
+            return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size} for tracing")
+        return None
+
+    def _unsupported(self, header: Publishing) -> Malformed | None:
+        if self._extended:
+            return None
+        text = f"E_EXT_NOT_SUPPORT ext content not supported in topic {header.topic}"
+        return Malformed(header.word, text.encode("utf-8", "surrogateescape"), fatal=False)
+
+
+def _split_ext(body: bytes) -> tuple[bytes, bytes]:
+    """Cut header and content; the content is empty when the header's length leaves none."""
+    content = 2 + int.from_bytes(body[:2], "big")
+    return body[2:content], body[content:]
+
+
+def _fault_of(word: bytes, ext: bytes) -> Malformed | None:
+    try:
+        trace_id_of(ext)
+    except MessageRefusedError as error:
+        return Malformed(word, f"{error.code} {error.detail}".encode(), fatal=False)
+    return None
+
+
+def _batch_of(header: Publishing, bodies: list[bytes], pairs: list[tuple[bytes, bytes]]) -> _AnyMpub:
+    topic, partition = header.topic, header.partition
+    if header.word == b"MPUB":
+        return commands.Mpub(topic, partition, tuple(bodies))
+    if header.word == b"MPUB_TRACE":
+        traced = tuple((int.from_bytes(body[:8], "big"), body[8:]) for body in bodies)
+        return commands.MpubTrace(topic, partition, traced)
+    return commands.MpubExt(topic, partition, tuple(pairs))
+
+
+def decode_commands(data: bytes, *, magic: bool = False) -> list[commands.Command | Malformed]:
+    """Read all commands in ``data``, every topic taken as extended; for tools and tests.
+
+    Stops at the first fatal :class:`Malformed`; an unfinished command is left out.
+    """
+    decoder = CommandDecoder(magic=magic)
+    decoder.feed(data)
+    read: list[commands.Command | Malformed] = []
+    while (event := decoder.next_event()) is not None:
+        if isinstance(event, Publishing):
+            decoder.accept(extended=True)
+        elif not isinstance(event, Announced):
+            read.append(event)
+    return read

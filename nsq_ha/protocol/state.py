@@ -1,0 +1,140 @@
+"""The life of one nsqd connection, as a table.
+
+Every rule about *when* a command may be sent or an answer may arrive is in
+``TRANSITIONS``; no other module compares states. A missing entry is an error:
+ours if we were about to send, the peer's if it already sent.
+
+The table is asked for the handshake, for subscriptions and for control; a
+message or a publish of a running connection costs no look-up.
+
+Source: protocol reference 1, 3-7; youzan/nsq ``nsqd/client_v2.go`` states and
+``nsqdserver/protocol_v2.go`` checks of them. Stricter than the server in one
+point: it serves connections that never identified, this client identifies
+first, since the layout of messages depends on it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+
+
+class State(enum.Enum):
+    """Where a connection stands. Only ``CLOSED`` is final."""
+
+    NEW = enum.auto()
+    """Nothing sent yet, not even the magic."""
+    IDENTIFYING = enum.auto()
+    """IDENTIFY sent, answer outstanding."""
+    READY = enum.auto()
+    """AUTH, publishing and subscribing allowed."""
+    UPGRADING = enum.auto()
+    """TLS or compression was switched on; its ``OK`` is outstanding."""
+    AUTHENTICATING = enum.auto()
+    """AUTH sent, answer outstanding."""
+    SUBSCRIBING = enum.auto()
+    """SUB sent, answer outstanding."""
+    SUBSCRIBED = enum.auto()
+    """Messages may arrive."""
+    DRAINING = enum.auto()
+    """CLS sent; FIN, REQ and TOUCH still allowed, messages on their way still come."""
+    CLOSED = enum.auto()
+    """The stream ended, or the server refused what it closes for, or broke a rule."""
+
+
+class Input(enum.Enum):
+    """What can happen to a connection; the prefix tells whose act it is."""
+
+    SEND_IDENTIFY = enum.auto()
+    SEND_UPGRADE = enum.auto()
+    SEND_AUTH = enum.auto()
+    SEND_SUBSCRIBE = enum.auto()
+    SEND_PUBLISH = enum.auto()
+    SEND_READY = enum.auto()
+    SEND_ANSWER = enum.auto()
+    """FIN, REQ or TOUCH."""
+    SEND_CLOSE = enum.auto()
+    SEND_NOP = enum.auto()
+    RECV_IDENTITY = enum.auto()
+    RECV_UPGRADED = enum.auto()
+    RECV_AUTHORIZED = enum.auto()
+    RECV_SUBSCRIBED = enum.auto()
+    RECV_PUBLISHED = enum.auto()
+    RECV_CLOSE_WAIT = enum.auto()
+    RECV_HEARTBEAT = enum.auto()
+    RECV_MESSAGE = enum.auto()
+    RECV_REFUSAL = enum.auto()
+    """An error frame that answers IDENTIFY, AUTH or SUB: the server closes after it."""
+    RECV_PUBLISH_ERROR = enum.auto()
+    """An error frame that answers a publish: the connection may live on."""
+    RECV_CLOSE_ERROR = enum.auto()
+    """An error frame that answers CLS."""
+    RECV_ANSWER_ERROR = enum.auto()
+    """``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``; answers no request."""
+    RECV_STRAY_ERROR = enum.auto()
+    """Any other error frame while no request waits: FIN, REQ, TOUCH and RDY can cause one before a close."""
+    RECV_EOF = enum.auto()
+
+
+_S = State
+_I = Input
+_OPEN: Final = tuple(state for state in State if state not in (_S.NEW, _S.CLOSED))
+_CONSUMING: Final = (_S.SUBSCRIBED, _S.DRAINING)
+_WORKING: Final = (_S.READY, _S.SUBSCRIBING, *_CONSUMING)
+
+TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
+    {
+        (_S.NEW, _I.SEND_IDENTIFY): _S.IDENTIFYING,
+        (_S.IDENTIFYING, _I.RECV_IDENTITY): _S.READY,
+        (_S.READY, _I.SEND_UPGRADE): _S.UPGRADING,
+        (_S.UPGRADING, _I.RECV_UPGRADED): _S.READY,
+        (_S.READY, _I.SEND_AUTH): _S.AUTHENTICATING,
+        (_S.AUTHENTICATING, _I.RECV_AUTHORIZED): _S.READY,
+        (_S.READY, _I.SEND_SUBSCRIBE): _S.SUBSCRIBING,
+        (_S.SUBSCRIBING, _I.RECV_SUBSCRIBED): _S.SUBSCRIBED,
+        (_S.SUBSCRIBED, _I.SEND_CLOSE): _S.DRAINING,
+        (_S.DRAINING, _I.RECV_CLOSE_WAIT): _S.DRAINING,
+        (_S.DRAINING, _I.RECV_CLOSE_ERROR): _S.DRAINING,
+        (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
+        # The server ignores RDY after CLS; sending it is harmless and may cross.
+        (_S.DRAINING, _I.SEND_READY): _S.DRAINING,
+        **{
+            (state, event): state
+            for state in _CONSUMING
+            for event in (_I.SEND_ANSWER, _I.RECV_MESSAGE, _I.RECV_ANSWER_ERROR, _I.RECV_STRAY_ERROR)
+        },
+        **{
+            (state, event): state
+            for state in _WORKING
+            for event in (_I.SEND_PUBLISH, _I.RECV_PUBLISHED, _I.RECV_PUBLISH_ERROR)
+        },
+        **{(state, event): state for state in _OPEN for event in (_I.SEND_NOP, _I.RECV_HEARTBEAT)},
+        **{
+            (state, _I.RECV_REFUSAL): _S.CLOSED
+            for state in (_S.IDENTIFYING, _S.UPGRADING, _S.AUTHENTICATING, _S.SUBSCRIBING)
+        },
+        **{(state, _I.RECV_EOF): _S.CLOSED for state in State},
+    }
+)
+"""State and input to the next state; what is missing is forbidden."""
+
+
+def advance(state: State, event: Input) -> State:
+    """Return the state after ``event``.
+
+    Raises:
+        LocalProtocolError: We tried to send what ``state`` forbids; nothing
+            was written and the connection is still good.
+        RemoteProtocolError: The peer sent what ``state`` forbids; the
+            connection must be dropped.
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        remote = event.name.startswith("RECV_")
+        kind = RemoteProtocolError if remote else LocalProtocolError
+        raise kind(f"{event.name} is not allowed while {state.name}") from None
