@@ -290,6 +290,8 @@ class ConsumerConfig(ClientConfig):
     """Take the messages with this dispatch tag (extended topics)."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue that names none, by the message's attempts."""
+    start_timeout: float = 5.0
+    """How long entering waits for all partitions to be subscribed, before it goes on with a warning."""
     max_attempts: int | None = None
     """Deliveries after which ``on_give_up`` applies. None never gives up."""
     warn_attempts: int = 10
@@ -308,6 +310,7 @@ class ConsumerConfig(ClientConfig):
         """
         ClientConfig.__post_init__(self)
         _in_range(self, "max_in_flight", 1, 1_000_000)
+        _in_range(self, "start_timeout", 0.0, 86400.0)
         _in_range(self, "sample_rate", 0, 99)
         _in_range(self, "warn_attempts", 0, 65535)
         if self.msg_timeout is not None:

@@ -1,0 +1,52 @@
+"""Producer and consumer for the partitioned, replicated NSQ: sharded, ordered, traced.
+
+Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
+``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.tracelog`` and
+``nsq_ha.spark``; anything else may change.
+"""
+
+from nsq_ha._version import __version__
+from nsq_ha.config import Backoff, ClientConfig, Compression, ConsumerConfig, ProducerConfig, StartFrom, TlsConfig
+from nsq_ha.consumer import Consumer
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import (
+    ClosedError,
+    ConfigError,
+    DiscoveryError,
+    NsqError,
+    ProtocolError,
+    PublishError,
+    ServerError,
+    TransportError,
+)
+from nsq_ha.message import Message, OutgoingMessage, Receipt
+from nsq_ha.policy.sharding import JavaInt
+from nsq_ha.policy.topology import TopicMeta
+from nsq_ha.producer import Producer
+
+__all__ = [
+    "Backoff",
+    "ClientConfig",
+    "ClosedError",
+    "Compression",
+    "ConfigError",
+    "Consumer",
+    "ConsumerConfig",
+    "DiscoveryError",
+    "JavaInt",
+    "LookupClient",
+    "Message",
+    "NsqError",
+    "OutgoingMessage",
+    "Producer",
+    "ProducerConfig",
+    "ProtocolError",
+    "PublishError",
+    "Receipt",
+    "ServerError",
+    "StartFrom",
+    "TlsConfig",
+    "TopicMeta",
+    "TransportError",
+    "__version__",
+]

@@ -1,0 +1,411 @@
+"""The consumer: what an application holds to read a channel of a topic.
+
+Owns the public calls, the queue of delivered messages and the sharing of
+``max_in_flight``. Each partition's connection is ``consumer.subscription``'s.
+
+The invariant: what is handed out came over a connection that still lives at
+that moment; messages of a connection that has gone are dropped from the queue,
+since the server delivers them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.handling import Handling, Publisher, Tries
+from nsq_ha.consumer.subscription import Subscription
+from nsq_ha.discovery.watcher import Directory
+from nsq_ha.errors import ClosedError, ConfigError, NsqError
+from nsq_ha.names import check_channel, check_partition, check_topic
+from nsq_ha.policy import ready
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from types import TracebackType
+
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.message import Message
+    from nsq_ha.policy.topology import TopicView
+
+log = logging.getLogger("nsq_ha.consumer")
+
+ROTATION_INTERVAL: Final = 5.0
+"""Seconds after which other partitions get their turn, when there are more of them than ``max_in_flight``."""
+
+
+class Consumer:
+    """Reads one channel of one topic, all partitions or some. Use it with ``async with``.
+
+    Iterating hands out messages and answers nothing by itself; :meth:`run`
+    calls a handler and answers by its outcome.
+
+    Args:
+        topic: The topic.
+        channel: The channel; it is made on first use and starts at the end of the topic.
+        lookupd: One nsqlookupd's HTTP address or several; the others are found from it.
+        producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``.
+        config: Options as a value. None to take them from ``options``.
+        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`.
+
+    Raises:
+        ConfigError: An option is unknown or out of range, a name is not legal,
+            no lookupd is given, or the give-up policy lacks its producer.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        lookupd: str | Iterable[str] = (),
+        producer: Publisher | None = None,
+        config: ConsumerConfig | None = None,
+        **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
+    ) -> None:
+        """Check the options; connects nothing before ``async with``."""
+        if config is not None and (options or lookupd):
+            raise ConfigError("give either config= or options, not both")
+        self.config = config or ConsumerConfig.of({"lookupd": lookupd, **options})
+        if not self.config.lookupd:
+            raise ConfigError("give lookupd=, the address of an nsqlookupd")
+        self.topic = check_topic(topic)
+        self.channel = check_channel(channel)
+        for partition in self.config.partitions or ():
+            check_partition(partition)
+        self._tries = Tries(self.config, producer)
+        self._max_in_flight = self.config.max_in_flight
+        self._subscriptions: dict[int, Subscription] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._inbox: deque[Message] = deque()
+        self._arrived = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._turn = 0
+        self._raise_due = False
+        self._started = False
+        self._failure: NsqError | None = None
+        self._rotation: asyncio.TimerHandle | None = None
+        self._directory: Directory | None = None
+        self._watch: TopicWatch | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        """Subscribe: returns when all partitions are subscribed, or after ``start_timeout`` with a warning.
+
+        A new channel gets only what is published after this.
+
+        Raises:
+            ServerError: A refusal that no retry cures (permission, a channel that must be registered first).
+        """
+        if self._started:
+            raise ClosedError("a Consumer is used once: make a new one")
+        self._started = True
+        self._directory = Directory(self.config, access="r")
+        await self._directory.start()
+        self._watch = self._directory.watch(self.topic)
+        self._watch.add_listener(self._view_changed)
+        started = asyncio.Event()
+        self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
+        await started.wait()
+        self._watch.refresh_soon()
+        try:
+            async with asyncio.timeout(self.config.start_timeout):
+                await self.wait_subscribed()
+        except TimeoutError:
+            log.warning(
+                "%s/%s: not all partitions are subscribed yet, going on: %s", self.topic, self.channel, self._why()
+            )
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, see :meth:`aclose`."""
+        await self.aclose()
+
+    async def wait_subscribed(self) -> None:
+        """Wait until every wanted partition is subscribed; put your own time limit around it.
+
+        Raises:
+            ClosedError: The consumer is closed.
+            ServerError: A refusal that no retry cures.
+        """
+        while True:
+            self._check_open()
+            wanted = self._wanted()
+            if wanted and all(self._is_subscribed(partition) for partition in wanted):
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def aclose(self) -> None:
+        """Drain and close; takes ``close_timeout`` at most. May be called again.
+
+        No new message is handed out. What was delivered and not handed out goes
+        back to the server; what was handed out may still be answered until the
+        limit, then the server delivers it again.
+        """
+        if self._closing.is_set() or self._directory is None:
+            return
+        self._closing.set()
+        self._arrived.set()
+        self._changed.set()
+        if self._rotation is not None:
+            self._rotation.cancel()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.close_timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._drain()
+        except TimeoutError:
+            log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
+        for subscription in self._subscriptions.values():
+            await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
+        for task in self._tasks.values():
+            task.cancel()
+        if self._supervisor is not None:
+            await asyncio.wait({self._supervisor})
+        await self._directory.aclose()
+
+    async def _drain(self) -> None:
+        live = [subscription for subscription in self._subscriptions.values() if subscription.delivery is not None]
+        await asyncio.gather(*(subscription.stop_messages() for subscription in live))
+        while self._inbox:
+            message = self._inbox.popleft()
+            delivery = message.source
+            # On an ordered channel the close gives it back at once, without counting an attempt.
+            if not getattr(delivery, "is_ordered", True):
+                message.requeue(0)
+            else:
+                self._given_back(message)
+        while any(subscription.in_flight for subscription in live):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _given_back(self, message: Message) -> None:
+        for subscription in self._subscriptions.values():
+            if subscription.delivery is message.source:
+                subscription.delivery.in_flight -= 1
+
+    async def _supervise(self, started: asyncio.Event) -> None:
+        """Hold the subscriptions' tasks; ends when closed, or by a bug of ours."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                started.set()
+                if self._watch is not None and self._watch.view is not None:
+                    self._view_changed(self._watch.view)
+                await self._closing.wait()
+        finally:
+            self._closing.set()
+            self._arrived.set()
+            self._changed.set()
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._directory is None:
+            raise ClosedError("use the consumer with 'async with'")
+        if self._closing.is_set():
+            closed = ClosedError("the consumer is closed")
+            supervisor = self._supervisor
+            if supervisor is not None and supervisor.done() and not supervisor.cancelled():
+                closed.__cause__ = supervisor.exception()
+            raise closed
+
+    def _why(self) -> str:
+        troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
+        if troubles:
+            return "; ".join(f"partition {partition}: {trouble}" for partition, trouble in sorted(troubles.items()))
+        watch = self._watch
+        if watch is not None and watch.error is not None:
+            return str(watch.error)
+        if watch is not None and watch.view is not None and not watch.view.exists:
+            return f"no nsqlookupd knows topic {self.topic!r}"
+        return "no partition has a leader yet"
+
+    # -- which partitions
+
+    def _wanted(self) -> set[int]:
+        if self.config.partitions is not None:
+            return set(self.config.partitions)
+        view = self._watch.view if self._watch is not None else None
+        return set(range(view.partition_num)) | set(view.leaders) if view is not None else set()
+
+    def _is_subscribed(self, partition: int) -> bool:
+        subscription = self._subscriptions.get(partition)
+        return subscription is not None and subscription.delivery is not None and subscription.is_subscribed
+
+    def _view_changed(self, view: TopicView) -> None:
+        if self._closing.is_set():
+            return
+        wanted = self._wanted()
+        for partition in sorted(wanted - self._subscriptions.keys()):
+            self._add(partition)
+        if view.exists and view.partition_num > 0 and self.config.partitions is None:
+            for partition in [p for p in self._subscriptions if p not in wanted]:
+                self._remove(partition)
+        for subscription in self._subscriptions.values():
+            subscription.view_changed(view)
+        self._changed.set()
+
+    def _add(self, partition: int) -> None:
+        if self._group is None or self._watch is None:
+            return
+        subscription = Subscription(self._watch, self.channel, partition, self.config, self)
+        self._subscriptions[partition] = subscription
+        self._tasks[partition] = self._group.create_task(
+            subscription.run(), name=f"nsq_ha subscription {self.topic}-{partition}"
+        )
+
+    def _remove(self, partition: int) -> None:
+        log.info("%s-%d is no partition of the topic any more", self.topic, partition)
+        self._tasks.pop(partition).cancel()
+        del self._subscriptions[partition]
+
+    # -- what subscriptions report (consumer.subscription.Inbox)
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Take the messages of one read."""
+        self._inbox.extend(messages)
+        self._arrived.set()
+
+    def freed(self) -> None:
+        """Note that a message was answered."""
+        if self._raise_due or self._closing.is_set():
+            self._changed.set()
+            if self._raise_due:
+                self._raise_due = False
+                asyncio.get_running_loop().call_soon(self._share_ready)
+
+    def joined(self, subscription: Subscription) -> None:
+        """Note that it is subscribed."""
+        self._changed.set()
+        self._share_ready()
+
+    def left(self, subscription: Subscription) -> None:
+        """Note that it is not subscribed any more."""
+        self._changed.set()
+        self._inbox = deque(message for message in self._inbox if getattr(message.source, "is_alive", True))
+        if not self._closing.is_set():
+            self._share_ready()
+
+    def refused(self, error: NsqError) -> None:
+        """Note a refusal that no retry cures; the next call of the application raises it."""
+        self._failure = error
+        self._changed.set()
+        self._arrived.set()
+
+    # -- RDY
+
+    @property
+    def max_in_flight(self) -> int:
+        """Messages that may be unanswered over all partitions."""
+        return self._max_in_flight
+
+    def set_max_in_flight(self, count: int) -> None:
+        """Change ``max_in_flight`` while running; 0 pauses.
+
+        Raises:
+            ConfigError: ``count`` is negative.
+        """
+        if count < 0:
+            raise ConfigError(f"max_in_flight must be 0 or more, not {count}")
+        self._max_in_flight = count
+        self._share_ready()
+
+    def _share_ready(self) -> None:
+        """Share ``max_in_flight`` out anew; what is lowered goes first, and no raise before there is room."""
+        if self._closing.is_set():
+            return
+        live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
+        wanted = ready.share(self._max_in_flight, {p: s.max_ready for p, s in live.items()}, self._turn)
+        lower, raised = ready.changes({p: s.ready for p, s in live.items()}, wanted)
+        for partition, count in lower.items():
+            live[partition].set_ready(count)
+        used = sum(max(s.ready, s.in_flight) for s in live.values())
+        for partition, count in raised.items():
+            subscription = live[partition]
+            now = max(subscription.ready, subscription.in_flight)
+            granted = min(count, now + self._max_in_flight - used)
+            if granted > subscription.ready:
+                used += max(granted, now) - now
+                subscription.set_ready(granted)
+            if granted < count:
+                self._raise_due = True
+        self._plan_rotation(len(live))
+
+    def _plan_rotation(self, live: int) -> None:
+        if live > self._max_in_flight > 0 and self._rotation is None:
+            self._rotation = asyncio.get_running_loop().call_later(ROTATION_INTERVAL, self._rotate)
+
+    def _rotate(self) -> None:
+        self._rotation = None
+        self._turn += max(self._max_in_flight, 1)
+        self._share_ready()
+
+    # -- handing out
+
+    def __aiter__(self) -> Self:
+        """Iterate over messages until the consumer is closed."""
+        return self
+
+    async def __anext__(self) -> Message:
+        """Hand out the next message.
+
+        Cancelled, no message is lost.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+            ServerError: A refusal that no retry cures.
+            ClosedError: The supervisor died, or the consumer was not entered.
+        """
+        while True:
+            while self._inbox:
+                message = self._inbox.popleft()
+                if not getattr(message.source, "is_alive", True):
+                    continue
+                if self._tries.is_fine(message) or await self._tries.may_be_handled(message):
+                    return message
+            if self._closing.is_set() and self._failure is None:
+                self._raise_if_died()
+                raise StopAsyncIteration
+            self._check_open()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _raise_if_died(self) -> None:
+        supervisor = self._supervisor
+        if supervisor is not None and supervisor.done() and not supervisor.cancelled() and supervisor.exception():
+            self._check_open()
+
+    async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
+        """Call ``handler`` for each message until the consumer is closed.
+
+        A handler that returns finishes its message, one that raises requeues
+        it by ``requeue_backoff``; one that answered the message itself is left
+        alone. A plain function runs in a thread. On an ordered topic the messages of one
+        partition are handled one at a time, in order, whatever ``concurrency`` is.
+
+        Args:
+            handler: Takes a :class:`~nsq_ha.Message`; a coroutine function or a plain one.
+            concurrency: Handlers that run at once, 1 or more.
+
+        Raises:
+            ConfigError: ``concurrency`` is less than 1.
+            ServerError: A refusal that no retry cures.
+            ClosedError: The supervisor died.
+
+        Cancelled, the handlers that run are cancelled and their messages requeued at once.
+        """
+        if concurrency < 1:
+            raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+        await Handling(self, handler).run(concurrency)

@@ -1,0 +1,154 @@
+"""The messages of one connection, and the way back for their answers.
+
+The invariant: an answer goes only through the connection that delivered its
+message, and only while that lives. What comes later is dropped: the server has
+given the message to somebody already, or will.
+
+Source: failures reference 4 (Consumer 4, 5); protocol reference 9 (a delayed
+REQ is ignored on an ordered channel).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha import tracelog
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.protocol import encode_fin, encode_req, encode_touch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import Backoff
+    from nsq_ha.message import Message
+    from nsq_ha.transport.connection import Connection
+
+TOUCH_SHARE: Final = 0.5
+"""A message that is held back here is touched each time this share of the message timeout has passed."""
+
+
+class Delivery:
+    """What one subscribed connection delivers; the ``source`` of its messages.
+
+    Attributes:
+        in_flight: Delivered and not answered.
+        is_alive: The connection may be answered through.
+        is_ordered: The channel is read in order: one message in flight.
+        ready: RDY last sent.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_connection",
+        "_held",
+        "_loop",
+        "_on_freed",
+        "channel",
+        "in_flight",
+        "is_alive",
+        "is_ordered",
+        "nsqd",
+        "partition",
+        "ready",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        partition: int,
+        *,
+        is_ordered: bool,
+        backoff: Backoff,
+        on_freed: Callable[[], None],
+    ) -> None:
+        """Prepare; :meth:`attach` gives it its connection."""
+        self.topic = topic
+        self.channel = channel
+        self.partition = partition
+        self.nsqd = ""
+        self.is_ordered = is_ordered
+        self.is_alive = False
+        self.in_flight = 0
+        self.ready = 0
+        self._backoff = backoff
+        self._on_freed = on_freed
+        self._connection: Connection | None = None
+        self._held: set[asyncio.TimerHandle] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def attach(self, connection: Connection) -> None:
+        """Answer through ``connection`` from now on."""
+        self._connection = connection
+        self.nsqd = connection.node.address
+        self.is_alive = True
+
+    def detach(self) -> None:
+        """Drop all answers from now on: the connection has gone or is being left."""
+        self.is_alive = False
+        self._connection = None
+        self.in_flight = 0
+        for handle in self._held:
+            handle.cancel()
+        self._held.clear()
+
+    def finish(self, message: Message) -> None:
+        """Buffer a FIN."""
+        connection = self._connection
+        if connection is None:
+            return
+        connection.write(encode_fin(message.id))
+        self.in_flight -= 1
+        self._on_freed()
+        if tracelog.switch.is_on(self.topic):
+            tracelog.log_message("finish", message)
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Buffer a REQ, or hold the message here until its delay is over (ordered)."""
+        if self._connection is None:
+            return
+        if delay is None:
+            delay = delay_after(self._backoff, message.attempts, _no_chance)
+        if tracelog.switch.is_on(self.topic):
+            tracelog.log_message("requeue", message)
+        if self.is_ordered and delay > 0:
+            self._hold(message, self._loop.time() + delay)
+        else:
+            self._requeue_now(message, delay)
+
+    def touch(self, message: Message) -> None:
+        """Buffer a TOUCH."""
+        if self._connection is not None:
+            self._connection.write(encode_touch(message.id))
+
+    def _requeue_now(self, message: Message, delay: float) -> None:
+        if self._connection is not None:
+            self._connection.write(encode_req(message.id, round(delay * 1000)))
+            self.in_flight -= 1
+            self._on_freed()
+
+    def _hold(self, message: Message, until: float) -> None:
+        # The server would drop a delayed REQ here without a word and bring the message back only after its own timeout.
+        connection = self._connection
+        if connection is None:
+            return
+        left = until - self._loop.time()
+        if left <= 0:
+            self._requeue_now(message, 0)
+            return
+        touch_after = connection.identity.msg_timeout / 1000 * TOUCH_SHARE
+
+        def wake() -> None:
+            self._held.discard(handle)
+            if left > touch_after:
+                self.touch(message)
+            self._hold(message, until)
+
+        handle = self._loop.call_later(min(left, touch_after), wake)
+        self._held.add(handle)
+
+
+def _no_chance() -> float:
+    return 0.0

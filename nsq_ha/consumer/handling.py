@@ -1,0 +1,174 @@
+"""Calling handlers, and giving up on messages that were tried too often."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nsq_ha.errors import ConfigError, NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from nsq_ha.config import ConsumerConfig
+    from nsq_ha.message import Message
+
+log = logging.getLogger("nsq_ha.consumer")
+
+
+class Publisher(Protocol):
+    """What the give-up policies need of a producer; :class:`~nsq_ha.Producer` has it."""
+
+    async def publish(self, topic: str, body: bytes, **options: Any) -> object:  # noqa: ANN401 - Producer.publish's
+        """Publish one message."""
+
+
+class Tries:
+    """Decides what becomes of a message by the number of its deliveries."""
+
+    def __init__(self, config: ConsumerConfig, producer: Publisher | None) -> None:
+        """Keep the policy.
+
+        Raises:
+            ConfigError: The policy publishes and there is no producer.
+        """
+        if config.on_give_up in ("republish", "dead_letter") and config.max_attempts is not None and producer is None:
+            raise ConfigError(f"on_give_up={config.on_give_up!r} publishes: give producer=")
+        self._config = config
+        self._producer = producer
+        warn = config.warn_attempts or 65536
+        self._fine_below = min(warn, (config.max_attempts or 65535) + 1)
+
+    def is_fine(self, message: Message) -> bool:
+        """Tell cheaply whether the message needs no further thought."""
+        return message.attempts < self._fine_below
+
+    async def may_be_handled(self, message: Message) -> bool:
+        """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""
+        attempts, warn = message.attempts, self._config.warn_attempts
+        limit = self._config.max_attempts
+        if limit is None or attempts <= limit:
+            if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
+                log.warning("%r keeps coming: delivery %d", message, attempts)
+            return True
+        try:
+            await self._give_up(message)
+        except Exception as error:  # noqa: BLE001 - the application's function or a publish: nothing may be lost
+            log.warning("%r could not be given up, it comes again: %s", message, error)
+            if not message.answered:
+                message.requeue()
+            return False
+        if not message.answered:
+            message.finish()
+        return False
+
+    async def _give_up(self, message: Message) -> None:
+        policy = self._config.on_give_up
+        log.warning("%r is given up after %d deliveries", message, message.attempts - 1)
+        if callable(policy):
+            outcome = policy(message)
+            if inspect.isawaitable(outcome):
+                await outcome
+        elif policy != "drop" and self._producer is not None:
+            options: dict[str, Any] = {"trace_id": message.trace_id or None}
+            if message.ext:
+                options |= {"headers": message.headers, "tag": message.tag}
+            if policy == "republish":
+                await self._producer.publish(message.topic, message.body, partition=message.partition, **options)
+            else:
+                topic = self._config.dead_letter_topic or ""
+                await self._producer.publish(topic, message.body, key=f"{message.topic}-{message.partition}", **options)
+
+
+class Handling:
+    """Runs one handler over what a consumer hands out."""
+
+    def __init__(
+        self, messages: AsyncIterator[Message], handler: Callable[[Message], Awaitable[object] | object]
+    ) -> None:
+        """Keep both."""
+        self._messages = messages
+        self._handler = handler
+        # An object whose call is a coroutine function counts as one, too.
+        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+        # A message that came again by another connection while its partition's handler still runs waits here.
+        self._parked: dict[int, deque[Message]] = {}
+
+    async def run(self, concurrency: int) -> None:
+        """Run ``concurrency`` workers until the messages end.
+
+        Raises:
+            NsqError: What the messages' source raised.
+        """
+        turn = asyncio.Lock()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(self._work(turn))
+        except BaseExceptionGroup as errors:
+            ours = errors.subgroup(NsqError)
+            if ours is not None:
+                raise _first(ours) from None
+            raise
+
+    async def _work(self, turn: asyncio.Lock) -> None:
+        while True:
+            async with turn:  # __anext__ may await inside: one worker at a time takes messages, in their order
+                try:
+                    message = await anext(self._messages)
+                except StopAsyncIteration:
+                    return
+            if not getattr(message.source, "is_ordered", False):
+                await self._handle(message)
+            else:
+                await self._handle_in_order(message)
+
+    async def _handle_in_order(self, message: Message) -> None:
+        partition = message.partition
+        if partition in self._parked:
+            self._parked[partition].append(message)
+            return
+        parked = self._parked[partition] = deque((message,))
+        try:
+            while parked:
+                current = parked.popleft()
+                if getattr(current.source, "is_alive", True):
+                    await self._handle(current)
+        finally:
+            del self._parked[partition]
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            if self._is_async:
+                await self._handler(message)  # type: ignore[misc]
+            else:
+                outcome = await asyncio.to_thread(self._handler, message)
+                if inspect.isawaitable(outcome):
+                    await outcome
+        except asyncio.CancelledError:
+            if not message.answered:
+                message.requeue(0)
+            raise
+        except Exception as error:
+            log.warning("handler failed on %r: %r", message, error, exc_info=log.isEnabledFor(logging.DEBUG))
+            if not message.answered:
+                message.requeue()
+        else:
+            if not message.answered:
+                message.finish()
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _first(errors: BaseExceptionGroup[NsqError]) -> NsqError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, NsqError):
+        raise TypeError(f"{error!r} in a group of NsqError")
+    return error

@@ -1,0 +1,237 @@
+"""One publish call's message or batch, on its way to a partition."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.message import Receipt
+from nsq_ha.protocol import (
+    decode_traced,
+    encode_mpub,
+    encode_mpub_ext,
+    encode_mpub_trace,
+    encode_pub,
+    encode_pub_ext,
+    encode_pub_trace,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping, Sequence
+
+    from nsq_ha.errors import PublishError
+    from nsq_ha.message import OutgoingMessage
+    from nsq_ha.producer.topic import Ticket
+
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+MAX_TRACE_ID: Final = 2**64 - 1
+MAX_HEADER_BYTES: Final = 65535
+TRACE_KEY: Final = "##trace_id"
+TAG_KEY: Final = "##client_dispatch_tag"
+_HEADER_ROOM: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One checked message in the form the wire wants.
+
+    Attributes:
+        body: The payload.
+        trace_id: None when it is sent without trace.
+        ext: The extension header as JSON. None when the message has none.
+    """
+
+    body: bytes
+    trace_id: int | None
+    ext: bytes | None
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes it takes in a batch, its size word and the larger of the possible heads included."""
+        return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
+
+
+def check_trace_id(trace_id: object) -> int | None:
+    """Return ``trace_id`` unchanged when it is legal.
+
+    Raises:
+        ConfigError: It is neither None nor an unsigned 64-bit int.
+    """
+    if trace_id is None:
+        return None
+    if isinstance(trace_id, bool) or not isinstance(trace_id, int) or not 0 <= trace_id <= MAX_TRACE_ID:
+        raise ConfigError(f"trace_id must be an unsigned 64-bit int, not {trace_id!r}")
+    return trace_id
+
+
+def prepare(message: OutgoingMessage, trace_id: int | None) -> Prepared:
+    """Check a message and bring headers, tag and trace id into the wire's form.
+
+    Args:
+        message: As the caller gave it.
+        trace_id: What it is traced with. None for no trace.
+
+    Raises:
+        ConfigError: Body, trace id, headers or tag are not legal; nothing was sent.
+    """
+    body: object = message.body
+    if not isinstance(body, bytes):
+        raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
+    if not body:
+        raise ConfigError("a body must not be empty: the server refuses it")
+    trace_id = check_trace_id(trace_id)
+    ext = None
+    if message.headers is not None or message.tag is not None:
+        ext = _header(message.headers or {}, message.tag, trace_id)
+    size = len(body) + (8 if trace_id is not None else 0) + (len(ext) + _HEADER_ROOM if ext else 0)
+    if size > MAX_MESSAGE_BYTES:
+        raise ConfigError(
+            f"message of {size} bytes, trace id and headers included, is over the server's {MAX_MESSAGE_BYTES}"
+        )
+    return Prepared(body, trace_id, ext)
+
+
+def _header(headers: Mapping[str, object], tag: object, trace_id: int | None) -> bytes:
+    for key in headers:
+        if str(key).startswith("##"):
+            raise ConfigError(f"header {key!r}: keys beginning ## are the server's own; use tag= and trace_id=")
+    full = dict(headers)
+    if tag is not None:
+        if not isinstance(tag, str) or not 1 <= len(tag.encode()) <= 100:
+            raise ConfigError("tag must be a str of 1..100 bytes")
+        full[TAG_KEY] = tag
+    if trace_id is not None:
+        full[TRACE_KEY] = str(trace_id)
+    try:
+        ext = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"headers cannot be written as JSON: {error}") from error
+    if len(ext) > MAX_HEADER_BYTES:
+        raise ConfigError(f"headers take {len(ext)} bytes of JSON, the limit is {MAX_HEADER_BYTES}")
+    return ext
+
+
+class Outgoing:
+    """One command on its way: what it publishes and who waits for it.
+
+    Attributes:
+        future: Gets one Receipt for each message, or the PublishError.
+        size: Bytes of the bodies, for back-pressure.
+        close_on_error: After a refusal the connection cannot be trusted.
+        ticket: Where it is queued. None before.
+    """
+
+    __slots__ = ("_batch", "close_on_error", "future", "messages", "size", "ticket", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        messages: Sequence[Prepared],
+        future: asyncio.Future[list[Receipt]],
+        *,
+        batch: bool,
+    ) -> None:
+        """Keep the parts; ``messages`` is not empty, and of length 1 unless ``batch``."""
+        self.topic = topic
+        self.messages = messages
+        self.future = future
+        self.size = sum(len(message.body) for message in messages)
+        self.ticket: Ticket | None = None
+        self._batch = batch
+        self.close_on_error = batch and any(message.ext is not None for message in messages)
+
+    def encode(self, partition: int) -> bytes:
+        """Return the command's bytes for ``partition``.
+
+        A batch goes as MPUB_EXT when any message has headers, as MPUB_TRACE
+        when all are traced, as MPUB otherwise; its messages are of one kind
+        (:func:`kind_of`).
+        """
+        messages = self.messages
+        if not self._batch:
+            only = messages[0]
+            if only.ext is not None:
+                return encode_pub_ext(self.topic, partition, only.ext, only.body)
+            if only.trace_id is not None:
+                return encode_pub_trace(self.topic, partition, only.trace_id, only.body)
+            return encode_pub(self.topic, partition, only.body)
+        if self.close_on_error:
+            return encode_mpub_ext(self.topic, partition, [(message.ext or b"", message.body) for message in messages])
+        if messages[0].trace_id is not None:
+            return encode_mpub_trace(
+                self.topic, partition, [(message.trace_id or 0, message.body) for message in messages]
+            )
+        return encode_mpub(self.topic, partition, [message.body for message in messages])
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        """Make the receipts out of the server's answer.
+
+        Raises:
+            RemoteProtocolError: The answer is neither ``OK`` nor of 30 bytes.
+        """
+        if answer == b"OK":
+            return [
+                Receipt(self.topic, partition, nsqd, attempts, trace_id=message.trace_id) for message in self.messages
+            ]
+        traced = decode_traced(answer)
+        if not self._batch:
+            return [
+                Receipt(
+                    self.topic,
+                    partition,
+                    nsqd,
+                    attempts,
+                    traced.internal_id,
+                    traced.trace_id,
+                    traced.offset,
+                    traced.raw_size,
+                )
+            ]
+        return self._batch_receipts(traced.internal_id, traced.offset, partition, nsqd, attempts)
+
+    def _batch_receipts(self, first_id: int, offset: int, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        # The server tells the id and offset of the first message only; MPUB is one append, so the
+        # other offsets follow from the sizes. Their ids are not told.
+        receipts = []
+        for position, message in enumerate(self.messages):
+            raw_size = 4 + 26 + len(message.body)
+            receipts.append(
+                Receipt(
+                    self.topic,
+                    partition,
+                    nsqd,
+                    attempts,
+                    first_id if position == 0 else None,
+                    message.trace_id,
+                    offset,
+                    raw_size,
+                )
+            )
+            offset += raw_size
+        return receipts
+
+    def succeed(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        """Give the receipts to whoever waits, and return them.
+
+        Raises:
+            RemoteProtocolError: As for :meth:`receipts`; nobody was told yet.
+        """
+        receipts = self.receipts(answer, partition, nsqd, attempts)
+        if not self.future.done():
+            self.future.set_result(receipts)
+        return receipts
+
+    def fail(self, error: PublishError) -> None:
+        """Give the error to whoever waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def kind_of(message: Prepared) -> str:
+    """Name the kind of batch a message can be part of: ``ext``, ``trace`` or ``plain``."""
+    if message.ext is not None:
+        return "ext"
+    return "plain" if message.trace_id is None else "trace"

@@ -1,0 +1,369 @@
+"""One partition's lane, running over one connection at a time.
+
+Owns the connection to the partition's leader: when it is made, left and made
+again. Which publish is next, retried or in doubt is decided by
+``policy.lane``; where the leader is, by ``discovery``.
+
+The invariant: the lane's order of unanswered publishes is the order in which
+they were written to the one connection that is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import (
+    ConnectError,
+    ConnectionLostError,
+    NoLeaderError,
+    NsqError,
+    PublishError,
+    RemoteProtocolError,
+    ServerError,
+)
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.lane import Entry, Lane, Stage
+from nsq_ha.transport.connection import Callbacks, Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import ProducerConfig
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.message import Receipt
+    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.producer.outgoing import Outgoing
+
+log = logging.getLogger("nsq_ha.producer")
+
+MOVE_GRACE: Final = 0.2
+"""Seconds that the old leader has to answer what it was sent, once the look-up names another one."""
+_WRITE_CHUNK: Final = 64
+
+
+class Sender:
+    """Publishes to one partition. Run :meth:`run` as a task; it ends only when cancelled."""
+
+    def __init__(
+        self,
+        watch: TopicWatch,
+        partition: int,
+        config: ProducerConfig,
+        *,
+        admit: Callable[[], bool],
+        on_trouble: Callable[[Sender], None],
+        on_stored: Callable[[Outgoing, list[Receipt]], None],
+    ) -> None:
+        """Prepare for one partition of the watched topic.
+
+        Args:
+            watch: Tells the leader.
+            partition: The partition.
+            config: Limits and back-off.
+            admit: Tells whether one more connection may be opened.
+            on_trouble: Called when what waits here may better go elsewhere.
+            on_stored: Called with each command that was acknowledged.
+        """
+        self.lane: Lane[Outgoing] = Lane()
+        self.partition = partition
+        self.trouble: NsqError | None = None
+        self.last_used = 0.0
+        self._watch = watch
+        self._config = config
+        self._admit = admit
+        self._on_trouble = on_trouble
+        self._on_stored = on_stored
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._opening: Node | None = None
+        self._work = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._progress = False
+        self._lost: NsqError | None = None
+        self._pump_handle: asyncio.Handle | None = None
+        self._hold_handle: asyncio.TimerHandle | None = None
+        self._refusals = 0
+        self._leaving = False
+        self._idle_asked = False
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to the leader is open."""
+        return self._connection is not None
+
+    @property
+    def is_healthy(self) -> bool:
+        """True unless the last thing that happened here was trouble."""
+        return self.trouble is None
+
+    @property
+    def load(self) -> int:
+        """Publishes that wait here or are unanswered."""
+        return self.lane.waiting + self.lane.unanswered
+
+    def submit(self, entry: Entry[Outgoing]) -> None:
+        """Queue a publish; it is written in this turn of the loop where that is possible."""
+        self.lane.submit(entry)
+        self.last_used = self._loop.time()
+        self._kick()
+
+    def give_up(self, entry: Entry[Outgoing]) -> None:
+        """Note that the caller does not wait any more."""
+        self.lane.give_up(entry)
+        self._kick()
+
+    def close_idle(self) -> bool:
+        """Close the connection if nothing waits or is unanswered; tell whether it does."""
+        if self._connection is None or self.load:
+            return False
+        self._idle_asked = True
+        self._wake.set()
+        return True
+
+    def view_changed(self, view: TopicView) -> None:
+        """Take note of another leader."""
+        leader = view.leaders.get(self.partition)
+        current = self._connection.node if self._connection is not None else self._opening
+        if leader is not None and leader != current:
+            self._end_hold()
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the lane moving until cancelled; whatever the outside does is met here."""
+        failures = 0
+        try:
+            while True:
+                self._work.clear()
+                if not self.lane.waiting:
+                    await self._work.wait()
+                try:
+                    connection = await self._open()
+                except NsqError as error:
+                    failures += 1
+                    self._note(error)
+                    await self._woken(delay_after(self._config.backoff, failures, random.random))
+                    continue
+                in_trouble = await self._serve(connection)
+                failures = 0 if self._progress else failures
+                if in_trouble:
+                    failures += 1
+                    await self._woken(delay_after(self._config.backoff, failures, random.random))
+        finally:
+            self._leave(ConnectionLostError("the producer was closed"))
+
+    async def _woken(self, timeout: float | None) -> None:
+        """Wait until something happens, at most ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _open(self) -> Connection:
+        view = self._watch.view
+        node = view.publishable.get(self.partition) if view is not None else None
+        if node is None:
+            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader that takes writes now")
+        if not self._admit():
+            raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
+        self._opening, self._lost, self._progress = node, None, False
+        attempt = self._loop.create_task(Connection.open(self._config, node, self._callbacks()))
+        attempt.add_done_callback(_take_exception)
+        try:
+            # A frozen node accepts and never answers: news of another leader ends the attempt before its limit.
+            while not attempt.done():
+                woken = self._loop.create_task(self._wake.wait())
+                try:
+                    await asyncio.wait({attempt, woken}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    woken.cancel()
+                self._wake.clear()
+                if not attempt.done() and self._leader_differs(node):
+                    raise NoLeaderError(f"{self._watch.topic}-{self.partition} moved away from {node.address}")
+            return attempt.result()
+        finally:
+            self._opening = None
+            if not attempt.done():
+                attempt.cancel()
+
+    def _leader_differs(self, node: Node) -> bool:
+        view = self._watch.view
+        leader = view.leaders.get(self.partition) if view is not None else None
+        return leader is not None and leader != node
+
+    def _callbacks(self) -> Callbacks:
+        return Callbacks(self._answers, _nothing, self._refusals_came, _nothing, self._connection_lost)
+
+    async def _serve(self, connection: Connection) -> bool:
+        """Publish over ``connection`` until it is to be left; tell whether it ended in trouble."""
+        if self._lost is not None:
+            self._note(self._lost)
+            return True
+        self._connection, self._leaving, self._idle_asked = connection, False, False
+        self.trouble = None
+        connection.on_resume(self._kick)
+        self._pump()
+        while True:
+            idle = self.last_used + self._config.idle_timeout - self._loop.time()
+            await self._woken(max(idle, 0.01))
+            if self._lost is not None:
+                self._note(self._lost)
+                return True
+            if self._leader_differs(connection.node):
+                log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, connection.node.address)
+                await self._settle()
+                self._leave(ConnectionLostError(f"left {connection.node.address}: another node leads now"))
+                return False
+            if not self.load and (self._idle_asked or self._loop.time() - self.last_used >= self._config.idle_timeout):
+                self._leave(ConnectionLostError("closed after being idle"))
+                return False
+            if not self._leaving:
+                self._pump()
+
+    async def _settle(self) -> None:
+        """Write nothing more and give the old leader a moment to answer what it has."""
+        self._leaving = True
+        deadline = self._loop.time() + MOVE_GRACE
+        while self.lane.unanswered and self._lost is None and (left := deadline - self._loop.time()) > 0:
+            await self._woken(left)
+
+    def _leave(self, reason: NsqError) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self._end_hold()
+        self._refusals = 0
+        connection.abort(reason)
+        for entry in self.lane.lost():
+            if self._config.on_unreachable == "fail" and not entry.given_up:
+                self.fail(entry, reason)
+
+    def _kick(self) -> None:
+        if self._connection is None:
+            self._work.set()
+        elif self._pump_handle is None and not self._leaving:
+            self._pump_handle = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Write what may be written now."""
+        if self._pump_handle is not None:
+            self._pump_handle.cancel()
+            self._pump_handle = None
+        connection, lane = self._connection, self.lane
+        if connection is None or self._leaving or self._hold_handle is not None:
+            return
+        # After a refusal one publish probes the way for all.
+        window = 1 if self._refusals else self._config.window
+        now = self._loop.time()
+        while lane.waiting and not connection.is_paused:
+            entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
+            if not entries:
+                break
+            connection.write_publishes([entry.item.encode(self.partition) for entry in entries])
+
+    def _answers(self, answers: list[bytes | ServerError]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        for answer in answers:
+            if isinstance(answer, ServerError):
+                self._refused(answer, connection)
+            else:
+                self._stored(answer, connection)
+        if self._leaving:
+            self._wake.set()
+        elif self.lane.waiting:
+            self._pump()
+
+    def _stored(self, answer: bytes, connection: Connection) -> None:
+        entry = self.lane.answered()
+        try:
+            receipts = entry.item.succeed(answer, self.partition, connection.node.address, entry.attempts)
+        except RemoteProtocolError as error:
+            entry.maybe_stored = True
+            self.fail(entry, error)
+            connection.abort(error)
+            return
+        self._refusals = 0
+        self._progress = True
+        self.trouble = None
+        self._on_stored(entry.item, receipts)
+
+    def _refused(self, error: ServerError, connection: Connection) -> None:
+        again = error.retriable and self._config.on_unreachable == "retry"
+        entry = self.lane.refused(self._loop.time(), retry=again)
+        if not again:
+            self.fail(entry, error)
+        if error.retriable:
+            self._refusals += 1
+            self._hold(delay_after(self._config.backoff, self._refusals, random.random))
+            self._note(error)
+        if entry.item.close_on_error:
+            # After an error the server reads the rest of an MPUB_EXT as commands.
+            connection.abort(RemoteProtocolError("closed after a refused MPUB_EXT"))
+
+    def _hold(self, delay: float) -> None:
+        if self._hold_handle is None:
+            self._hold_handle = self._loop.call_later(delay, self._end_hold)
+
+    def _end_hold(self) -> None:
+        if self._hold_handle is not None:
+            self._hold_handle.cancel()
+            self._hold_handle = None
+            self._kick()
+
+    def _note(self, error: NsqError) -> None:
+        """Remember the trouble, look up, and let go of what may go elsewhere or must fail."""
+        self.trouble = error
+        log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
+        self._watch.refresh_soon()
+        if self._config.on_unreachable == "fail":
+            for entry in self.lane.pending():
+                if entry.stage is not Stage.SENT:
+                    self.lane.give_up(entry)
+                    self.fail(entry, error)
+        else:
+            self._on_trouble(self)
+
+    def fail_all(self, error: NsqError) -> None:
+        """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
+        for entry in self.lane.pending():
+            if not entry.given_up:
+                self.lane.give_up(entry)
+                self.fail(entry, error)
+
+    def fail(self, entry: Entry[Outgoing], error: NsqError) -> None:
+        """Tell the caller of ``entry`` that it failed, and what is known of its storage."""
+        failed = PublishError(
+            str(error),
+            topic=self._watch.topic,
+            partition=self.partition,
+            attempts=entry.attempts,
+            maybe_stored=entry.maybe_stored,
+        )
+        failed.__cause__ = error
+        entry.item.fail(failed)
+
+    def _refusals_came(self, refusals: list[ServerError]) -> None:
+        """An error that answers nothing stands before a close; the close is reported next."""
+        for refusal in refusals:
+            log.debug("%s-%d: %s", self._watch.topic, self.partition, refusal)
+
+    def _connection_lost(self, reason: NsqError) -> None:
+        self._lost = reason
+        self._leave(reason)
+        self._wake.set()
+
+
+def _take_exception(task: asyncio.Task[Connection]) -> None:
+    """Mark an abandoned attempt's error as seen."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _nothing(messages: object) -> None:
+    """Take none: the protocol refuses a message frame on a connection that did not subscribe."""

@@ -1,0 +1,209 @@
+"""One topic's publishing: which partition a message goes to, and one sender for each partition."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final, TypeGuard
+
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
+from nsq_ha.policy import routing, sharding
+from nsq_ha.policy.lane import Entry
+from nsq_ha.producer.sender import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from nsq_ha.config import ProducerConfig
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.message import OutgoingMessage, Receipt
+    from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.outgoing import Outgoing
+
+UNKNOWN_TOPIC_PATIENCE: Final = 3.0
+"""Seconds for which a topic that was never seen may be unknown to all nsqlookupds before a publish
+fails: a second nsqlookupd learns of a new topic up to 3 s late."""
+
+NO_KEY: Final = object()
+"""The one key of all messages that name a partition and no key."""
+
+
+class TopicPublisher:
+    """Everything that publishes to one topic shares one of these."""
+
+    def __init__(
+        self,
+        watch: TopicWatch,
+        config: ProducerConfig,
+        *,
+        admit: Callable[[], bool],
+        start: Callable[[Sender], None],
+        on_stored: Callable[[Outgoing, list[Receipt]], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            watch: The topic's look-ups.
+            config: The producer's options.
+            admit: Tells whether one more connection may be opened.
+            start: Runs a new sender.
+            on_stored: Called with each command that was acknowledged.
+        """
+        self.watch = watch
+        self.senders: dict[int, Sender] = {}
+        self.queue = asyncio.Lock()
+        self.queued = 0
+        self._config = config
+        self._admit = admit
+        self._start = start
+        self._on_stored = on_stored
+        self._hash = sharding.hasher(config.sharding)
+        self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
+        self._was_known = False
+        watch.add_listener(self._view_changed)
+
+    async def view(self) -> TopicView:
+        """Return what is known of the topic, waiting for the first look-up that tells its partitions.
+
+        The caller puts its time limit around it. Cancelled, it leaves nothing.
+
+        Raises:
+            TopicNotFoundError: No nsqlookupd knows the topic, and none did before.
+        """
+        if self.is_usable(view := self.watch.view):
+            self._was_known = True
+            return view
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
+        while True:
+            try:
+                async with asyncio.timeout_at(None if self._was_known else deadline):
+                    view = await self.watch.wait_until(_is_usable)
+                self._was_known = True
+                return view
+            except TimeoutError:
+                if isinstance(self.watch.error, TopicNotFoundError) or _is_absent(self.watch.view):
+                    raise TopicNotFoundError(
+                        f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
+                    ) from None
+                deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
+
+    @staticmethod
+    def is_usable(view: TopicView | None) -> TypeGuard[TopicView]:
+        """Tell whether the view says how many partitions there are."""
+        return view is not None and _is_usable(view)
+
+    @property
+    def trouble(self) -> NsqError:
+        """The best reason for a publish that could not even choose a partition in time."""
+        return self.watch.error or LookupUnavailableError(f"topic {self.watch.topic!r} was not looked up in time")
+
+    def partition_for(self, message: OutgoingMessage, view: TopicView) -> tuple[int, bool]:
+        """Choose the partition of a message.
+
+        Returns:
+            The partition, and whether another one would do as well.
+
+        Raises:
+            ConfigError: The partition does not exist, the key does not suit the
+                rule, or an ordered topic is given neither.
+        """
+        meta = view.meta
+        if meta is None:
+            raise LookupUnavailableError(f"topic {self.watch.topic!r} has no meta")
+        if message.partition is not None:
+            if not 0 <= message.partition < meta.partition_num:
+                raise ConfigError(
+                    f"partition {message.partition} of {self.watch.topic!r} does not exist: "
+                    f"it has {meta.partition_num} (0..{meta.partition_num - 1})"
+                )
+            return message.partition, False
+        if message.key is not None:
+            number: object = self._hash(message.key)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
+            return number % meta.partition_num, False
+        if meta.ordered:
+            raise ConfigError(f"topic {self.watch.topic!r} is ordered: give key= or partition=")
+        return self._any_partition(view, meta.partition_num), True
+
+    def _any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
+        candidates = [
+            partition
+            for partition in sorted(view.publishable)
+            if partition != avoid and (partition not in self.senders or self.senders[partition].is_healthy)
+        ]
+        if not candidates:
+            candidates = [p for p in sorted(view.publishable) if p != avoid] or list(range(partition_num))
+        self._turn += 1
+        if self._config.strategy == "least_loaded":
+            return routing.least_loaded(candidates, self._turn, self._load)
+        return routing.round_robin(candidates, self._turn)
+
+    def _load(self, partition: int) -> int:
+        sender = self.senders.get(partition)
+        return sender.load if sender is not None else 0
+
+    def submit(self, outgoing: Outgoing, partition: int, keys: list[Hashable]) -> Ticket:
+        """Queue a command for ``partition``; it must not be reordered with others of ``keys``."""
+        ticket = Ticket(Entry(outgoing, keys), self.sender(partition))
+        outgoing.ticket = ticket
+        ticket.sender.submit(ticket.entry)
+        return ticket
+
+    def sender(self, partition: int) -> Sender:
+        """Return the partition's sender, started when it is new."""
+        sender = self.senders.get(partition)
+        if sender is None:
+            sender = Sender(
+                self.watch,
+                partition,
+                self._config,
+                admit=self._admit,
+                on_trouble=self._move_elsewhere,
+                on_stored=self._on_stored,
+            )
+            self.senders[partition] = sender
+            self._start(sender)
+        return sender
+
+    def _move_elsewhere(self, sender: Sender) -> None:
+        """Send what is bound to no partition by a healthy one."""
+        view = self.watch.view
+        if view is None or view.meta is None:
+            return
+        others = [
+            partition
+            for partition in view.publishable
+            if partition != sender.partition and (partition not in self.senders or self.senders[partition].is_healthy)
+        ]
+        if not others:
+            return
+        for entry in sender.lane.withdraw():
+            target = self.sender(self._any_partition(view, view.meta.partition_num, avoid=sender.partition))
+            if entry.item.ticket is not None:
+                entry.item.ticket.sender = target
+            target.submit(entry)
+
+    def _view_changed(self, view: TopicView) -> None:
+        for sender in self.senders.values():
+            sender.view_changed(view)
+
+
+class Ticket:
+    """Where a publish is queued; it may move while it waits."""
+
+    __slots__ = ("entry", "sender")
+
+    def __init__(self, entry: Entry[Outgoing], sender: Sender) -> None:
+        """Keep both."""
+        self.entry = entry
+        self.sender = sender
+
+
+def _is_usable(view: TopicView) -> bool:
+    return view.meta is not None and view.meta.partition_num > 0
+
+
+def _is_absent(view: TopicView | None) -> bool:
+    return view is not None and not view.exists

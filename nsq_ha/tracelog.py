@@ -1,0 +1,127 @@
+"""The trace log: one JSON line for each publish, delivery, finish and requeue of the topics it is switched on for.
+
+Owns the lines' shape and the switch. A line goes to the logger
+``nsq_ha.trace`` at level INFO; :func:`write_to` sends it to a file. Keys:
+``event`` (``publish``, ``delivery``, ``finish``, ``requeue``), ``time_ns``
+(this machine's clock), ``topic``, ``partition``, ``channel`` (not of a
+publish), ``internal_id``, ``trace_id``, ``offset``, ``attempt``, ``nsqd``.
+A publish is logged only when it was traced: without that the server names no id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nsq_ha.message import Message, Receipt
+
+log: Final = logging.getLogger("nsq_ha.trace")
+
+
+class TraceSwitch:
+    """For which topics lines are written; may be changed at any time, from any thread."""
+
+    def __init__(self) -> None:
+        """Start switched off."""
+        self._all = False
+        self._topics: frozenset[str] = frozenset()
+
+    def enable(self, *topics: str) -> None:
+        """Switch on for ``topics``; for all when none is named."""
+        if topics:
+            self._topics |= set(topics)
+        else:
+            self._all = True
+
+    def disable(self, *topics: str) -> None:
+        """Switch off for ``topics``; everything when none is named."""
+        if topics:
+            self._topics -= set(topics)
+        else:
+            self._all, self._topics = False, frozenset()
+
+    def is_on(self, topic: str) -> bool:
+        """Tell whether lines of ``topic`` are written: switched on, and somebody listens to the logger."""
+        return (self._all or topic in self._topics) and log.isEnabledFor(logging.INFO)
+
+
+switch: Final = TraceSwitch()
+"""The process's switch. ``nsq_ha.tracelog.switch.enable("orders")``."""
+
+
+def log_publish(receipt: Receipt) -> None:
+    """Write the line of an acknowledged, traced publish; the caller asked the switch."""
+    _write(
+        {
+            "event": "publish",
+            "time_ns": time.time_ns(),
+            "topic": receipt.topic,
+            "partition": receipt.partition,
+            "internal_id": receipt.internal_id,
+            "trace_id": receipt.trace_id,
+            "offset": receipt.offset,
+            "attempt": receipt.attempts,
+            "nsqd": receipt.nsqd,
+        }
+    )
+
+
+def log_message(event: str, message: Message) -> None:
+    """Write the line of a ``delivery``, ``finish`` or ``requeue``; the caller asked the switch."""
+    source = message.source
+    _write(
+        {
+            "event": event,
+            "time_ns": time.time_ns(),
+            "topic": source.topic,
+            "partition": source.partition,
+            "channel": source.channel,
+            "internal_id": message.internal_id,
+            "trace_id": message.trace_id,
+            "offset": message.offset,
+            "attempt": message.attempts,
+            "nsqd": source.nsqd,
+        }
+    )
+
+
+@contextlib.contextmanager
+def write_to(path: Path | str, *topics: str) -> Iterator[None]:
+    """Write the trace lines of ``topics`` (all, when none is named) to a file while the block runs.
+
+    The file is appended to, one JSON object a line, and nothing of it goes to
+    other loggers.
+
+    Args:
+        path: The file; its folder must exist.
+        *topics: What to switch on; switched off again at the end.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    switch.enable(*topics)
+    try:
+        yield
+    finally:
+        switch.disable(*topics)
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
+        handler.close()
+
+
+def _write(line: dict[str, object]) -> None:
+    log.info("%s", json.dumps(line, separators=(",", ":")))

@@ -1,0 +1,296 @@
+"""One connection to one nsqd for one partition: handshake, heartbeats, requests in order, close.
+
+Owns when bytes are sent; what they mean is ``protocol.client``'s. Whoever opens
+a connection gives callbacks for what arrives; they run in the event loop and
+must not block.
+
+The invariant: any surprise (a frame out of place, silence of two heartbeat
+intervals, a request nobody made answered) ends the connection, since answers
+carry no number and nothing after a surprise can be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from nsq_ha._version import __version__
+from nsq_ha.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLostError,
+    NsqError,
+    ResponseTimeoutError,
+    ServerError,
+)
+from nsq_ha.protocol import (
+    NOP,
+    Auth,
+    ClientProtocol,
+    Close,
+    DeflateCodec,
+    Identity,
+    Offer,
+    SnappyCodec,
+    decode_authorization,
+    decode_identity,
+    upgrades,
+)
+from nsq_ha.transport.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import ClientConfig
+    from nsq_ha.message import Message, MessageSource
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.protocol import Command, DamagedMessage, Layout, Sub, SubAdvanced, SubOrdered
+
+log = logging.getLogger("nsq_ha.connection")
+
+USER_AGENT: Final = f"nsq_ha/{__version__}"
+_CHECKS_PER_INTERVAL: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Who is told of what arrives; all run in the event loop.
+
+    Attributes:
+        answers: To publishes, in their order: the response's bytes, or the error.
+        messages: Delivered in one read.
+        refusals: Error frames that answer no request.
+        damaged: Messages that cannot be decoded; they are in flight.
+        lost: The end, exactly once after a successful open.
+    """
+
+    answers: Callable[[list[bytes | ServerError]], None]
+    messages: Callable[[list[Message]], None]
+    refusals: Callable[[list[ServerError]], None]
+    damaged: Callable[[list[DamagedMessage]], None]
+    lost: Callable[[NsqError], None]
+
+
+class Connection:
+    """One open connection. Make it with :meth:`open`."""
+
+    def __init__(self, config: ClientConfig, node: Node, callbacks: Callbacks) -> None:
+        """Prepare; :meth:`open` connects."""
+        self.config = config
+        self.node = node
+        self.identity = Identity()
+        self.is_open = False
+        self._callbacks = callbacks
+        self._loop = asyncio.get_running_loop()
+        self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
+        self._waiters: deque[asyncio.Future[bytes]] = deque()
+        self._stream: Stream | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[NsqError] = self._loop.create_future()
+
+    @classmethod
+    async def open(
+        cls, config: ClientConfig, node: Node, callbacks: Callbacks, *, extend_support: bool = False
+    ) -> Self:
+        """Connect, IDENTIFY, upgrade (TLS, compression) and AUTH, within ``connect_timeout``.
+
+        Cancelled, or failed, it leaves no socket behind; ``lost`` is not called.
+
+        Raises:
+            ConnectError: Not reachable, or no answer within ``connect_timeout``.
+            ServerError: nsqd refused IDENTIFY or AUTH.
+            RemoteProtocolError: The answers make no sense.
+        """
+        connection = cls(config, node, callbacks)
+        try:
+            async with asyncio.timeout(config.connect_timeout):
+                await connection._handshake(extend_support)
+        except TimeoutError:
+            connection._discard()
+            raise ConnectError(
+                f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
+            ) from None
+        except BaseException:
+            connection._discard()
+            raise
+        connection.is_open = True
+        connection._watch()
+        return connection
+
+    async def _handshake(self, extend_support: bool) -> None:
+        config = self.config
+        offer = Offer.of(config, hostname=socket.gethostname(), user_agent=USER_AGENT, extend_support=extend_support)
+        self._stream = stream = await Stream.open(self.node.host, self.node.tcp_port, self._received, self._lost)
+        self.identity = identity = decode_identity(await self._request(offer.command()))
+        for upgrade in upgrades(identity, offer):
+            confirmed = self._waiter()
+            self._protocol.expect_upgrade()
+            trailing = self._protocol.take_trailing()
+            if upgrade == "tls" and config.tls is not None:
+                await stream.start_tls(config.tls.context(), config.tls.server_name or self.node.host)
+            elif upgrade == "snappy":
+                stream.start_codec(SnappyCodec())
+            else:
+                stream.start_codec(DeflateCodec(config.deflate_level))
+            if trailing:
+                stream.data_received(trailing)
+            await confirmed
+        self._received(self._protocol.take_trailing())
+        if self.config.tls is not None and not identity.tls_v1:
+            raise ConnectError(f"{self.node.address} offers no TLS: start nsqd with a certificate, or give tls=None")
+        if identity.auth_required:
+            if self.config.auth_secret is None:
+                raise AuthError("E_AUTH_FIRST", f"{self.node.address} asks for AUTH: set auth_secret")
+            decode_authorization(await self._request(Auth(self.config.auth_secret.encode())))
+
+    async def _request(self, command: Command) -> bytes:
+        data = self._protocol.send(command)
+        waiter = self._waiter()
+        self.write(data)
+        return await waiter
+
+    def _waiter(self) -> asyncio.Future[bytes]:
+        waiter: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    async def subscribe(self, command: Sub | SubOrdered | SubAdvanced, source: MessageSource, layout: Layout) -> None:
+        """Subscribe and wait for the answer; messages then go to the callbacks.
+
+        Cancelled, it leaves the connection unusable: abort it.
+
+        Raises:
+            ServerError: nsqd refused; it closes the connection.
+            ConnectionLostError: The connection went meanwhile.
+            ResponseTimeoutError: No answer within ``connect_timeout``; abort it.
+        """
+        self._protocol.subscribe_to(source, layout)
+        try:
+            async with asyncio.timeout(self.config.connect_timeout):
+                await self._request(command)
+        except TimeoutError:
+            raise ResponseTimeoutError(
+                f"{self.node.address} did not answer SUB within connect_timeout={self.config.connect_timeout} s"
+            ) from None
+
+    def write(self, data: bytes) -> None:
+        """Buffer bytes of commands; written together at the end of this turn of the loop."""
+        if self._stream is not None:
+            self._stream.write(data)
+
+    def write_publishes(self, commands: list[bytes]) -> None:
+        """Buffer publish commands; one answer for each comes to ``answers``, in this order."""
+        self._protocol.expect_publish(len(commands))
+        self.write(b"".join(commands) if len(commands) > 1 else commands[0])
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the socket takes no more; then leave what can wait."""
+        return self._stream is not None and self._stream.is_paused
+
+    def on_resume(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when ``is_paused`` ends."""
+        if self._stream is not None:
+            self._stream.on_resume = callback
+
+    async def stop_messages(self) -> None:
+        """Send CLS and wait for its answer: no new message comes after it; FIN, REQ and TOUCH still work.
+
+        Raises:
+            NsqError: The connection went, or nsqd refused.
+        """
+        await self._request(Close())
+
+    async def ended(self) -> NsqError:
+        """Wait for the end and return its reason."""
+        return await asyncio.shield(self._ended)
+
+    async def aclose(self, timeout: float) -> None:
+        """Flush what is buffered and close; at the limit it is aborted. Never raises for the peer's sake."""
+        if self._stream is None or self._ended.done():
+            return
+        self._stream.close()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ended()
+        except TimeoutError:
+            self.abort(ConnectionLostError("closed at the time limit"))
+
+    def abort(self, reason: NsqError) -> None:
+        """End it at once; ``lost`` follows in this or the next turn of the loop."""
+        if self._stream is not None:
+            self._stream.abort(reason)
+
+    def _discard(self) -> None:
+        self._callbacks = Callbacks(_ignore, _ignore, _ignore, _ignore, _ignore)
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _watch(self) -> None:
+        interval = self.config.heartbeat_interval / _CHECKS_PER_INTERVAL
+        self._watchdog = self._loop.call_later(interval, self._check_silence, self._loop.time() + interval)
+
+    def _check_silence(self, due: float) -> None:
+        if self._stream is None or self._ended.done():
+            return
+        now = self._loop.time()
+        limit = 2 * self.config.heartbeat_interval
+        # Held up ourselves (a blocking handler), we have not read what may lie in the socket: look again later.
+        held_up = now - due > self.config.heartbeat_interval / 2
+        silent = now - self._stream.last_received
+        if silent > limit and not held_up:
+            self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {silent:.1f} s (two heartbeats)"))
+            return
+        self._watch()
+
+    def _received(self, data: bytes) -> None:
+        received = self._protocol.receive(data)
+        if received.heartbeats:
+            self.write(NOP)
+        if received.answers:
+            self._take_answers(received.answers)
+        if received.messages:
+            self._callbacks.messages(received.messages)
+        if received.damaged:
+            self._callbacks.damaged(received.damaged)
+        if received.refusals:
+            self._callbacks.refusals(received.refusals)
+
+    def _take_answers(self, answers: list[bytes | ServerError]) -> None:
+        waiters = self._waiters
+        taken = 0
+        while waiters and taken < len(answers):
+            waiter, answer = waiters.popleft(), answers[taken]
+            taken += 1
+            if waiter.done():
+                continue
+            if isinstance(answer, ServerError):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+        if taken < len(answers):
+            self._callbacks.answers(answers[taken:] if taken else answers)
+
+    def _lost(self, reason: NsqError) -> None:
+        was_open, self.is_open = self.is_open, False
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._protocol.end_of_stream()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(reason)
+                waiter.exception()  # marks it as seen: the request's caller may be gone
+        self._waiters.clear()
+        if not self._ended.done():
+            self._ended.set_result(reason)
+        if was_open:
+            log.debug("connection to %s ended: %s", self.node.address, reason, extra={"nsqd": self.node.address})
+            self._callbacks.lost(reason)
+
+
+def _ignore(_: object) -> None:
+    """Take what nobody waits for."""

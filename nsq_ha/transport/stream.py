@@ -1,0 +1,155 @@
+"""Bytes to and from one nsqd: TCP, TLS over it, a codec over that.
+
+Owns the socket. Does not know frames: what arrives goes to ``receiver`` as it
+is read, what is written in one turn of the event loop leaves in one write.
+
+The invariant: ``on_lost`` is called exactly once for each stream that was
+opened, whatever ended it, and nothing is received after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self, cast
+
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from nsq_ha.protocol import Codec
+
+
+class Stream(asyncio.Protocol):
+    """One connection's bytes. Make it with :meth:`open`."""
+
+    def __init__(self, receiver: Callable[[bytes], None], on_lost: Callable[[NsqError], None]) -> None:
+        """Prepare; :meth:`open` connects."""
+        self._receiver = receiver
+        self._on_lost: Callable[[NsqError], None] | None = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._codec: Codec | None = None
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._reason: NsqError | None = None
+        self.last_received = self._loop.time()
+        self.is_paused = False
+        self.on_resume: Callable[[], None] | None = None
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, receiver: Callable[[bytes], None], on_lost: Callable[[NsqError], None]
+    ) -> Self:
+        """Connect by TCP with Nagle's algorithm off (asyncio's default).
+
+        Raises:
+            ConnectError: Refused, unreachable, or the name is unknown. Look the
+                leader up again.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
+        except OSError as error:
+            raise ConnectError(f"cannot connect to {host}:{port}: {error}") from error
+        return stream
+
+    async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Go on inside TLS.
+
+        Raises:
+            ConnectError: The handshake failed; the stream is of no use any more.
+        """
+        transport = self._open_transport()
+        self.flush()
+        try:
+            upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
+        except OSError as error:
+            raise ConnectError(f"TLS with {server_name} failed: {error}") from error
+        if upgraded is None:
+            raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
+        self._transport = upgraded
+
+    def start_codec(self, codec: Codec) -> None:
+        """Go on compressed, both ways."""
+        self.flush()
+        self._codec = codec
+
+    def write(self, data: bytes) -> None:
+        """Buffer ``data``; it leaves with all else that is written in this turn of the loop.
+
+        On a stream that has gone it is dropped: its end was, or will be, reported.
+        """
+        self._out.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand what is buffered to the socket now."""
+        self._flushing = False
+        if not self._out:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(self._codec.compress(data) if self._codec else data)
+
+    def close(self) -> None:
+        """Flush, then close in good order; ``on_lost`` follows."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: NsqError | None = None) -> None:
+        """End it at once; ``on_lost`` follows with ``reason``."""
+        if self._reason is None:
+            self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _open_transport(self) -> asyncio.Transport:
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectError("the connection is closed")
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport (called by the event loop)."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what was read (called by the event loop); any error of the receiver ends the stream."""
+        self.last_received = self._loop.time()
+        if self._on_lost is None or self._reason is not None:
+            return
+        try:
+            if self._codec is not None:
+                data = self._codec.decompress(data)
+            self._receiver(data)
+        except NsqError as error:
+            self.abort(error)
+
+    def pause_writing(self) -> None:
+        """Note that the socket takes no more for now (called by the event loop)."""
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        """Note that the socket takes more again (called by the event loop)."""
+        self.is_paused = False
+        if self.on_resume is not None:
+            self.on_resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end, once (called by the event loop)."""
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is None:
+            return
+        self._out.clear()
+        reason = self._reason
+        if reason is None:
+            reason = ConnectionLostError(f"connection lost: {exc or 'closed by the peer'}")
+            reason.__cause__ = exc
+        on_lost(reason)
