@@ -46,12 +46,14 @@ def murmur3(key: Key) -> int:
         raise ConfigError("a sharding key must be str, bytes or int, not bool")
     if isinstance(key, int):
         key = str(int(key))
-    elif not isinstance(key, str | bytes):
+    if isinstance(key, str):
+        try:
+            key = key.encode()  # mmh3 5.3 crashes the process on a str that has no UTF-8 form
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"a sharding key must be encodable as UTF-8: {error}") from error
+    elif not isinstance(key, bytes):
         raise ConfigError(f"a sharding key must be str, bytes or int, not {type(key).__name__}")
-    try:
-        return mmh3.hash(key, 0, signed=False)
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"a sharding key must be encodable as UTF-8: {error}") from error
+    return mmh3.hash(key, 0, signed=False)
 
 
 def java(key: Key) -> int:

@@ -1,0 +1,97 @@
+"""Key to partition: the vectors that were made by running the other clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy.sharding import JavaInt, Key, hasher, java, java_hash_code, modulo, murmur3, partition_for
+
+if TYPE_CHECKING:
+    from nsq_ha.config import Sharding
+
+VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "sharding.json").read_text(encoding="utf-8"))
+
+
+def _java_key(vector: dict[str, Any]) -> str | int:
+    if vector["type"] == "string":
+        return bytes.fromhex(vector["key_utf8_hex"]).decode()
+    return JavaInt(vector["key"]) if vector["type"] == "int" else int(vector["key"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["go_murmur3_32"]["vectors"], ids=lambda v: v["key_hex"][:24] or "empty")
+def test_murmur3_agrees_with_the_go_client(vector: dict[str, Any]) -> None:
+    key = bytes.fromhex(vector["key_hex"])
+    assert murmur3(key) == vector["hash_u32"]
+    assert {n: partition_for(key, int(n)) for n in vector["partition"]} == vector["partition"]
+
+
+@pytest.mark.parametrize(
+    "vector", VECTORS["java_hashcode"]["vectors"], ids=lambda v: f"{v['type']}-{v.get('key')!r:.24}"
+)
+def test_java_agrees_with_the_java_client(vector: dict[str, Any]) -> None:
+    key = _java_key(vector)
+    assert java_hash_code(key) == vector["hash_i32"]
+    assert {n: partition_for(key, int(n), "java") for n in vector["partition"]} == vector["partition"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["php_modulo"]["vectors"], ids=lambda v: str(v["key"]))
+def test_modulo_agrees_with_the_php_client(vector: dict[str, Any]) -> None:
+    assert {n: partition_for(vector["key"], int(n), "modulo") for n in vector["partition"]} == vector["partition"]
+
+
+def test_the_vectors_are_all_there() -> None:
+    counts = {rule: len(VECTORS[rule]["vectors"]) for rule in ("go_murmur3_32", "java_hashcode", "php_modulo")}
+    assert all(count >= 10 for count in counts.values()), counts
+
+
+def test_an_int_is_its_decimal_text_for_murmur3_and_str_is_utf8() -> None:
+    assert murmur3(12345) == murmur3("12345") == murmur3(b"12345") == 329585043
+    assert murmur3("订单42") == murmur3("订单42".encode()) == 2828926490
+
+
+def test_a_function_of_ones_own_is_taken() -> None:
+    assert partition_for("abc", 2, len) == 1
+    assert hasher(len) is len
+
+
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        ("murmur3", True),
+        ("murmur3", 1.5),
+        ("murmur3", "\ud800"),
+        ("java", b"bytes"),
+        ("java", True),
+        ("java", 2**63),
+        ("java", JavaInt(2**31)),
+        ("modulo", -1),
+        ("modulo", "1"),
+        ("modulo", True),
+    ],
+)
+def test_keys_that_do_not_suit_a_rule_are_refused(rule: Sharding, key: Key) -> None:
+    with pytest.raises(ConfigError):
+        partition_for(key, 4, rule)
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "1", None])
+def test_a_function_that_returns_no_count_is_refused(wrong: int) -> None:
+    with pytest.raises(ConfigError, match="sharding function must return"):
+        partition_for("key", 4, lambda _: wrong)
+
+
+def test_an_unknown_rule_and_no_partitions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="murmur3, java, modulo"):
+        hasher("md5")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="partition_num must be positive"):
+        partition_for("key", 0)
+
+
+def test_java_takes_the_smallest_hash_there_is() -> None:
+    assert java(JavaInt(-(2**31))) == 2**31
+    assert modulo(7) == 7
