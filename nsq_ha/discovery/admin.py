@@ -1,0 +1,359 @@
+"""Creating, changing and describing topics.
+
+Owns what an operator does to a topic, and the waiting until the cluster has done
+what it accepted. Nothing here is needed to publish or consume.
+
+The invariant: every call is bounded by its ``timeout``, and may be repeated.
+
+Source: protocol reference 12; failures reference 2, 3.6, 3.7, 3.8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, Self
+
+from nsq_ha.config import lookupd_urls
+from nsq_ha.discovery.description import PartitionDescription, TopicDescription
+from nsq_ha.discovery.http import ask
+from nsq_ha.discovery.leading import PAUSE, Bounded, Leading
+from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError
+from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+    from nsq_ha.discovery.nsqd_http import PartitionStats
+    from nsq_ha.policy.topology import Node, TopicView
+
+MAX_REPLICAS: Final = 5
+"""Most copies of a partition that the server allows."""
+
+_NUDGE_INTERVAL: Final = 7.0
+_NAME_COLONS: Final = 3
+
+
+class AdminClient:
+    """Administers topics through the nsqlookupds. Use it as an async context manager.
+
+    Every method raises :class:`ConfigError` for illegal arguments, before anything is sent;
+    :class:`ServerError` with the server's text when it refuses; a :class:`TransportError` when an
+    nsqd that is needed does not answer; and a :class:`DiscoveryError` when no nsqlookupd does, or when
+    ``timeout`` (seconds, for the whole call) is over. Then, as after a cancellation, a change may
+    still happen: call again, or describe.
+
+    Args:
+        lookupd: Address of one nsqlookupd or several; the others are found from them.
+        question_timeout: Seconds for one question to one server.
+    """
+
+    def __init__(self, lookupd: str | Iterable[str], *, question_timeout: float = 2.0) -> None:
+        self._urls = lookupd_urls(lookupd)
+        if not self._urls:
+            raise ConfigError("AdminClient needs the address of an nsqlookupd")
+        self._question_timeout = question_timeout
+        self._opened: Leading | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = Leading(self._urls, timeout=self._question_timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.aclose()
+
+    async def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replicas: int = 1,
+        *,
+        ordered: bool = False,
+        multi_part: bool | None = None,
+        extended: bool = False,
+        retention_days: int | None = None,
+        sync_every: int | None = None,
+        disable_channel_auto_create: bool = False,
+        timeout: float = 150.0,
+    ) -> TopicView:
+        """Create a topic and wait until it can be used.
+
+        The server accepts a topic before it works: usually 0.3 to 1.5 s, up to two
+        minutes right after another one was created. The same topic with the same
+        options again is a success.
+
+        Args:
+            topic: Its name.
+            partitions: 1..255.
+            replicas: Copies of each, 1..5; fail-over without a gap in writing needs 3.
+            ordered: For ordered consumers only; several partitions may share a node.
+            multi_part: Several partitions may share a node. None for "where the nodes are too few".
+            extended: Messages may carry headers.
+            retention_days: None for the server's default.
+            sync_every: Messages after which a disk is synced. None for the server's default.
+            disable_channel_auto_create: Channels must be made by :meth:`create_channel`.
+            timeout: Seconds for all of it.
+
+        Returns:
+            The view in which every partition has a leader.
+        """
+        check_topic(topic)
+        _in_range("partitions", partitions, MAX_PARTITIONS)
+        _in_range("replicas", replicas, MAX_REPLICAS)
+        async with Bounded(f"creating topic {topic}", timeout) as call:
+            if multi_part is None:
+                multi_part = not ordered and len(await self.nodes()) < partitions * replicas
+            params = {
+                "topic": topic,
+                "partition_num": str(partitions),
+                "replicator": str(replicas),
+                "orderedmulti": _word(ordered),
+                "multipart": _word(multi_part),
+                "extend": _word(extended),
+                "disable_channel_auto_create": _word(disable_channel_auto_create),
+            }
+            if retention_days is not None:
+                params["retention"] = str(retention_days)
+            if sync_every is not None:
+                params["syncdisk"] = str(sync_every)
+            await self._leading.change("/topic/create", params, call)
+            return await self._until_usable(topic, partitions, call)
+
+    async def delete_topic(self, topic: str, *, timeout: float = 30.0) -> None:
+        """Delete a topic with all its messages and wait until no nsqlookupd lists it.
+
+        Raises:
+            TopicNotFoundError: There is none.
+        """
+        async with Bounded(f"deleting topic {check_topic(topic)}", timeout) as call:
+            await self._leading.change("/topic/delete", {"topic": topic, "partition": "**"}, call, done="key not found")
+            while True:
+                view = await self._leading.view(topic, "r", call)
+                if not view.exists:
+                    return
+                await asyncio.sleep(PAUSE)
+
+    async def expand(self, topic: str, partitions: int, *, timeout: float = 60.0) -> TopicView:
+        """Give a topic more partitions and wait until all have leaders.
+
+        Keys go to other partitions from then on. A new partition has no channel until a
+        consumer subscribes: what an ordinary topic gets there before is not delivered to it.
+
+        Returns:
+            The view with the new number.
+        """
+        _in_range("partitions", partitions, MAX_PARTITIONS)
+        async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
+            params = {"topic": topic, "partition_num": str(partitions)}
+            await self._leading.change("/topic/partition/expand", params, call)
+            while True:
+                view = await self._leading.view(topic, "r", call)
+                if view.complete and view.partition_num == partitions:
+                    return view
+                call.last = _unled(view, partitions)
+                await asyncio.sleep(PAUSE)
+
+    async def create_channel(self, topic: str, channel: str, *, timeout: float = 10.0) -> None:
+        """Create a channel on every partition; one that is there stays as it is.
+
+        On a topic with ``disable_channel_auto_create`` it is registered at the
+        nsqlookupd; the nsqds know it some seconds later.
+
+        Raises:
+            TopicNotFoundError: There is no such topic.
+            NoLeaderError: A partition has no leader now; others may have the channel already.
+        """
+        async with Bounded(f"creating channel {check_channel(channel)} of {check_topic(topic)}", timeout) as call:
+            view = await self._leading.existing(topic)
+            if view.meta is not None and view.meta.disable_channel_auto_create:
+                params = {"topic": topic, "channel": channel}
+                await self._leading.change("/channel/create", params, call, known="already registered")
+                return
+            if not view.complete:
+                raise _unled(view, view.partition_num)
+            made = await asyncio.gather(
+                *(
+                    self._leading.nsqd(node).create_channel(topic, partition, channel)
+                    for partition, node in view.publishable.items()
+                ),
+                return_exceptions=True,
+            )
+            for outcome in made:
+                if outcome is not None:
+                    raise outcome
+
+    async def move_leader(self, topic: str, partition: int, to: str | None = None, *, timeout: float = 60.0) -> Node:
+        """Move the leadership of a partition and wait until another node leads.
+
+        Refused for minutes after any node came or went (``the cluster is unstable``);
+        that is tried again until the time is over.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            to: ``host:port`` (TCP) or the cluster's name of the node. None for another
+                replica. A node without the data copies it first.
+            timeout: Seconds for all of it.
+
+        Returns:
+            The new leader; the server may choose another replica than ``to``.
+        """
+        check_partition(partition)
+        async with Bounded(f"moving the leader of {check_topic(topic)}-{partition}", timeout) as call:
+            while True:
+                old = (await self._leading.existing(topic)).leaders.get(partition)
+                if old is None:
+                    raise NoLeaderError(f"{topic}-{partition} has no leader that could be moved")
+                params = {
+                    "topic": topic,
+                    "partition": str(partition),
+                    "move_leader": "true",
+                    "move_from": old.distributed_id,
+                    "move_to": await self._destination(topic, partition, old, to),
+                }
+                await self._leading.change(
+                    "/topic/partition/move", params, call, done="not the topic leader", timeout=timeout
+                )
+                for _ in range(10):
+                    new = (await self._leading.view(topic, "r", call)).leaders.get(partition)
+                    if new not in (None, old):
+                        return new
+                    await asyncio.sleep(PAUSE)
+
+    async def describe(self, topic: str, *, timeout: float = 5.0) -> TopicDescription:
+        """Return meta, leaders, replicas, channels and depths of a topic.
+
+        Nodes that do not answer leave ``stats`` None; only the nsqlookupds are needed.
+
+        Raises:
+            TopicNotFoundError: There is no such topic.
+            LookupUnavailableError: No nsqlookupd answered.
+        """
+        async with Bounded(f"describing topic {check_topic(topic)}", timeout):
+            readable = await self._leading.existing(topic)
+            writable = await self._leading.view(topic, "w")
+            partitions = await asyncio.gather(
+                *(self._describe(topic, number, readable, writable) for number in range(readable.partition_num))
+            )
+            return TopicDescription(readable, tuple(partitions), writable.note)
+
+    async def topics(self) -> tuple[TopicInfo, ...]:
+        """Return all topics, by name.
+
+        Raises:
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
+        """
+        return await self._leading.first(lambda client: client.topics())
+
+    async def nodes(self) -> tuple[NodeInfo, ...]:
+        """Return the nsqds of the cluster.
+
+        Raises:
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
+        """
+        return await self._leading.first(lambda client: client.nodes())
+
+    async def _until_usable(self, topic: str, partitions: int, call: Bounded) -> TopicView:
+        """Wait for all leaders; ask for another check when it takes long, since the first may have been skipped."""
+        loop = asyncio.get_running_loop()
+        nudge_at = loop.time() + _NUDGE_INTERVAL
+        while True:
+            readable = await self._leading.view(topic, "r", call)
+            writable = await self._leading.view(topic, "w", call)
+            # A nsqlookupd with default settings hides a topic without channel from publishers.
+            usable = readable if "no channel" in writable.note.lower() else writable
+            if usable.complete and usable.partition_num == partitions:
+                return usable
+            call.last = _unled(usable, partitions)
+            if loop.time() >= nudge_at:
+                nudge_at = loop.time() + _NUDGE_INTERVAL
+                await self._nudge(topic, call)
+            await asyncio.sleep(PAUSE)
+
+    async def _nudge(self, topic: str, call: Bounded) -> None:
+        leader = await self._leading.leader(call)
+        with contextlib.suppress(NsqError):
+            url = leader + "/topic/meta/update"
+            await ask(self._leading.http, "POST", url, timeout=self._question_timeout, params={"topic": topic})
+
+    async def _describe(
+        self, topic: str, partition: int, readable: TopicView, writable: TopicView
+    ) -> PartitionDescription:
+        leader = readable.leaders.get(partition)
+        replicas: tuple[str, ...] = ()
+        stats: PartitionStats | None = None
+        if leader is not None:
+            nsqd = self._leading.nsqd(leader)
+            with contextlib.suppress(NsqError):
+                replicas = await nsqd.replicas(topic, partition)
+            with contextlib.suppress(NsqError):
+                found = await nsqd.stats(topic)
+                stats = next((entry for entry in found if entry.partition == partition), None)
+        return PartitionDescription(
+            partition, leader, writable=partition in writable.leaders, replicas=replicas, stats=stats
+        )
+
+    async def _destination(self, topic: str, partition: int, leader: Node, to: str | None) -> str:
+        """Return the cluster's name of the node that is to lead."""
+        replicas = await self._leading.nsqd(leader).replicas(topic, partition)
+        others = [name for name in replicas if name != leader.distributed_id]
+        if to is None:
+            if not others:
+                raise ConfigError(f"{topic}-{partition} has no other replica in sync: name a node to move to")
+            return others[0]
+        if to.count(":") == _NAME_COLONS:
+            return to
+        named = next((name for name in replicas if _tcp_address(name) == to), None)
+        return named if named is not None else await self._name_of(to)
+
+    async def _name_of(self, address: str) -> str:
+        """Return the cluster's name of a node: no answer tells it but a look-up of what the node leads."""
+        found = next((info for info in await self.nodes() if info.node.address == address), None)
+        if found is None:
+            raise ConfigError(f"no node {address} in the cluster")
+        for topic in found.partitions:
+            for node in (await self._leading.view(topic, "r")).leaders.values():
+                if node.address == address and node.distributed_id:
+                    return node.distributed_id
+        raise ConfigError(f"node {address} leads nothing, so its name is not known: give it as ip:rpc:tcp:id")
+
+    @property
+    def _leading(self) -> Leading:
+        if self._opened is None:
+            raise ClosedError("the AdminClient is not open: use it as `async with AdminClient(...)`")
+        return self._opened
+
+
+def _unled(view: TopicView, partitions: int) -> NoLeaderError:
+    missing = [str(number) for number in range(partitions) if number not in view.leaders]
+    note = f" ({view.note})" if view.note else ""
+    return NoLeaderError(
+        f"{view.topic}: partitions without leader: {', '.join(missing) or 'none, but contested'}{note}"
+    )
+
+
+def _tcp_address(name: str) -> str:
+    """``host:port`` out of the cluster's name of a node, ``ip:rpc:tcp:id``."""
+    if name.count(":") != _NAME_COLONS:
+        return ""
+    host, _, tcp, _ = name.split(":")
+    return f"{host}:{tcp}"
+
+
+def _in_range(name: str, value: object, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(f"{name} must be 1..{most}, not {value!r}")
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"

@@ -1,0 +1,60 @@
+"""What is told about a topic: its partitions, replicas, channels and depths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.discovery.nsqd_http import PartitionStats
+    from nsq_ha.policy.topology import Node, TopicView
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition of a topic.
+
+    Attributes:
+        partition: The partition.
+        leader: None while it has none.
+        writable: nsqlookupd names the leader to publishers too.
+        replicas: The cluster's names of the nodes in sync, leader included; empty when the leader did not answer.
+        stats: The leader's numbers. None when it did not answer.
+    """
+
+    partition: int
+    leader: Node | None
+    writable: bool
+    replicas: tuple[str, ...]
+    stats: PartitionStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster has it now.
+
+    Attributes:
+        view: What the nsqlookupds say to a reader.
+        partitions: One for each of ``partition_num``, in order.
+        note: Why partitions are not writable, where a server says so; else empty.
+    """
+
+    view: TopicView
+    partitions: tuple[PartitionDescription, ...]
+    note: str
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The names of the channels that any partition has."""
+        return tuple(sorted({c.name for p in self.partitions if p.stats is not None for c in p.stats.channels}))
+
+    @property
+    def depth(self) -> Mapping[str, int]:
+        """Messages that wait, by channel, over all partitions that answered."""
+        waiting = dict.fromkeys(self.channels, 0)
+        for entry in self.partitions:
+            for channel in entry.stats.channels if entry.stats is not None else ():
+                waiting[channel.name] += channel.depth
+        return waiting

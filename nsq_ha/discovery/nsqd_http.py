@@ -1,0 +1,338 @@
+"""Questions and small changes at one nsqd's HTTP.
+
+Owns the routes about one partition: its numbers, its channels, one stored
+message. Does not find the node (``watcher``, ``admin``): nearly all of these must
+go to the partition's leader, and say so when they do not.
+
+Source: protocol reference 13; spark reference 1.1, 1.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+import msgspec
+
+from nsq_ha.discovery.answers import decode_json
+from nsq_ha.discovery.http import ask, new_client
+from nsq_ha.errors import (
+    ChannelNotRegisteredError,
+    ClosedError,
+    RemoteProtocolError,
+    TransportError,
+    server_error,
+)
+from nsq_ha.names import MAX_PARTITION_ID, check_channel, check_partition, check_topic
+from nsq_ha.policy.topology import Node
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import httpx
+
+    from nsq_ha.config import StartFrom
+
+Search = Literal["id", "count", "virtual_offset"]
+"""How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
+
+
+class _Channel(msgspec.Struct):
+    channel_name: str
+    depth: int = 0
+    depth_size: int = 0
+    in_flight_count: int = 0
+    deferred_count: int = 0
+    requeue_count: int = 0
+    timeout_count: int = 0
+    client_num: int = 0
+    paused: bool = False
+    skipped: bool = False
+
+
+class _Partition(msgspec.Struct):
+    topic_name: str
+    topic_partition: str = ""
+    is_leader: bool = False
+    backend_start: int = 0
+    backend_depth: int = 0
+    message_count: int = 0
+    is_multi_ordered: bool = False
+    is_ext: bool = False
+    channels: list[_Channel] | None = None
+
+
+class _Stats(msgspec.Struct):
+    topics: list[_Partition] | None = None
+
+
+class _Replica(msgspec.Struct):
+    node_id: str
+
+
+class _Coordinated(msgspec.Struct):
+    name: str
+    partition: int
+    isr_stats: list[_Replica] | None = None
+
+
+class _Coordination(msgspec.Struct):
+    topic_coord_stats: list[_Coordinated] | None = None
+
+
+class _Stored(msgspec.Struct):
+    id: int
+    trace_id: int
+    timestamp: int
+    offset: int
+    queue_cnt_index: int
+    body: str = ""
+    ext: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """A channel of one partition.
+
+    Attributes:
+        name: The channel.
+        depth: Messages that wait.
+        depth_bytes: Their size in the queue.
+        in_flight: Delivered and not answered.
+        deferred: Requeued with a delay that runs.
+        requeued: Since the node started.
+        timed_out: Since the node started.
+        clients: Connections.
+        paused: An operator stopped delivery.
+        skipped: An operator has every message confirmed undelivered.
+    """
+
+    name: str
+    depth: int
+    depth_bytes: int
+    in_flight: int
+    deferred: int
+    requeued: int
+    timed_out: int
+    clients: int
+    paused: bool
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """A partition as one node has it.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        is_leader: The node leads it.
+        begin_offset: Bytes; where the oldest kept message starts.
+        end_offset: Bytes; where the next message will start. The last of it may not be committed yet.
+        messages: How many were ever stored.
+        ordered: The topic is ordered.
+        extended: Its messages may carry headers.
+        channels: By name.
+    """
+
+    topic: str
+    partition: int
+    is_leader: bool
+    begin_offset: int
+    end_offset: int
+    messages: int
+    ordered: bool
+    extended: bool
+    channels: tuple[ChannelStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message found in a partition's queue.
+
+    Attributes:
+        internal_id: The server's id.
+        trace_id: 0 when it was not traced.
+        timestamp_ns: When it was published, by the server's clock.
+        offset: Bytes; where it starts.
+        number: Its place in the partition, counted from 1.
+        body: As text; a body that is not UTF-8 is damaged by the way it comes.
+        headers: The extension header as text; empty for none.
+    """
+
+    internal_id: int
+    trace_id: int
+    timestamp_ns: int
+    offset: int
+    number: int
+    body: str
+    headers: str
+
+
+class NsqdHttp:
+    """Asks one nsqd. Use it as an async context manager, or call :meth:`aclose`.
+
+    Every method raises :class:`TransportError` or :class:`RemoteProtocolError` when the
+    node gives no usable answer (a change is in doubt then; repeating it is harmless),
+    and :class:`ServerError` when it refuses: ``stale_leader`` tells to look up the
+    leader again.
+
+    Args:
+        node: The node, or the base URL of its HTTP.
+        timeout: Seconds for one whole question.
+        client: An HTTP client to share. None for an own one.
+    """
+
+    def __init__(self, node: Node | str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
+        self.url = node.http_url if isinstance(node, Node) else node.rstrip("/")
+        self._timeout = timeout
+        self._owned = client is None
+        self._client: httpx.AsyncClient | None = new_client([self.url]) if client is None else client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing. A shared HTTP client stays open."""
+        client, self._client = self._client, None
+        if self._owned and client is not None:
+            await client.aclose()
+
+    async def stats(self, topic: str | None = None, *, leader_only: bool = False) -> tuple[PartitionStats, ...]:
+        """Return the partitions that this node holds, by topic and number.
+
+        Args:
+            topic: Only of this topic. None for all.
+            leader_only: Only those that it leads.
+        """
+        params = {"format": "json", "needClients": "false", "leaderOnly": str(leader_only).lower()}
+        if topic is not None:
+            params["topic"] = check_topic(topic)
+        content = decode_json(await self._ask("GET", "/stats", params), _Stats)
+        found = [_partition_stats(entry) for entry in content.topics or [] if _is_partition(entry.topic_partition)]
+        return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
+
+    async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
+        """Return the cluster's names of the nodes in sync with a partition that this node holds; else none."""
+        params = {"topic": check_topic(topic), "partition": str(check_partition(partition))}
+        content = decode_json(await self._ask("GET", "/coordinator/stats", params), _Coordination)
+        return tuple(
+            replica.node_id
+            for entry in content.topic_coord_stats or []
+            if (entry.name, entry.partition) == (topic, partition)
+            for replica in entry.isr_stats or []
+        )
+
+    async def create_channel(self, topic: str, partition: int, channel: str) -> None:
+        """Create a channel at the end of the partition; nothing happens when it is there."""
+        await self._ask("POST", "/channel/create", _place(topic, partition, channel))
+
+    async def delete_channel(self, topic: str, partition: int, channel: str) -> None:
+        """Delete a channel of the partition with all that waits in it."""
+        await self._ask("POST", "/channel/delete", _place(topic, partition, channel))
+
+    async def set_offset(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
+        """Put an existing channel of the partition to another position; its clients are disconnected.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            channel: The channel.
+            start: The position; as text in its wire form, such as ``virtual_queue:0``.
+        """
+        await self._ask("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
+
+    async def start_channel_from(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
+        """Create a channel and put it to ``start``, before anybody subscribes."""
+        await self.create_channel(topic, partition, channel)
+        await self.set_offset(topic, partition, channel, start)
+
+    async def set_order(self, topic: str, partition: int, channel: str, *, ordered: bool) -> None:
+        """Switch a channel of the partition to ordered delivery or back."""
+        await self._ask(
+            "POST", "/channel/setorder", _place(topic, partition, channel) | {"order": str(ordered).lower()}
+        )
+
+    async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage:
+        """Find one stored message; meant for positions, not for binary bodies.
+
+        Only committed messages are found. Beyond the end, or before what is kept, it is refused.
+        """
+        params = {
+            "topic": check_topic(topic),
+            "partition": str(check_partition(partition)),
+            "search_mode": mode,
+            "search_pos": str(position),
+            "needext": "true",
+        }
+        stored = decode_json(await self._ask("GET", "/message/get", params), _Stored)
+        return StoredMessage(
+            internal_id=stored.id,
+            trace_id=stored.trace_id,
+            timestamp_ns=stored.timestamp,
+            offset=stored.offset,
+            number=stored.queue_cnt_index,
+            body=stored.body,
+            headers=stored.ext,
+        )
+
+    async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
+        if self._client is None:
+            raise ClosedError("the NsqdHttp was closed")
+        try:
+            body = await ask(
+                self._client, method, self.url + path, timeout=self._timeout, params=params, content=content
+            )
+        except (TransportError, RemoteProtocolError) as error:
+            raise type(error)(f"nsqd {self.url}: {error}") from error
+        if body.status == 200:
+            return body.data
+        if body.status == 403 and "not registered" in body.message:
+            raise ChannelNotRegisteredError("", body.message)
+        raise server_error((body.message or f"HTTP status {body.status}").encode())
+
+
+def _place(topic: str, partition: int, channel: str) -> dict[str, str]:
+    return {
+        "topic": check_topic(topic),
+        "partition": str(check_partition(partition)),
+        "channel": check_channel(channel),
+    }
+
+
+def _is_partition(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_PARTITION_ID
+
+
+def _partition_stats(entry: _Partition) -> PartitionStats:
+    channels = (
+        ChannelStats(
+            name=channel.channel_name,
+            depth=channel.depth,
+            depth_bytes=channel.depth_size,
+            in_flight=channel.in_flight_count,
+            deferred=channel.deferred_count,
+            requeued=channel.requeue_count,
+            timed_out=channel.timeout_count,
+            clients=channel.client_num,
+            paused=channel.paused,
+            skipped=channel.skipped,
+        )
+        for channel in entry.channels or []
+    )
+    return PartitionStats(
+        topic=entry.topic_name,
+        partition=int(entry.topic_partition),
+        is_leader=entry.is_leader,
+        begin_offset=entry.backend_start,
+        end_offset=entry.backend_depth,
+        messages=entry.message_count,
+        ordered=entry.is_multi_ordered,
+        extended=entry.is_ext,
+        channels=tuple(sorted(channels, key=lambda channel: channel.name)),
+    )
