@@ -17,7 +17,9 @@ The tree::
     │   ├── TopicNotFoundError           every nsqlookupd says there is no such topic
     │   └── NoLeaderError                the partition has no leader that may be used
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
-    └── PublishError                     what a publish raises once retries are spent
+    ├── PublishError                     what a publish raises once retries are spent
+    ├── DataLossError                    a range of offsets is not, or not any more, in the log
+    └── SparkUnavailableError            Java or PySpark is missing; says what to install
 
 Callers branch on class attributes (``retriable``, ``stale_leader``), never on
 names or texts. Whether a connection survives an error frame is told by the end
@@ -279,3 +281,15 @@ class PublishError(NsqError):
         self.partition = partition
         self.attempts = attempts
         self.maybe_stored = maybe_stored
+
+
+class DataLossError(NsqError):
+    """Messages between two planned offsets cannot be had: cleaned, never committed, or of another log.
+
+    Reading on would leave them out in silence. Choose offsets that exist, or
+    accept the gap by name (the Spark option ``failOnDataLoss=false``).
+    """
+
+
+class SparkUnavailableError(NsqError):
+    """Spark cannot run here. The message is one line and names what to install or set."""

@@ -1,0 +1,5 @@
+"""Spark: ``spark.read.format("nsq")``, exactly once by queue offsets.
+
+Needs the extra ``nsq_ha[spark]`` and Java 17 or newer. Importing this package
+imports neither PySpark nor Arrow; its modules do, each when it needs them.
+"""

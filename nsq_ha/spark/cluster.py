@@ -1,0 +1,165 @@
+"""The cluster as Spark's processes see it: blocking questions to nsqlookupds and to partition leaders.
+
+Owns the one event loop behind the blocking calls. Does not own the questions
+(``discovery``) nor what their answers mean for a read (``planner``, ``reader``).
+Spark runs driver-side and task code in Python processes of its own, where no
+loop is running, so a private one is driven call by call.
+
+**Source:** Spark reference 1.1, 1.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from nsq_ha.config import StartFrom
+from nsq_ha.discovery.http import new_client
+from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.discovery.servers import Servers
+from nsq_ha.errors import NoLeaderError, ServerError
+from nsq_ha.policy.topology import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+    from types import TracebackType
+
+    import httpx
+
+    from nsq_ha.policy.topology import Node, TopicView
+
+TIMEOUT: Final = 2.0
+"""Seconds for one question; a task asks again, so short is better than patient."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a partition's log holds, as its leader says.
+
+    Attributes:
+        start: Offset of the oldest message that is kept.
+        end: Offset behind the newest one written; the last part may not be
+            committed to the replicas yet, and so not be readable.
+    """
+
+    start: int
+    end: int
+
+
+class Cluster:
+    """Blocking questions. Use it as a context manager, in one thread, outside any running event loop.
+
+    Args:
+        lookupd: Base URLs of nsqlookupds; the others are learnt from them.
+        timeout: Seconds for one question.
+    """
+
+    def __init__(self, lookupd: tuple[str, ...], *, timeout: float = TIMEOUT) -> None:
+        self._lookupd = lookupd
+        self._timeout = timeout
+        self._runner = asyncio.Runner()
+        self._client: httpx.AsyncClient | None = None
+        self._servers: Servers | None = None
+        self._views: dict[str, TopicView] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and the loop; a second call does nothing."""
+        if self._client is not None:
+            self._runner.run(self._aclose())
+        self._runner.close()
+
+    def view(self, topic: str) -> TopicView:
+        """Ask the nsqlookupds once about ``topic``.
+
+        Returns:
+            What is known after it, earlier answers included.
+
+        Raises:
+            LookupUnavailableError: None gave a usable answer; ask again.
+        """
+        return self._runner.run(self._view(topic))
+
+    def extents(self, topic: str, node: Node) -> Mapping[int, Extent]:
+        """Ask a node for the extent of each partition of ``topic`` that it leads.
+
+        Raises:
+            NsqError: No usable answer; look the leader up again.
+        """
+        told = self._ask(node, self._nsqd(node).stats(topic, leader_only=True))
+        return {
+            each.partition: Extent(each.begin_offset, each.end_offset)
+            for each in told
+            if each.topic == topic and each.is_leader
+        }
+
+    def boundary(self, topic: str, partition: int, node: Node, offset: int) -> int:
+        """Return the offset of the first message at or behind ``offset``.
+
+        Raises:
+            NsqError: No usable answer from the leader, or no message begins
+                there: ``offset`` lies in the last one, or behind what is committed.
+        """
+        return self._ask(node, self._nsqd(node).message_get(topic, partition, "virtual_offset", offset)).offset
+
+    def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
+        """Create ``channel`` on the partition's leader and set it to ``offset``.
+
+        The server applies the place a little later: the first deliveries may be
+        from elsewhere, see ``chain``.
+
+        Raises:
+            ChannelNotRegisteredError: The topic takes registered channels only.
+            NsqError: No usable answer; look the leader up again.
+        """
+        start = StartFrom.offset(offset)
+        self._ask(node, self._nsqd(node).start_channel_from(topic, partition, channel, start))
+
+    def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
+        """Delete ``channel``; errors as in :meth:`open_channel`."""
+        self._ask(node, self._nsqd(node).delete_channel(topic, partition, channel))
+
+    def _nsqd(self, node: Node) -> NsqdHttp:
+        return NsqdHttp(node, timeout=self._timeout, client=self._http())
+
+    def _ask(self, node: Node, question: Coroutine[None, None, T]) -> T:
+        try:
+            return self._runner.run(question)
+        except ServerError as error:
+            if error.retriable or error.code.startswith("E_") or not error.code:
+                raise
+            # nsqd's HTTP has no codes for a partition that went elsewhere, only sentences.
+            raise NoLeaderError(f"nsqd {node.address} refuses: {error}") from error
+
+    async def _view(self, topic: str) -> TopicView:
+        if self._servers is None:
+            self._servers = Servers(self._lookupd, timeout=self._timeout, client=self._http())
+            await self._servers.refresh_lists()
+        found = await self._servers.look_up(topic, "r")
+        if found.error is not None:
+            raise found.error
+        view = self._views[topic] = merge(self._views.get(topic), found.answers, topic=topic)
+        return view
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = new_client(self._lookupd)
+        return self._client
+
+    async def _aclose(self) -> None:
+        servers, client = self._servers, self._client
+        self._servers = self._client = None
+        if servers is not None:
+            await servers.aclose()
+        if client is not None:
+            await client.aclose()

@@ -1,0 +1,158 @@
+"""A Spark session on this machine, set up so that Python sources work and nothing else is printed.
+
+Owns the checks (Java, PySpark), the environment of the workers and what of
+Spark's own output is worth showing. Does not own clusters: for ``spark-submit``
+or Spark Connect make the session as always, ``format("nsq")`` works there too.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import SparkUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA: Final = 17
+"""Oldest Java that Spark 4 runs on."""
+
+_JAVA_REMEDY: Final = "install one (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
+_JAVA_TIMEOUT: Final = 20.0
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_NOISE: Final = re.compile(
+    r"WARNING: Using incubator modules|Picked up JAVA_TOOL_OPTIONS|Setting \w+ log level|Setting Spark|To adjust log"
+)
+_LOOPBACK: Final = "127.0.0.1"
+
+_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.host": _LOOPBACK,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    }
+)
+
+
+def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark inside this process, or return the session that runs already.
+
+    Listens on the loopback only, without web UI, and logs errors alone. Sets
+    ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process to the
+    running interpreter: Spark's workers would otherwise be the ``python3`` of
+    ``PATH``, which knows nothing of a virtual environment.
+
+    Args:
+        app: Name of the application.
+        threads: What stands between the brackets of ``local[...]``: ``*``, a
+            number, or ``number,failures`` (without it a failed task is never retried).
+        config: More of Spark's settings; they win over the ones made here.
+
+    Returns:
+        The session; ``stop()`` it when done.
+
+    Raises:
+        SparkUnavailableError: Java 17 or PySpark is missing, or Spark did not
+            start; one line that says what to do.
+    """
+    require_spark()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Else Spark resolves the host's name first, and warns when that is a loopback address.
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - pyspark is an extra, and slow to import
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    settings = SparkConf().setMaster(f"local[{threads}]").setAppName(app)
+    settings.setAll([*_CONFIG.items(), *(config or {}).items()])
+    if SparkContext._gateway is None:  # noqa: SLF001 - nothing public tells whether a JVM runs already
+        _start_java(settings)
+    return SparkSession.builder.config(conf=settings).getOrCreate()
+
+
+def require_spark() -> None:
+    """Return when Spark can run here.
+
+    Raises:
+        SparkUnavailableError: One line that names what is missing and the remedy.
+    """
+    for module in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(module) is None:
+            raise SparkUnavailableError(f"Spark needs {module}, which is not installed: pip install 'nsq_ha[spark]'")
+    version = java_version()
+    if version is None:
+        found = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none was found"
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM_JAVA} or newer and {found}: {_JAVA_REMEDY} and set JAVA_HOME to it"
+        )
+    if version < MINIMUM_JAVA:
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM_JAVA} or newer and found {version}: {_JAVA_REMEDY} and set JAVA_HOME to it"
+        )
+
+
+def java_version() -> int | None:
+    """Return the major version of the Java that Spark would start; None when there is none that runs.
+
+    Looks where Spark looks: ``JAVA_HOME``, else ``PATH``.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if program is None:
+        return None
+    try:
+        # Older ones print to standard error, and macOS has a `java` that only says where to get one.
+        ran = subprocess.run(  # noqa: S603 - the program that Spark itself is about to start
+            [program, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return int(found[1]) if found else None
+
+
+def _start_java(settings: object) -> None:
+    """Start the JVM with its standard error on a pipe, so that known noise is left out and a failure can be told."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    reading, writing = os.pipe()
+    last: collections.deque[str] = collections.deque(maxlen=20)
+    relay = threading.Thread(target=_relay, args=(reading, last), name="nsq_ha-spark-stderr", daemon=True)
+    relay.start()
+    try:
+        gateway = launch_gateway(settings, {"stderr": writing})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        os.close(writing)
+        relay.join(1.0)
+        told = next((line for line in last if "Exception" in line or "Error" in line), last[-1] if last else str(error))
+        raise SparkUnavailableError(f"Spark did not start: {told}") from error
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - how SparkContext itself takes one
+
+
+def _relay(reading: int, last: collections.deque[str]) -> None:
+    """Pass on what the JVM and its Python workers write to standard error, but for known noise."""
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if _NOISE.search(line):
+                continue
+            last.append(line.rstrip())
+            sys.stderr.write(line)
+            sys.stderr.flush()

@@ -1,0 +1,206 @@
+"""The chain rule: exactly ``[start, end)`` whatever the channel delivers, or an error."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
+from nsq_ha.message import PARTITION_SHIFT, Message
+from nsq_ha.spark.chain import Chain, WrongPartitionError
+
+PARTITION = 5
+
+
+@dataclass
+class Source:
+    """A channel that nobody answers through."""
+
+    topic: str = "flights"
+    channel: str = "spark-1#ephemeral"
+    partition: int = PARTITION
+    nsqd: str = "127.0.0.1:4150"
+
+    def finish(self, message: Message) -> None:
+        raise AssertionError("the chain names what to finish, it never finishes")
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        raise AssertionError("a replay never requeues")
+
+    def touch(self, message: Message) -> None:
+        raise AssertionError("a replay never touches")
+
+
+def message(offset: int | None, raw_size: int | None, sequence: int = 2, partition: int = PARTITION) -> Message:
+    internal_id = partition << PARTITION_SHIFT | sequence
+    body = b"at %d" % (offset or 0)
+    return Message(internal_id.to_bytes(8, "big") + bytes(8), body, 1, 1, Source(), offset, raw_size)
+
+
+def log_of(sizes: list[int], first: int = 0) -> list[Message]:
+    offsets = itertools.accumulate(sizes[:-1], initial=first)
+    return [message(*place, sequence) for sequence, place in enumerate(zip(offsets, sizes, strict=True), start=2)]
+
+
+def offsets(messages: list[Message]) -> list[int | None]:
+    return [each.offset for each in messages]
+
+
+sizes = st.lists(st.integers(31, 400), min_size=1, max_size=40)
+
+
+@given(sizes, st.integers(0, 10**12), st.data())
+def test_exactly_the_range_comes_out_whatever_strays_and_connections_do(
+    raw_sizes: list[int], first: int, data: st.DataObject
+) -> None:
+    log = log_of(raw_sizes, first)
+    bounds = list(itertools.accumulate(raw_sizes, initial=first))
+    place = st.integers(0, len(raw_sizes))
+    low, high = sorted(data.draw(st.tuples(place, place)))
+    chain = Chain(bounds[low], bounds[high], PARTITION)
+    wanted = log[low:high]
+    got: list[Message] = []
+    anything = st.lists(st.sampled_from(log), max_size=30)
+    for delivered in data.draw(st.lists(anything, max_size=6)):
+        chain.reopened()
+        cut = data.draw(st.integers(0, len(delivered)))
+        for lot in (delivered[:cut], delivered[cut:]):
+            finish = chain.take(lot, got)
+            assert all(each.offset is not None and each.offset < chain.position for each in finish)
+        assert got == wanted[: len(got)], "what is accepted is always the beginning of the range"
+        assert chain.is_complete is (len(got) == len(wanted))
+    chain.reopened()
+    # At last an undisturbed channel, with strays of any place between.
+    for each in wanted[len(got) :]:
+        chain.take([*data.draw(anything), each], got)
+    assert got == wanted
+    assert chain.is_complete
+
+
+@given(sizes, st.data())
+def test_a_gap_never_completes(raw_sizes: list[int], data: st.DataObject) -> None:
+    log = log_of(raw_sizes)
+    missing = data.draw(st.sampled_from(log))
+    chain = Chain(0, sum(raw_sizes), PARTITION)
+    got: list[Message] = []
+    for _ in range(3):
+        chain.reopened()
+        chain.take([each for each in log if each is not missing], got)
+        assert chain.position == missing.offset
+        assert not chain.is_complete
+    assert got == log[: log.index(missing)]
+    assert chain.stashed == len(log) - len(got) - 1
+
+
+@given(st.permutations(log_of([40] * 8)))
+def test_any_order_of_one_delivery_gives_the_order_of_the_log(delivered: list[Message]) -> None:
+    chain = Chain(0, 320, PARTITION)
+    got: list[Message] = []
+    finished = list(itertools.chain.from_iterable(chain.take([each], got) for each in delivered))
+    assert offsets(got) == list(range(0, 320, 40))
+    assert chain.is_complete
+    assert chain.stashed == 0
+    assert sorted(finished, key=id) == sorted(got, key=id), "each is finished once, a stray only after its turn came"
+
+
+def test_what_was_taken_before_is_finished_again_and_dropped() -> None:
+    log = log_of([40, 50, 60])
+    chain = Chain(0, 150, PARTITION)
+    got: list[Message] = []
+    chain.take(log[:2], got)
+    assert chain.take([log[0], log[1]], got) == [log[0], log[1]]
+    assert got == log[:2]
+    assert chain.strays == 2
+
+
+def test_what_stands_before_the_start_is_finished_and_never_accepted() -> None:
+    log = log_of([40, 50, 60])
+    chain = Chain(40, 150, PARTITION)
+    got: list[Message] = []
+    assert chain.take([log[0]], got) == [log[0]]
+    assert got == []
+
+
+def test_a_stray_from_further_on_waits_without_a_finish() -> None:
+    log = log_of([40, 50, 60])
+    chain = Chain(0, 150, PARTITION)
+    got: list[Message] = []
+    assert chain.take([log[2]], got) == []
+    assert (chain.stashed, chain.next_stashed) == (1, 90)
+    assert chain.take([log[0]], got) == [log[0]]
+    assert chain.take([log[1]], got) == [log[1], log[2]]
+    assert got == log
+
+
+def test_what_lies_behind_the_end_is_neither_accepted_nor_finished() -> None:
+    log = log_of([40, 50, 60])
+    chain = Chain(0, 90, PARTITION)
+    got: list[Message] = []
+    assert chain.take([log[2]], got) == []
+    assert chain.take(log, got) == log[:2]
+    assert got == log[:2]
+    assert chain.stashed == 0
+
+
+def test_a_new_channel_forgets_what_the_old_one_had_delivered() -> None:
+    log = log_of([40, 50])
+    chain = Chain(0, 90, PARTITION)
+    got: list[Message] = []
+    chain.take([log[1]], got)
+    chain.reopened()
+    assert chain.stashed == 0
+    chain.take([log[0]], got)
+    assert got == [log[0]]
+    assert not chain.is_complete
+
+
+def test_the_same_offset_in_another_partition_is_refused_and_what_came_before_is_kept() -> None:
+    log = log_of([40, 50])
+    chain = Chain(0, 90, PARTITION)
+    got: list[Message] = []
+    with pytest.raises(WrongPartitionError) as caught:
+        chain.take([log[0], message(40, 50, partition=6), log[1]], got)
+    assert caught.value.partition == 6
+    assert caught.value.retriable
+    assert got == [log[0]]
+    assert chain.position == 40
+
+
+def test_an_end_inside_a_message_is_data_loss_and_what_came_before_is_kept() -> None:
+    log = log_of([40, 50])
+    chain = Chain(0, 89, PARTITION)
+    got: list[Message] = []
+    with pytest.raises(DataLossError, match="the end 89 lies inside the message"):
+        chain.take(log, got)
+    assert got == [log[0]]
+
+
+@pytest.mark.parametrize("raw_size", [None, 0, -5])
+def test_a_message_that_takes_no_room_is_refused(raw_size: int | None) -> None:
+    chain = Chain(0, 90, PARTITION)
+    with pytest.raises(RemoteProtocolError, match="claims a size"):
+        chain.take([message(0, raw_size)], [])
+    assert chain.position == 0
+
+
+def test_a_message_without_an_offset_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="without an offset"):
+        Chain(0, 90, PARTITION).take([message(None, None)], [])
+
+
+def test_an_empty_range_is_complete_at_once_and_takes_nothing() -> None:
+    chain = Chain(70, 70, PARTITION)
+    got: list[Message] = []
+    assert chain.is_complete
+    assert chain.take([message(70, 40)], got) == []
+    assert got == []
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (6, 5)])
+def test_a_range_that_cannot_be_is_refused(start: int, end: int) -> None:
+    with pytest.raises(ConfigError, match="0 <= start <= end"):
+        Chain(start, end, PARTITION)
