@@ -193,8 +193,8 @@ class Outgoing:
         return self._batch_receipts(traced.internal_id, traced.offset, partition, nsqd, attempts)
 
     def _batch_receipts(self, first_id: int, offset: int, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
-        # The server tells the id and offset of the first message only; MPUB is one append, so the
-        # other offsets follow from the sizes. Their ids are not told.
+        # The server tells the id and offset of the first message only. MPUB is one append under the partition's
+        # lock: the other ids follow one by one (the commit log keeps just the first and a count), the offsets by size.
         receipts = []
         for position, message in enumerate(self.messages):
             raw_size = 4 + 26 + len(message.body)
@@ -204,7 +204,7 @@ class Outgoing:
                     partition,
                     nsqd,
                     attempts,
-                    first_id if position == 0 else None,
+                    first_id + position,
                     message.trace_id,
                     offset,
                     raw_size,

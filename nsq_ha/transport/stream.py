@@ -10,7 +10,7 @@ opened, whatever ended it, and nothing is received after it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.protocol import Codec
+
+
+CODEC_FEED_BYTES: Final = 60 * 1024
+"""Given to a codec at once: what an honest peer's bytes expand to then stays below the codec's limit."""
 
 
 class Stream(asyncio.Protocol):
@@ -126,9 +130,11 @@ class Stream(asyncio.Protocol):
         if self._on_lost is None or self._reason is not None:
             return
         try:
-            if self._codec is not None:
-                data = self._codec.decompress(data)
-            self._receiver(data)
+            if self._codec is None:
+                self._receiver(data)
+                return
+            for start in range(0, len(data), CODEC_FEED_BYTES):
+                self._receiver(self._codec.decompress(data[start : start + CODEC_FEED_BYTES]))
         except NsqError as error:
             self.abort(error)
 
