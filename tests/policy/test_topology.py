@@ -1,0 +1,457 @@
+"""How the answers of several nsqlookupds become one view of a topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsq_ha.policy.topology import (
+    CONFIRM_ROUNDS,
+    DISPUTED_ROUNDS,
+    LookupAnswer,
+    Node,
+    Pending,
+    TopicMeta,
+    TopicView,
+    difference,
+    merge,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+NODES = tuple(Node("10.0.0.1", 4150 + 10 * number, 4151 + 10 * number) for number in range(4))
+
+
+def led(*partitions: int, shift: int = 0) -> dict[int, Node]:
+    return {partition: NODES[(partition + shift) % len(NODES)] for partition in partitions}
+
+
+def answer(
+    partition_num: int | None = 2,
+    partitions: Mapping[int, Node] | None = None,
+    *,
+    lookupd: str = "a",
+    leads: bool = False,
+    exists: bool = True,
+    note: str = "",
+    ordered: bool = False,
+) -> LookupAnswer:
+    """An answer with a leader for every partition, unless said otherwise."""
+    meta = None if partition_num is None else TopicMeta(partition_num, ordered=ordered)
+    if partitions is None:
+        partitions = led(*range(partition_num or 0))
+    return LookupAnswer(lookupd, leads, meta, partitions, exists, note)
+
+
+def denial(lookupd: str = "a", *, leads: bool = False, note: str = "") -> LookupAnswer:
+    return answer(None, {}, lookupd=lookupd, leads=leads, exists=False, note=note)
+
+
+def empty(lookupd: str = "a", *, leads: bool = False, partition_num: int | None = 2) -> LookupAnswer:
+    return answer(partition_num, {}, lookupd=lookupd, leads=leads)
+
+
+def good(partition_num: int = 2) -> TopicView:
+    view = merge(None, [answer(partition_num, leads=True), answer(partition_num, lookupd="b")], topic="orders")
+    assert view.complete
+    return view
+
+
+def rounds(view: TopicView, *each: Sequence[LookupAnswer]) -> TopicView:
+    for answers in each:
+        view = merge(view, answers)
+    return view
+
+
+# ---------------------------------------------------------------- nodes and views
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "url"),
+    [
+        ("10.0.0.1", "10.0.0.1:4150", "http://10.0.0.1:4151"),
+        ("nsqd-1.example", "nsqd-1.example:4150", "http://nsqd-1.example:4151"),
+        ("::1", "[::1]:4150", "http://[::1]:4151"),
+    ],
+)
+def test_a_node_writes_its_addresses(host: str, address: str, url: str) -> None:
+    node = Node(host, 4150, 4151)
+    assert (node.address, node.http_url) == (address, url)
+
+
+def test_the_clusters_name_of_a_node_does_not_make_it_another_one() -> None:
+    assert Node("10.0.0.1", 4150, 4151, "10.0.0.1:4250:4150:7") == Node("10.0.0.1", 4150, 4151)
+
+
+def test_a_first_complete_answer_is_the_view() -> None:
+    view = merge(None, [answer(2)], topic="orders")
+    assert view.topic == "orders"
+    assert view.meta == TopicMeta(2)
+    assert view.leaders == led(0, 1)
+    assert view.complete
+    assert view.exists
+    assert not view.unsettled
+    assert view.partition_num == 2
+
+
+def test_without_answers_the_view_stays() -> None:
+    assert merge(good(), []) == good()
+    nothing = merge(None, [], topic="orders")
+    assert (nothing.topic, nothing.meta, nothing.exists, nothing.complete) == ("orders", None, False, False)
+    assert nothing.partition_num == 0
+
+
+# ---------------------------------------------------------------- leaders
+
+
+def test_the_leading_nsqlookupd_is_believed_first() -> None:
+    fuller = answer(3, led(0, 1, 2), lookupd="b")
+    view = merge(None, [fuller, answer(3, led(0, shift=1), leads=True)])
+    assert view.leaders == {0: NODES[1], 1: NODES[1], 2: NODES[2]}
+
+
+def test_the_fuller_answer_is_believed_before_others() -> None:
+    view = merge(None, [answer(2, led(0, shift=2)), answer(2, led(0, 1), lookupd="b")])
+    assert view.leaders == led(0, 1)
+
+
+def test_a_partition_that_nobody_lists_keeps_its_leader_as_last_known() -> None:
+    view = merge(good(), [answer(2, led(1))])
+    assert view.leaders == led(1)
+    assert view.last_known == led(0)
+    assert view.known == led(0, 1)
+    assert not view.complete
+    again = merge(view, [answer(2, led(0, 1, shift=1))])
+    assert again.leaders == led(0, 1, shift=1)
+    assert again.last_known == {}
+    assert again.complete
+
+
+def test_a_server_that_has_just_started_takes_nothing_away() -> None:
+    view = merge(good(), [empty("a", leads=True), answer(2, lookupd="b")])
+    assert view == good()
+
+
+def test_partitions_beyond_every_number_are_not_believed() -> None:
+    view = merge(None, [answer(2, led(0, 1, 2, 900))])
+    assert view.leaders == led(0, 1)
+    unknown_number = merge(None, [answer(None, led(0))])
+    assert unknown_number.leaders == {}
+    assert not unknown_number.complete
+
+
+def test_the_reason_for_missing_partitions_is_kept() -> None:
+    view = merge(None, [empty("a"), answer(2, {}, lookupd="b", note="Topic has no channel")])
+    assert view.note == "Topic has no channel"
+
+
+# ---------------------------------------------------------------- the number of partitions
+
+
+def test_a_topic_half_of_which_is_led_has_all_its_partitions() -> None:
+    view = merge(None, [answer(4, led(0, 1))], topic="orders")
+    assert view.partition_num == 4
+    assert not view.complete
+
+
+def test_a_grown_number_that_two_tell_and_all_lead_is_taken_at_once() -> None:
+    view = merge(good(2), [answer(4, leads=True), answer(4, lookupd="b")])
+    assert view.partition_num == 4
+    assert view.complete
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([answer(4, leads=True)], id="one alone"),
+        pytest.param([answer(4, led(0, 1), leads=True), answer(4, led(0, 1), lookupd="b")], id="not led yet"),
+    ],
+)
+def test_a_grown_number_that_few_bear_out_is_taken_after_some_rounds(answers: list[LookupAnswer]) -> None:
+    before = rounds(good(2), *[answers] * (CONFIRM_ROUNDS - 1))
+    assert before.partition_num == 2
+    assert before.unsettled
+    assert not before.complete
+    assert before.pending == Pending(partition_num=4, partition_rounds=CONFIRM_ROUNDS - 1)
+    after = merge(before, answers)
+    assert after.partition_num == 4
+    assert not after.unsettled
+
+
+def test_while_a_topic_grows_its_new_partitions_are_shown_and_not_published_to() -> None:
+    view = merge(good(2), [answer(4, leads=True), answer(2, led(0, 1, 2, 3), lookupd="b")])
+    assert view.partition_num == 2
+    assert view.leaders == led(0, 1, 2, 3)
+    assert view.publishable == led(0, 1)
+
+
+def test_a_server_that_is_behind_does_not_wipe_out_new_partitions() -> None:
+    growing = merge(good(2), [answer(4, leads=True), answer(2, lookupd="b")])
+    behind = merge(growing, [answer(2, lookupd="b")])
+    assert behind.leaders == led(0, 1)
+    assert behind.last_known == led(2, 3)
+
+
+def test_an_expansion_as_the_real_cluster_shows_it_never_goes_back() -> None:
+    told_by_leader = [answer(4, led(0, 1), leads=True), answer(2, lookupd="b")]
+    listed_by_all = [answer(4, leads=True), answer(2, led(0, 1, 2, 3), lookupd="b")]
+    agreed = [answer(4, leads=True), answer(4, lookupd="b")]
+    view, numbers = good(2), []
+    for answers in [told_by_leader, *[listed_by_all] * 4, agreed, agreed]:
+        view = merge(view, answers)
+        numbers.append(view.partition_num)
+    assert numbers == [2, 2, 2, 2, 2, 4, 4]
+
+
+def test_the_leading_one_is_believed_against_another_in_the_end() -> None:
+    disputed = [answer(4, leads=True), answer(2, lookupd="b")]
+    view = rounds(good(2), *[disputed] * (DISPUTED_ROUNDS - 1))
+    assert view.partition_num == 2
+    assert merge(view, disputed).partition_num == 4
+
+
+def test_without_a_leading_one_a_disputed_number_stays() -> None:
+    disputed = [answer(2, lookupd="a"), answer(4, lookupd="b")]
+    assert rounds(good(2), *[disputed] * 50).partition_num == 2
+
+
+def test_a_disputed_first_number_is_not_hashed_over_at_once() -> None:
+    disputed = [answer(2, lookupd="a"), answer(4, lookupd="b")]
+    view = merge(None, disputed)
+    assert (view.partition_num, view.meta, view.unsettled) == (0, None, True)
+    assert view.publishable == {}
+    assert rounds(view, *[disputed] * (DISPUTED_ROUNDS - 1)).partition_num == 4
+
+
+@pytest.mark.parametrize(
+    ("answers", "needed"),
+    [
+        pytest.param([answer(2, leads=True), answer(2, lookupd="b")], CONFIRM_ROUNDS, id="all, the leading one too"),
+        pytest.param([answer(2)], DISPUTED_ROUNDS, id="all but the leading one"),
+        pytest.param([answer(2, leads=True), answer(4, lookupd="b")], DISPUTED_ROUNDS, id="only the leading one"),
+    ],
+)
+def test_a_number_that_falls_is_asked_for_again(answers: list[LookupAnswer], needed: int) -> None:
+    before = rounds(good(4), *[answers] * (needed - 1))
+    assert before.partition_num == 4
+    assert not before.complete
+    after = merge(before, answers)
+    assert after.partition_num == 2
+    assert set(after.known) == {0, 1} | {p for each in answers for p in each.partitions}
+
+
+def test_a_contradiction_in_between_starts_the_count_again() -> None:
+    fallen, normal = [answer(2, leads=True)], [answer(4, leads=True)]
+    view = rounds(good(4), *[fallen, fallen, normal] * 10, fallen, fallen)
+    assert view.partition_num == 4
+    another = rounds(good(4), fallen, fallen, [answer(3, leads=True)], [answer(3, leads=True)])
+    assert another.pending == Pending(partition_num=3, partition_rounds=2)
+
+
+def test_answers_without_meta_change_no_number_and_no_count() -> None:
+    view = rounds(good(4), [answer(2, leads=True)], [answer(None, led(0, 1, 2, 3))])
+    assert view.partition_num == 4
+    assert view.pending == Pending(partition_num=2, partition_rounds=1)
+    assert view.leaders == led(0, 1, 2, 3)
+
+
+# ---------------------------------------------------------------- the other meta
+
+
+def test_the_leading_one_says_of_what_kind_a_topic_is() -> None:
+    view = merge(good(), [answer(2, leads=True, ordered=True), answer(2, lookupd="b")])
+    assert view.meta == TopicMeta(2, ordered=True)
+
+
+def test_what_another_still_confirms_is_not_given_up() -> None:
+    view = merge(good(), [answer(2, lookupd="a", ordered=True), answer(2, lookupd="b")])
+    assert view.meta == TopicMeta(2)
+    view = merge(good(), [answer(2, lookupd="a", ordered=True)])
+    assert view.meta == TopicMeta(2, ordered=True)
+
+
+# ---------------------------------------------------------------- a topic that goes
+
+
+def test_a_topic_that_all_deny_at_first_does_not_exist() -> None:
+    view = merge(None, [denial(note="Key not found"), denial("b")], topic="orders")
+    assert not view.exists
+    assert view.note == "Key not found"
+    assert not view.unsettled
+    created = merge(view, [answer(2, {}, leads=True), denial("b")])
+    assert created.exists
+    assert created.partition_num == 2
+
+
+@pytest.mark.parametrize(("leads", "needed"), [(True, CONFIRM_ROUNDS), (False, DISPUTED_ROUNDS)])
+def test_a_known_topic_is_gone_after_repeated_denials(*, leads: bool, needed: int) -> None:
+    answers = [denial("a", leads=leads), denial("b")]
+    view = rounds(good(), *[answers] * (needed - 1))
+    assert view.exists
+    assert view.unsettled
+    assert view.partition_num == 2
+    assert view.leaders == {}
+    assert view.last_known == led(0, 1)
+    gone = merge(view, answers)
+    assert not gone.exists
+    assert gone.known == {}
+    assert gone.meta is None
+    assert not gone.unsettled
+
+
+def test_one_that_still_knows_the_topic_keeps_it() -> None:
+    view = rounds(good(), *[[denial(leads=True), answer(2, lookupd="b")]] * 20)
+    assert view == good()
+
+
+def test_a_denied_topic_that_comes_back_counts_anew() -> None:
+    denied = [denial(leads=True)]
+    view = rounds(good(), denied, denied, [answer(None, led(0), leads=True)], denied, denied)
+    assert view.exists
+    assert view.pending == Pending(gone_rounds=2)
+
+
+def test_a_topic_made_again_may_have_fewer_partitions_at_once() -> None:
+    gone = rounds(good(4), *[[denial(leads=True)]] * CONFIRM_ROUNDS)
+    again = merge(gone, [answer(2, leads=True)])
+    assert again.partition_num == 2
+    assert again.complete
+
+
+# ---------------------------------------------------------------- differences
+
+
+def test_a_difference_names_what_changed() -> None:
+    old = good()
+    assert not difference(old, good())
+    new = merge(old, [answer(3, {0: NODES[3], 2: NODES[2]}, leads=True), answer(3, {}, lookupd="b")])
+    change = difference(old, new)
+    assert change.gained == {2: NODES[2]}
+    assert change.moved == {0: (NODES[0], NODES[3])}
+    assert change.lost == {1: NODES[1]}
+    assert change.meta is None
+    assert change.exists is None
+    assert change
+
+
+def test_everything_is_new_against_nothing() -> None:
+    change = difference(None, good())
+    assert change.gained == led(0, 1)
+    assert change.meta == (None, TopicMeta(2))
+    assert change.exists is True
+
+
+def test_a_topic_that_goes_is_a_difference() -> None:
+    gone = rounds(good(), *[[denial(leads=True)]] * CONFIRM_ROUNDS)
+    change = difference(good(), gone)
+    assert change.exists is False
+    assert change.lost == led(0, 1)
+
+
+# ---------------------------------------------------------------- properties
+
+partition_maps = st.dictionaries(st.integers(0, 9), st.sampled_from(NODES), max_size=8)
+numbers = st.none() | st.integers(1, 8)
+
+
+@st.composite
+def answer_lists(draw: st.DrawFn) -> list[LookupAnswer]:
+    """What three servers may say in one round: anything, contradictions included; at most one leads."""
+    leading = draw(st.sampled_from([None, "a", "b", "c"]))
+    found = []
+    for lookupd in draw(st.lists(st.sampled_from("abc"), unique=True)):
+        if draw(st.booleans()):
+            said = answer(draw(numbers), draw(partition_maps), lookupd=lookupd, leads=lookupd == leading)
+        else:
+            said = denial(lookupd, leads=lookupd == leading)
+        found.append(said)
+    return found
+
+
+def numbers_of(answers: Iterable[LookupAnswer]) -> set[int]:
+    return {each.meta.partition_num for each in answers if each.meta is not None}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(answer_lists(), max_size=12))
+def test_whatever_is_answered_a_view_keeps_its_rules(history: list[list[LookupAnswer]]) -> None:
+    view = merge(None, [], topic="orders")
+    for answers in history:
+        old, view = view, merge(view, answers)
+        # The number is one that a meta names or named, never the number of partitions that are listed.
+        assert view.partition_num in {0, old.partition_num} | numbers_of(answers)
+        assert set(view.leaders.items()) <= {pair for each in answers for pair in each.partitions.items()} | (
+            set() if answers else set(old.leaders.items())
+        )
+        if view.complete:
+            assert set(range(view.partition_num)) <= set(view.leaders)
+            assert view.exists
+            assert not view.unsettled
+        assert not set(view.leaders) & set(view.last_known)
+        if view.exists and view.partition_num >= old.partition_num:
+            assert set(old.known) <= set(view.known)
+        if any(each.exists for each in answers):
+            assert view.exists
+        assert set(view.publishable) <= set(range(view.partition_num))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(answer_lists(), max_size=5), answer_lists())
+def test_the_same_answers_again_and_again_settle(history: list[list[LookupAnswer]], last: list[LookupAnswer]) -> None:
+    view = rounds(merge(None, [], topic="orders"), *history)
+    settled = rounds(view, *[last] * DISPUTED_ROUNDS)
+    again = merge(settled, last)
+    assert again == settled
+    assert not again.unsettled or not last
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 8),
+    st.lists(st.sampled_from(["empty", "null", "denied", "nobody"]), max_size=DISPUTED_ROUNDS - 1),
+)
+def test_empty_answers_never_erase_a_good_view(partition_num: int, history: list[str]) -> None:
+    view = good(partition_num)
+    nothing = {
+        "empty": [empty(partition_num=partition_num)],
+        "null": [empty(partition_num=None)],
+        "denied": [denial()],
+        "nobody": [],
+    }
+    for kind in history:
+        view = merge(view, nothing[kind])
+        assert view.known == good(partition_num).known
+        assert view.partition_num == partition_num
+        assert view.exists
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(numbers, partition_maps, st.booleans()), max_size=30),
+    st.permutations(["steady", "flapping"]),
+)
+def test_one_flapping_server_does_not_make_the_number_fall(
+    lies: list[tuple[int | None, dict[int, Node], bool]], order: list[str]
+) -> None:
+    """Another one tells the truth in the same rounds; what the liar says of itself does not count."""
+    view = good(4)
+    for number, partitions, denies in lies:
+        flapping = denial("f") if denies else answer(number, partitions, lookupd="f")
+        said = {"steady": answer(4, lookupd="s"), "flapping": flapping}
+        view = merge(view, [said[who] for who in order])
+        assert view.partition_num == 4
+        assert set(view.publishable) == {0, 1, 2, 3}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 3), max_size=40), st.integers(1, CONFIRM_ROUNDS - 1))
+def test_even_the_leading_one_flapping_does_not_make_it_fall(lies: list[int], in_a_row: int) -> None:
+    view = good(4)
+    for place, number in enumerate(lies):
+        told = 4 if place % (in_a_row + 1) == in_a_row else number
+        view = merge(view, [answer(told, leads=True)])
+        assert view.partition_num == 4
