@@ -279,8 +279,7 @@ def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
 def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMeta | None, Pending]:
     told = [(answer, answer.meta) for answer in ranked if answer.meta is not None]
     if not told:
-        # The answers know the topic and not its meta: what was proposed is neither borne out nor refuted.
-        return old.meta, dataclasses.replace(old.pending, gone_rounds=0)
+        return old.meta, Pending()
     numbers = [meta.partition_num for _, meta in told]
     led = told[0][0].leads
     number = numbers[0] if led else max(numbers)
