@@ -3,7 +3,8 @@
 Owns the lines' shape and the switch. A line goes to the logger
 ``nsq_ha.trace`` at level INFO; :func:`write_to` sends it to a file. Keys:
 ``event`` (``publish``, ``delivery``, ``finish``, ``requeue``), ``time_ns``
-(this machine's clock), ``topic``, ``partition``, ``channel`` (not of a
+(this machine's clock; of a publish, when it was called, with
+``acknowledged_ns`` for its answer), ``topic``, ``partition``, ``channel`` (not of a
 publish), ``internal_id``, ``trace_id``, ``offset``, ``attempt``, ``nsqd``.
 A publish is logged only when it was traced: without that the server names no id.
 """
@@ -56,12 +57,19 @@ switch: Final = TraceSwitch()
 """The process's switch. ``nsq_ha.tracelog.switch.enable("orders")``."""
 
 
-def log_publish(receipt: Receipt) -> None:
-    """Write the line of an acknowledged, traced publish; the caller asked the switch."""
+def log_publish(receipt: Receipt, began_ns: int) -> None:
+    """Write the line of an acknowledged, traced publish; the caller asked the switch.
+
+    Args:
+        receipt: What the server stored.
+        began_ns: When the publish was called, nanoseconds since the epoch. The answer may be
+            handled after the delivery, so its time would tell a latency below zero.
+    """
     _write(
         {
             "event": "publish",
-            "time_ns": time.time_ns(),
+            "time_ns": began_ns,
+            "acknowledged_ns": time.time_ns(),
             "topic": receipt.topic,
             "partition": receipt.partition,
             "internal_id": receipt.internal_id,

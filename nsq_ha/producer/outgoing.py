@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -122,9 +123,10 @@ class Outgoing:
         size: Bytes of the bodies, for back-pressure.
         close_on_error: After a refusal the connection cannot be trusted.
         ticket: Where it is queued. None before.
+        began_ns: When the publish was called, nanoseconds since the epoch.
     """
 
-    __slots__ = ("_batch", "close_on_error", "future", "messages", "size", "ticket", "topic")
+    __slots__ = ("_batch", "began_ns", "close_on_error", "future", "messages", "size", "ticket", "topic")
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class Outgoing:
         self.future = future
         self.size = sum(len(message.body) for message in messages)
         self.ticket: Ticket | None = None
+        self.began_ns = time.time_ns()
         self._batch = batch
         self.close_on_error = batch and any(message.ext is not None for message in messages)
 

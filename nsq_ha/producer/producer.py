@@ -445,4 +445,4 @@ def _log_stored(outgoing: Outgoing, receipts: list[Receipt]) -> None:
     if tracelog.switch.is_on(outgoing.topic):
         for receipt in receipts:
             if receipt.offset is not None:
-                tracelog.log_publish(receipt)
+                tracelog.log_publish(receipt, outgoing.began_ns)
