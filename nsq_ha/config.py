@@ -161,6 +161,8 @@ class ClientConfig:
 
     lookupd: tuple[str, ...] = ()
     """Base URLs of nsqlookupd's HTTP, one is enough: the others are found from it."""
+    nsqd: tuple[str, ...] = ()
+    """``host:port`` of plain nsqds, in the place of ``lookupd``: no partitions, keys, traces or headers."""
     connect_timeout: float = 1.0
     """Limit for connecting to an nsqd up to its IDENTIFY answer: a frozen node accepts and never answers."""
     lookup_timeout: float = 1.0
@@ -199,6 +201,9 @@ class ClientConfig:
             ConfigError: Names the option and what it may be.
         """
         object.__setattr__(self, "lookupd", lookupd_urls(self.lookupd))
+        object.__setattr__(self, "nsqd", nsqd_addresses(self.nsqd))
+        if self.nsqd and self.lookupd:
+            raise ConfigError("give either lookupd= or nsqd=, not both")
         for name in ("connect_timeout", "lookup_timeout", "lookup_interval", "close_timeout"):
             _in_range(self, name, 0.001, 86400.0)
         _in_range(self, "lookup_jitter", 0.0, 1.0)
@@ -342,6 +347,28 @@ def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(urls)
 
 
+def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
+    """Return nsqd addresses for one or several, each ``host:port``; IPv6 hosts in brackets.
+
+    Raises:
+        ConfigError: An address is no string or not of this form.
+    """
+    listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    found: list[str] = []
+    for address in listed:
+        text = address.strip() if isinstance(address, str) else ""
+        host, _, port = text.rpartition(":")
+        if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
+            raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
+        if text not in found:
+            found.append(text)
+    return tuple(found)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536
+
+
 def _lookupd_url(address: object) -> str:
     if not isinstance(address, str):
         raise ConfigError(f"lookupd address must be a str, not {type(address).__name__}")
@@ -355,7 +382,7 @@ def _lookupd_url(address: object) -> str:
     host, colon, port = bare.rpartition(":")
     if not colon:
         return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (not host and not rest.startswith("[")):
+    if not _is_port(port) or (not host and not rest.startswith("[")):
         raise ConfigError(f"lookupd address {address!r} has no legal port: host:port or http://host:port")
     return f"{scheme}://{rest}"
 

@@ -70,7 +70,7 @@ class Consumer:
         if config is not None and (options or lookupd):
             raise ConfigError("give either config= or options, not both")
         self.config = config or ConsumerConfig.of({"lookupd": lookupd, **options})
-        if not self.config.lookupd:
+        if not self.config.lookupd and not self.config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
         self.topic = check_topic(topic)
         self.channel = check_channel(channel)

@@ -28,7 +28,7 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
 )
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.protocol import SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
+from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 
 if TYPE_CHECKING:
@@ -187,8 +187,12 @@ class Subscription:
                     )
             delivery.attach(connection)
             self._connection, self.delivery = connection, delivery
-            command = (SubOrdered if is_ordered else SubAdvanced)(self._watch.topic, self._channel, self.partition)
-            await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
+            topic, channel = self._watch.topic, self._channel
+            if not meta.is_partitioned:
+                await connection.subscribe(Sub(topic, channel, None), delivery, layout_for(detail=False, ext=False))
+            else:
+                command = (SubOrdered if is_ordered else SubAdvanced)(topic, channel, self.partition)
+                await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
         except BaseException:
             self._leave(ConnectionLostError("not subscribed"))
             connection.abort(ConnectionLostError("not subscribed"))

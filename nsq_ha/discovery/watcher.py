@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.config import Backoff, ClientConfig
+from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError
@@ -54,7 +55,7 @@ class TopicWatch:
         error: What the last round failed with. None when it brought an answer.
     """
 
-    def __init__(self, topic: str, access: Access, servers: Servers, config: ClientConfig) -> None:
+    def __init__(self, topic: str, access: Access, servers: Servers | FixedNodes, config: ClientConfig) -> None:
         self.topic = topic
         self.view: TopicView | None = None
         self.rounds = 0
@@ -226,12 +227,12 @@ class Directory:
     """
 
     def __init__(self, config: ClientConfig, *, access: Access) -> None:
-        if not config.lookupd:
+        if not config.lookupd and not config.nsqd:
             raise ConfigError("no nsqlookupd is configured: give lookupd=, one address or several")
         self._config = config
         self._access: Access = access
         self._client: httpx.AsyncClient | None = None
-        self._servers: Servers | None = None
+        self._servers: Servers | FixedNodes | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._watches: dict[str, TopicWatch] = {}
@@ -253,8 +254,11 @@ class Directory:
             raise self._closed
         if self._supervisor is not None:
             return
-        self._client = new_client(self._config.lookupd)
-        self._servers = Servers(self._config.lookupd, timeout=self._config.lookup_timeout, client=self._client)
+        if self._config.nsqd:
+            self._servers = FixedNodes(self._config.nsqd)
+        else:
+            self._client = new_client(self._config.lookupd)
+            self._servers = Servers(self._config.lookupd, timeout=self._config.lookup_timeout, client=self._client)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(self._servers, ready), name="nsq_ha directory")
         await ready.wait()
@@ -303,7 +307,7 @@ class Directory:
             watch.end(ClosedError(f"the watch of topic {topic} ended"))
             self._tasks.pop(topic).cancel()
 
-    async def _supervise(self, servers: Servers, ready: asyncio.Event) -> None:
+    async def _supervise(self, servers: Servers | FixedNodes, ready: asyncio.Event) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group

@@ -67,6 +67,8 @@ class TopicMeta:
         ordered: Consumers must subscribe ordered.
         multi_part: Several partitions may share a node.
         disable_channel_auto_create: Channels must be registered before use.
+        is_partitioned: False for plain nsqds that were named by address: their
+            commands take no partition, and keys, traces and headers are unknown to them.
     """
 
     partition_num: int
@@ -75,6 +77,7 @@ class TopicMeta:
     ordered: bool = False
     multi_part: bool = False
     disable_channel_auto_create: bool = False
+    is_partitioned: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,8 +146,8 @@ class Outgoing:
         self._batch = batch
         self.close_on_error = batch and any(message.ext is not None for message in messages)
 
-    def encode(self, partition: int) -> bytes:
-        """Return the command's bytes for ``partition``.
+    def encode(self, partition: int | None) -> bytes:
+        """Return the command's bytes for ``partition``; None leaves the word out, for servers without partitions.
 
         A batch goes as MPUB_EXT when any message has headers, as MPUB_TRACE
         when all are traced, as MPUB otherwise; its messages are of one kind

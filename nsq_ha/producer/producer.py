@@ -58,7 +58,7 @@ class Producer:
         if config is not None and (options or lookupd):
             raise ConfigError("give either config= or options, not both")
         self.config = config or ProducerConfig.of({"lookupd": lookupd, **options})
-        if not self.config.lookupd:
+        if not self.config.lookupd and not self.config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
@@ -201,7 +201,7 @@ class Producer:
         outgoing = Outgoing(topic, (prepared,), future, batch=False)
 
         def submit(view: TopicView) -> Ticket:
-            _check_extended(view, prepared)
+            _check_kind(view, prepared)
             chosen, is_free = publisher.partition_for(message, view)
             return publisher.submit(outgoing, chosen, [] if is_free else [NO_KEY if key is None else key])
 
@@ -411,11 +411,16 @@ def _unsent(publisher: TopicPublisher, error: BaseException) -> PublishError:
     return PublishError(str(error), topic=publisher.watch.topic, partition=None, attempts=0, maybe_stored=False)
 
 
-def _check_extended(view: TopicView, prepared: Prepared) -> None:
-    if prepared.ext is not None and view.meta is not None and not view.meta.extend_support:
+def _check_kind(view: TopicView, prepared: Prepared) -> None:
+    meta = view.meta
+    if meta is None:
+        return
+    if prepared.ext is not None and not meta.extend_support:
         raise ConfigError(
             f"topic {view.topic!r} takes no headers or tags: create it extended (nsq-ha topic create --extended)"
         )
+    if prepared.trace_id is not None and not meta.is_partitioned:
+        raise ConfigError("nsqds that are named by nsqd= know no traces: use lookupd=, or trace nothing")
 
 
 def _grouped(
@@ -425,7 +430,7 @@ def _grouped(
     by_partition: dict[int | None, list[list[int]]] = {}
     for position, message in enumerate(listed):
         try:
-            _check_extended(view, prepared[position])
+            _check_kind(view, prepared[position])
             chosen, is_free = publisher.partition_for(message, view)
         except ConfigError as error:
             raise ConfigError(f"message {position}: {error}") from error

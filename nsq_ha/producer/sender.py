@@ -258,12 +258,14 @@ class Sender:
             return
         # After a refusal one publish probes the way for all.
         window = 1 if self._refusals else self._config.window
+        view = self._watch.view
+        word = self.partition if view is None or view.meta is None or view.meta.is_partitioned else None
         now = self._loop.time()
         while lane.waiting and not connection.is_paused:
             entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
             if not entries:
                 break
-            connection.write_publishes([entry.item.encode(self.partition) for entry in entries])
+            connection.write_publishes([entry.item.encode(word) for entry in entries])
 
     def _answers(self, answers: list[bytes | ServerError]) -> None:
         connection = self._connection

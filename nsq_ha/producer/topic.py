@@ -111,6 +111,8 @@ class TopicPublisher:
         meta = view.meta
         if meta is None:
             raise LookupUnavailableError(f"topic {self.watch.topic!r} has no meta")
+        if not meta.is_partitioned and (message.partition is not None or message.key is not None):
+            raise ConfigError("nsqds that are named by nsqd= have no partitions: keys and partition= need lookupd=")
         if message.partition is not None:
             if not 0 <= message.partition < meta.partition_num:
                 raise ConfigError(

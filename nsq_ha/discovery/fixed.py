@@ -1,0 +1,56 @@
+"""nsqds that the user names himself, in the place of nsqlookupds: for plain servers without partitions.
+
+Each address stands for one pseudo partition, numbered in the order given, so
+that producers and consumers need no second way of working.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from nsq_ha.discovery.servers import Round
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsq_ha.discovery.lookupd import Access
+
+
+class FixedNodes:
+    """Answers every look-up with the same nodes; the interface of :class:`~nsq_ha.discovery.servers.Servers`.
+
+    Args:
+        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.config.nsqd_addresses` returns them.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        nodes = {}
+        for number, address in enumerate(addresses):
+            host, _, port = address.rpartition(":")
+            nodes[number] = Node(host.strip("[]"), int(port), 0)
+        self._answer = LookupAnswer(
+            lookupd="",
+            leads=True,
+            meta=TopicMeta(partition_num=len(nodes), is_partitioned=False),
+            partitions=MappingProxyType(nodes),
+            exists=True,
+        )
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """No nsqlookupd is known."""
+        return ()
+
+    async def look_up(self, topic: str, access: Access) -> Round:
+        """Return the one answer, without asking anybody."""
+        return Round((self._answer,), None)
+
+    async def keep_lists(self, interval: float, jitter: float) -> None:
+        """Do nothing until cancelled."""
+        await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        """Have nothing to end."""
