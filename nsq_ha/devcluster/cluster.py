@@ -1,0 +1,176 @@
+"""DevCluster: a whole cluster in one process, with controls for its topics and faults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsq_ha.devcluster.changes import ChangeRefusedError
+from nsq_ha.devcluster.faults import Faults
+from nsq_ha.devcluster.topic import TopicOptions
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.topic import Partition
+
+
+class DevCluster(Faults):
+    """A cluster of nsqlookupds and nsqds on the loopback.
+
+    Use it as a context manager::
+
+        with DevCluster() as cluster:
+            cluster.create_topic("orders", 4, ordered=True)
+            Producer(lookupd=cluster.lookupd)
+
+    All methods are synchronous and may be called from any thread, from inside a
+    running event loop too: the cluster runs in a thread of its own and never
+    waits for the caller.
+
+    Args:
+        nsqlookupds: Number of nsqlookupds, ``nsqlookupd-0`` and up.
+        nsqds: Number of nsqds, ``nsqd-0`` and up.
+        time_scale: Factor on the real cluster's own delays (elections, look-up
+            lag ...); what clients ask for is never scaled. 1.0 is the real pace.
+        seed: Of everything that is left to chance.
+        write_without_channels: False makes ``access=w`` refuse topics without a
+            channel, as an nsqlookupd with default settings does.
+        tls: Server's context; None for a server without TLS.
+    """
+
+    # ------------------------------------------------------------ topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replicas: int = 3,
+        *,
+        ordered: bool = False,
+        extended: bool = False,
+        multi_part: bool | None = None,
+        disable_channel_auto_create: bool = False,
+        wait: bool = True,
+    ) -> str:
+        """Create a topic and wait until every nsqlookupd names all its partitions as writable.
+
+        Args:
+            name: Its name.
+            partitions: Number of partitions.
+            replicas: Replicas of each; 3 survives the loss of one node quickly.
+            ordered: Only ordered subscriptions.
+            extended: Messages may carry JSON headers.
+            multi_part: Several partitions may share a node. None when it has to be so.
+            disable_channel_auto_create: Channels must be registered first.
+            wait: False returns at once, as ``/topic/create`` does.
+
+        Returns:
+            The name.
+
+        Raises:
+            ChangeRefusedError: It exists with other options, or needs more nodes.
+            TimeoutError: It did not become usable.
+        """
+        if multi_part is None:
+            multi_part = not ordered and partitions * replicas > len(self._state().nsqds)
+        options = TopicOptions(
+            partitions=partitions,
+            replicas=replicas,
+            ordered=ordered,
+            multi_part=multi_part,
+            extended=extended,
+            disable_channel_auto_create=disable_channel_auto_create,
+        )
+        self._call(lambda: self._change().create(name, options))
+        if wait:
+            self._until(lambda: self._is_usable(name, partitions), f"topic {name} is usable")
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; the nsqlookupds forget it in their own time.
+
+        Raises:
+            ChangeRefusedError: There is none.
+        """
+        self._call(lambda: self._change().delete(name))
+
+    def expand(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions; returns at once, as the real call does.
+
+        Raises:
+            ChangeRefusedError: It has more already, or needs more nodes.
+        """
+        self._call(lambda: self._change().expand(name, partitions))
+
+    def _is_usable(self, name: str, partitions: int) -> bool:
+        for lookupd in self._state().lookupds:
+            if not lookupd.reachable:
+                continue
+            known = [entry for (topic, _), entry in lookupd.registered.items() if topic == name and entry.writable]
+            if len(known) < partitions:
+                return False
+        return True
+
+    # ------------------------------------------------------------ leaders
+
+    def leader(self, topic: str, partition: int = 0) -> str | None:
+        """Name of the elected leader. None while there is none."""
+
+        def find() -> str | None:
+            leader = self._partition(topic, partition).leader
+            return leader.name if leader is not None else None
+
+        return self._call(find)
+
+    def followers(self, topic: str, partition: int = 0) -> list[str]:
+        """Names of the other nodes that hold the partition."""
+
+        def find() -> list[str]:
+            found = self._partition(topic, partition)
+            return [node.name for node in found.replicas if node is not found.leader]
+
+        return self._call(find)
+
+    def move_leader(self, topic: str, partition: int = 0, to: str | None = None) -> str:
+        """Move a leader and wait until it leads and the nsqlookupds know.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            to: Name of the node; one without a replica gets the leader's. None for the next in-sync one.
+
+        Returns:
+            Name of the new leader.
+
+        Raises:
+            ChangeRefusedError: It is in no state to be moved.
+            TimeoutError: It did not come to an end.
+        """
+
+        def begin() -> Nsqd:
+            found = self._partition(topic, partition)
+            target = self._nsqd(to) if to is not None else _next_in_sync(found)
+            self._change().move(found, target)
+            return target
+
+        target = self._call(begin)
+
+        def done() -> bool:
+            found = self._partition(topic, partition)
+            return found.leader is target and self._all_know(found)
+
+        self._until(done, f"{target.name} leads {topic}-{partition}")
+        return target.name
+
+    def _all_know(self, partition: Partition) -> bool:
+        for lookupd in self._state().lookupds:
+            known = lookupd.registered.get(partition.key)
+            if lookupd.reachable and (known is None or known.leader is not partition.leader or not known.writable):
+                return False
+        return True
+
+
+def _next_in_sync(partition: Partition) -> Nsqd:
+    others = [node for node in partition.isr if node is not partition.leader and node.reachable]
+    if not others:
+        raise ChangeRefusedError("no other in-sync replica answers")
+    return others[0]

@@ -1,0 +1,110 @@
+"""A listening port on the loopback that can close, freeze and come back with the same number.
+
+The invariant: the port belongs to its node for the node's whole life. While the
+node is down, a second socket that never listens keeps the number, so that
+nobody else gets it and a connection attempt is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+_BACKLOG: Final = 512
+
+
+class Listener:
+    """One port.
+
+    Args:
+        factory: Makes the protocol of a new connection.
+
+    Attributes:
+        port: Its number.
+    """
+
+    def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Reserve a free port; nothing listens yet."""
+        self._factory = factory
+        self._keeper: socket.socket | None = _bound(0)
+        self.port: int = self._keeper.getsockname()[1]
+        self._socket: socket.socket | None = None
+        self._accepting: set[asyncio.Task[object]] = set()
+
+    def open(self) -> None:
+        """Listen and accept."""
+        if self._socket is None:
+            self._socket = self._listening()
+            self.thaw()
+
+    def close(self) -> None:
+        """Stop listening; attempts to connect are refused from now on."""
+        if self._socket is not None:
+            self.freeze()
+            self._socket.close()
+            self._socket = None
+        for task in self._accepting:
+            task.cancel()
+
+    def release(self) -> None:
+        """Give up the port for good."""
+        self.close()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def freeze(self) -> None:
+        """Accept nothing more; the kernel still completes connections, and they wait."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+
+    def thaw(self) -> None:
+        """Accept what waits, and go on."""
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+    def _listening(self) -> socket.socket:
+        try:
+            listening = _bound(self.port)
+        except OSError:  # Not every system lets two sockets share a bound port.
+            if self._keeper is not None:
+                self._keeper.close()
+                self._keeper = None
+            listening = _bound(self.port)
+        listening.listen(_BACKLOG)
+        return listening
+
+    def _accept(self) -> None:
+        while self._socket is not None:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # Nothing waits any more, or the peer has gone already.
+                return
+            connection.setblocking(False)
+            task = asyncio.get_running_loop().create_task(self._connect(connection))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._factory, connection)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                connection.close()
+            raise
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        bound.bind((HOST, port))
+    except BaseException:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,131 @@
+"""The queue of one replica: a committed part that channels read, and a pending part behind it.
+
+The invariant: committed records are on every in-sync replica; pending ones are
+on this replica for certain and on others perhaps. What is pending may be
+committed later or cut off, which is why a publish without an answer is in doubt.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.devcluster.record import Record, raw_size
+from nsq_ha.message import PARTITION_SHIFT
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.record import Draft
+
+FIRST_SEQUENCE: Final = 2
+"""Sequence number of a partition's first message, as the real cluster counts."""
+
+
+class Log:
+    """Records of one replica of one partition.
+
+    Attributes:
+        records: All records, committed ones first. Index 0 is the first message ever.
+        committed: Number of committed records.
+        start: Index of the oldest record that is kept; what is before was cleaned.
+    """
+
+    __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "records", "start")
+
+    def __init__(self, partition: int, *, extended: bool) -> None:
+        """Make an empty log."""
+        self.records: list[Record] = []
+        self.committed = 0
+        self.start = 0
+        self._extended = extended
+        self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
+        self._end_offset = 0
+
+    def append(self, draft: Draft, timestamp_ns: int) -> Record:
+        """Make a record of ``draft`` and put it into the pending part."""
+        size = raw_size(draft.body, draft.ext, extended=self._extended)
+        record = Record(self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext)
+        self._next_id += 1
+        self._end_offset += size
+        self.records.append(record)
+        return record
+
+    def receive(self, record: Record) -> None:
+        """Put a leader's record into the pending part."""
+        self.records.append(record)
+        self._next_id = record.internal_id + 1
+        self._end_offset = record.offset + record.raw_size
+
+    def commit(self) -> None:
+        """Make all pending records committed."""
+        self.committed = len(self.records)
+
+    def cut_pending(self) -> int:
+        """Drop the pending part and return how many records that were."""
+        dropped = len(self.records) - self.committed
+        if dropped:
+            self._next_id = self.records[self.committed].internal_id
+            self._end_offset = self.records[self.committed].offset
+            del self.records[self.committed :]
+        return dropped
+
+    def follow(self, leader: Log) -> None:
+        """Become equal to ``leader``: cut what it does not have, copy what is missing, commit what it committed."""
+        mine, theirs = self.records, leader.records
+        low, high = 0, min(len(mine), len(theirs))
+        while low < high:  # Once two logs part they never meet again, so the common part can be halved towards.
+            middle = (low + high + 1) // 2
+            if mine[middle - 1] is theirs[middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        mine[low:] = theirs[low:]
+        self.committed = leader.committed
+        self.start = leader.start
+        self._next_id = leader._next_id
+        self._end_offset = leader._end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """Byte position of the oldest record that is kept."""
+        return self.records[self.start].offset if self.start < len(self.records) else self._end_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """Byte position behind the last committed record."""
+        return self.records[self.committed].offset if self.committed < len(self.records) else self._end_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Byte position behind the last record, pending ones included."""
+        return self._end_offset
+
+    def index_at_offset(self, offset: int) -> int:
+        """Index of the first committed record at or behind ``offset``; the end when there is none."""
+        return bisect_left(self.records, offset, self.start, self.committed, key=_offset)
+
+    def index_at_time(self, timestamp_ns: int) -> int:
+        """Index of the first committed record not older than ``timestamp_ns``; the end when there is none."""
+        return bisect_left(self.records, timestamp_ns, self.start, self.committed, key=_timestamp)
+
+    def index_of(self, internal_id: int) -> int | None:
+        """Index of a committed record by its id. None when there is none."""
+        index = bisect_left(self.records, internal_id, self.start, self.committed, key=_internal_id)
+        if index < self.committed and self.records[index].internal_id == internal_id:
+            return index
+        return None
+
+    def clean(self, index: int) -> None:
+        """Forget the committed records before ``index``, as retention does."""
+        self.start = max(self.start, min(index, self.committed))
+
+
+def _offset(record: Record) -> int:
+    return record.offset
+
+
+def _timestamp(record: Record) -> int:
+    return record.timestamp_ns
+
+
+def _internal_id(record: Record) -> int:
+    return record.internal_id

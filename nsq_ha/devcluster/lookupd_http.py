@@ -1,0 +1,351 @@
+"""nsqlookupd's HTTP.
+
+Source: protocol reference 12; failures reference 2.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from nsq_ha.devcluster.answers import HttpError, bare, enveloped, not_found, plain, require, wrong_method
+from nsq_ha.devcluster.changes import ChangeRefusedError
+from nsq_ha.devcluster.listener import HOST
+from nsq_ha.devcluster.topic import TopicOptions
+from nsq_ha.devcluster.version import VERSION
+from nsq_ha.names import MAX_PARTITIONS, is_valid_name
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.nsqlookupd import Nsqlookupd, Registered
+    from nsq_ha.devcluster.topic import Partition, Topic
+
+_MAX_REPLICAS: Final = 5
+_NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"
+_TRUE: Final = "true"
+
+
+def lookupd_app(lookupd: Nsqlookupd) -> Starlette:
+    """The HTTP of one nsqlookupd."""
+    ask, change = Questions(lookupd), Orders(lookupd)
+    return Starlette(
+        routes=[
+            Route("/listlookup", enveloped(ask.list_lookup)),
+            Route("/lookup", enveloped(ask.lookup)),
+            Route("/topics", enveloped(ask.topics)),
+            Route("/channels", enveloped(ask.channels)),
+            Route("/nodes", enveloped(ask.nodes)),
+            Route("/info", enveloped(ask.info)),
+            Route("/ping", plain(ask.ping)),
+            Route("/cluster/stats", bare(ask.cluster_stats)),
+            Route("/topic/create", bare(change.create), methods=["POST"]),
+            Route("/topic/delete", bare(change.delete), methods=["POST"]),
+            Route("/topic/partition/expand", bare(change.expand), methods=["POST"]),
+            Route("/topic/partition/move", bare(change.move), methods=["POST"]),
+            Route("/topic/meta/update", bare(change.update_meta), methods=["POST"]),
+            Route("/channel/create", bare(change.create_channel), methods=["POST"]),
+            Route("/channel/delete", bare(change.delete_channel), methods=["POST"]),
+            Route("/disable/write", bare(change.disable_write), methods=["POST"]),
+        ],
+        exception_handlers={404: not_found, 405: wrong_method},
+    )
+
+
+def peer(node: Nsqd) -> dict[str, Any]:
+    """A node as lookups name it."""
+    registration = f"{HOST}:{node.registration_port}"
+    return {
+        "id": registration,
+        "remote_address": registration,
+        "hostname": socket.gethostname(),
+        "broadcast_address": HOST,
+        "tcp_port": node.tcp_port,
+        "http_port": node.http_port,
+        "version": VERSION,
+        "distributed_id": node.distributed_id,
+    }
+
+
+class Questions:
+    """What a nsqlookupd tells, from its own memory."""
+
+    def __init__(self, lookupd: Nsqlookupd) -> None:
+        """Answer for one."""
+        self._lookupd = lookupd
+
+    async def list_lookup(self, _request: Request) -> dict[str, Any]:
+        """``/listlookup``."""
+        coordinator = self._lookupd.coordinator
+        leading = coordinator.leading or coordinator.last_leading
+        return {
+            "lookupdleader": _lookupd_entry(leading),
+            "lookupdnodes": [_lookupd_entry(lookupd) for lookupd in coordinator.lookupds if lookupd.listed],
+        }
+
+    async def lookup(self, request: Request) -> dict[str, Any]:
+        """``/lookup``."""
+        lookupd = self._lookupd
+        lookupd.requests += 1
+        topic = require(request, "topic", "MISSING_ARG_TOPIC")
+        access = request.query_params.get("access") or "r"
+        if access not in ("r", "w"):
+            raise HttpError(400, "INVALID_ACCESS_MODE")
+        meta = lookupd.metas.get(topic)
+        if access == "w" and meta is None:
+            raise HttpError(404, "Key not found")
+        known = self._known(request, topic, access)
+        channels = self._channels(topic, known)
+        if access == "w" and known and not channels and not lookupd.write_without_channels:
+            raise HttpError(404, "Topic has no channel, should init at least one for the new topic")
+        answer: dict[str, Any] = {"channels": channels}
+        if request.query_params.get("metainfo"):
+            answer["meta"] = self._meta(topic)
+        if access == "w" and lookupd.coordinator.writes_disabled:
+            return {**answer, "channels": [], "partitions": None, "producers": None}
+        nodes = dict.fromkeys(entry.leader for entry in known.values())
+        answer["partitions"] = {str(number): peer(entry.leader) for number, entry in sorted(known.items())}
+        answer["producers"] = [peer(node) for node in nodes]
+        return answer
+
+    def _known(self, request: Request, topic: str, access: str) -> dict[int, Registered]:
+        only = request.query_params.get("partition")
+        consistent = bool(request.query_params.get("consistent"))
+        elected = self._lookupd.coordinator.topics.get(topic)
+        known = {}
+        for (name, number), entry in self._lookupd.registered.items():
+            if name != topic or (access == "w" and not entry.writable) or (only and only != str(number)):
+                continue
+            partition = elected.partitions.get(number) if elected else None
+            if consistent and (partition is None or partition.leader is not entry.leader):
+                continue
+            known[number] = entry
+        return known
+
+    @staticmethod
+    def _channels(topic: str, known: dict[int, Registered]) -> list[str]:
+        names: set[str] = set()
+        for number, entry in known.items():
+            replica = entry.leader.replicas.get((topic, number))
+            if replica is not None:
+                names |= replica.cursors.keys()
+        return sorted(names)
+
+    def _meta(self, topic: str) -> dict[str, Any]:
+        meta = self._lookupd.metas.get(topic)
+        options = meta.options if meta else TopicOptions(partitions=0, replicas=0)
+        return {
+            "disable_channel_auto_create": options.disable_channel_auto_create,
+            "extend_support": options.extended,
+            "multi_part": options.multi_part,
+            "ordered": options.ordered,
+            "partition_num": meta.partition_num if meta else 0,
+            "replica": options.replicas,
+        }
+
+    async def topics(self, request: Request) -> dict[str, Any]:
+        """``/topics``."""
+        names = sorted(self._lookupd.metas)
+        answer: dict[str, Any] = {"topics": names}
+        if request.query_params.get("metaInfo"):
+            answer["meta_info"] = [self._topic_meta(name) for name in names]
+        return answer
+
+    def _topic_meta(self, name: str) -> dict[str, Any]:
+        meta = self._meta(name)
+        return {
+            "topic_name": name,
+            **{key: meta[key] for key in ("extend_support", "ordered", "multi_part", "disable_channel_auto_create")},
+        }
+
+    async def channels(self, request: Request) -> dict[str, Any]:
+        """``/channels``."""
+        topic = require(request, "topic", "MISSING_ARG_TOPIC")
+        return {"channels": self._channels(topic, self._known(request, topic, "r"))}
+
+    async def nodes(self, _request: Request) -> dict[str, Any]:
+        """``/nodes``."""
+        producers = []
+        for node in self._lookupd.coordinator.nsqds:
+            if not node.linked:
+                continue
+            partitions: dict[str, list[str]] = {}
+            for (topic, number), entry in sorted(self._lookupd.registered.items()):
+                if entry.leader is node:
+                    partitions.setdefault(topic, []).append(str(number))
+            topics = sorted(partitions)
+            producers.append(
+                {
+                    **peer(node),
+                    "tombstones": [False] * len(topics),
+                    "topics": topics,
+                    "partitions": partitions,
+                }
+            )
+        return {"producers": producers}
+
+    async def info(self, _request: Request) -> dict[str, Any]:
+        """``/info``."""
+        return {"version": VERSION, "ha_support": True}
+
+    async def ping(self, _request: Request) -> str:
+        """``/ping``."""
+        return "OK"
+
+    async def cluster_stats(self, _request: Request) -> dict[str, Any]:
+        """``/cluster/stats``, told by the leading one only."""
+        if not self._lookupd.leads:
+            raise HttpError(400, _NOT_LEADING)
+        return {"stable": self._lookupd.coordinator.stable, "node_stat_list": []}
+
+
+class Orders:
+    """What a leading nsqlookupd does."""
+
+    def __init__(self, lookupd: Nsqlookupd) -> None:
+        """Do it for one."""
+        self._lookupd = lookupd
+        self._changes = lookupd.changes
+
+    async def create(self, request: Request) -> None:
+        """``/topic/create``."""
+        name = require(request, "topic", "MISSING_ARG_TOPIC")
+        if not is_valid_name(name):
+            raise HttpError(400, "INVALID_ARG_TOPIC")
+        partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
+        replicas = _number(request, "replicator", "TOPIC_REPLICATOR", _MAX_REPLICAS)
+        self._must_lead(400, _NOT_LEADING)
+        asked = request.query_params
+        options = TopicOptions(
+            partitions=partitions,
+            replicas=replicas,
+            ordered=asked.get("orderedmulti") == _TRUE,
+            multi_part=asked.get("multipart") == _TRUE,
+            extended=asked.get("extend") == _TRUE,
+            disable_channel_auto_create=asked.get("disable_channel_auto_create") == _TRUE,
+        )
+        _do(400, lambda: self._changes.create(name, options))
+
+    async def delete(self, request: Request) -> None:
+        """``/topic/delete``."""
+        name = require(request, "topic", "MISSING_ARG_TOPIC")
+        if require(request, "partition", "MISSING_ARG_TOPIC_PARTITION") != "**":
+            raise HttpError(400, "REMOVE_SINGLE_PARTITION_NOT_ALLOWED")
+        self._must_lead(500, "Not nsqlookup leader")
+        _do(500, lambda: self._changes.delete(name))
+
+    async def expand(self, request: Request) -> None:
+        """``/topic/partition/expand``."""
+        name = require(request, "topic", "MISSING_ARG_TOPIC")
+        partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
+        self._must_lead(500, "Not nsqlookup leader")
+        _do(500, lambda: self._changes.expand(name, partitions))
+
+    async def move(self, request: Request) -> None:
+        """``/topic/partition/move``."""
+        name = require(request, "topic", "MISSING_ARG_TOPIC")
+        number = require(request, "partition", "MISSING_ARG_TOPIC_PARTITION")
+        self._must_lead(400, _NOT_LEADING)
+        partition = self._partition(name, number)
+        to = self._node(require(request, "move_to", "MISSING_ARG"))
+        former = self._node(require(request, "move_from", "MISSING_ARG"))
+        if former not in partition.replicas:
+            raise HttpError(400, "the move source node is not in the replicas")
+        if not self._lookupd.coordinator.stable:
+            raise HttpError(400, "the cluster is unstable")
+        if request.query_params.get("move_leader") != _TRUE:
+            raise HttpError(400, "moving a replica that does not lead is not supported here")
+        _do(400, lambda: self._changes.move(partition, to))
+
+    async def update_meta(self, request: Request) -> None:
+        """``/topic/meta/update``: also makes the leading nsqlookupd look for what it missed."""
+        name = require(request, "topic", "MISSING_ARG_TOPIC")
+        self._must_lead(400, _NOT_LEADING)
+        if name not in self._lookupd.coordinator.topics:
+            raise HttpError(400, "Key not found")
+        coordinator = self._lookupd.coordinator
+        coordinator.after(coordinator.timing.create, coordinator.check)
+
+    async def create_channel(self, request: Request) -> None:
+        """``/channel/create``, for topics that create no channels by themselves."""
+        topic, channel = self._registration(request)
+        if channel in topic.channels:
+            raise HttpError(400, f"channel {channel} already registered")
+        topic.channels.add(channel)
+
+    async def delete_channel(self, request: Request) -> None:
+        """``/channel/delete``."""
+        topic, channel = self._registration(request)
+        if channel not in topic.channels:
+            raise HttpError(400, f"channel {channel} not registered")
+        topic.channels.discard(channel)
+
+    async def disable_write(self, request: Request) -> None:
+        """``/disable/write``."""
+        kind = request.query_params.get("type", "")
+        if kind not in ("all", "ordered", "none"):
+            raise HttpError(400, "INVALID_ARG_TYPE")
+        self._must_lead(400, _NOT_LEADING)
+        self._lookupd.coordinator.disable_writes(disabled=kind == "all")
+
+    # ------------------------------------------------------------ arguments
+
+    def _must_lead(self, status: int, text: str) -> None:
+        if not self._lookupd.leads:
+            raise HttpError(status, text)
+
+    def _registration(self, request: Request) -> tuple[Topic, str]:
+        name = require(request, "topic", "MISSING_ARG_TOPIC")
+        channel = require(request, "channel", "MISSING_ARG_CHANNEL")
+        self._must_lead(400, _NOT_LEADING)
+        topic = self._lookupd.coordinator.topics.get(name)
+        if topic is None:
+            raise HttpError(400, "Key not found")
+        if not topic.options.disable_channel_auto_create:
+            raise HttpError(400, f"channel auto create NOT disabled in topic {name}")
+        return topic, channel
+
+    def _partition(self, name: str, number: str) -> Partition:
+        topic = self._lookupd.coordinator.topics.get(name)
+        partition = topic.partitions.get(int(number)) if topic and number.isdecimal() else None
+        if partition is None:
+            raise HttpError(400, "Key not found")
+        return partition
+
+    def _node(self, distributed_id: str) -> Nsqd:
+        for node in self._lookupd.coordinator.nsqds:
+            if node.distributed_id == distributed_id:
+                return node
+        raise HttpError(400, "the node is not found")
+
+
+def _lookupd_entry(lookupd: Nsqlookupd | None) -> dict[str, Any]:
+    if lookupd is None:
+        return {"ID": "", "NodeIP": "", "TcpPort": "", "HttpPort": "", "RpcPort": "", "Epoch": 0}
+    return {
+        "ID": f"{HOST}:{lookupd.rpc_port}:{lookupd.tcp_port}:nsqlookup",
+        "NodeIP": HOST,
+        "TcpPort": str(lookupd.tcp_port),
+        "HttpPort": str(lookupd.http_port),
+        "RpcPort": str(lookupd.rpc_port),
+        "Epoch": 0,
+    }
+
+
+def _number(request: Request, name: str, what: str, largest: int) -> int:
+    text = require(request, name, f"MISSING_ARG_{what}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= largest):
+        raise HttpError(400, f"INVALID_ARG_{what}")
+    return int(text)
+
+
+def _do(status: int, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except ChangeRefusedError as error:
+        raise HttpError(status, str(error)) from None

@@ -1,0 +1,199 @@
+"""The running cluster: its thread, its nodes, and how other threads reach them.
+
+The invariant: everything of the cluster happens on its own loop; a caller only
+hands over a function and waits for its result, so a control may be called from
+any thread, from inside another running loop too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from nsq_ha.devcluster.background import BackgroundLoop
+from nsq_ha.devcluster.changes import Changes
+from nsq_ha.devcluster.coordinator import Coordinator
+from nsq_ha.devcluster.listener import HOST
+from nsq_ha.devcluster.nsqd import Nsqd
+from nsq_ha.devcluster.nsqlookupd import Nsqlookupd
+from nsq_ha.devcluster.timing import Timing
+
+if TYPE_CHECKING:
+    import ssl
+
+    from nsq_ha.devcluster.topic import Partition
+
+TICK: Final = 0.05
+"""Seconds between looks at timeouts and heartbeats; the real server scans each 0.5 s."""
+_POLL: Final = 0.002
+_Result = TypeVar("_Result")
+_NOT_RUNNING: Final = "the cluster does not run: use it as a context manager"
+
+
+class Runtime:
+    """Starts, holds and stops the nodes; see :class:`nsq_ha.devcluster.DevCluster`."""
+
+    def __init__(
+        self,
+        *,
+        nsqlookupds: int = 2,
+        nsqds: int = 3,
+        time_scale: float = 0.1,
+        seed: int = 1,
+        write_without_channels: bool = True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Keep the options; nothing runs yet.
+
+        Raises:
+            ValueError: There are no nodes, or the scale is not above 0.
+        """
+        if nsqlookupds < 1 or nsqds < 1:
+            raise ValueError("a cluster needs at least one nsqlookupd and one nsqd")
+        self._timing = Timing.scaled(time_scale)
+        self._sizes = nsqlookupds, nsqds
+        self._seed = seed
+        self._write_without_channels = write_without_channels
+        self._tls = tls
+        self._background: BackgroundLoop | None = None
+        self._coordinator: Coordinator | None = None
+        self._changes: Changes | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ life
+
+    def __enter__(self) -> Self:
+        """Start all nodes; they answer when this returns."""
+        self._background = BackgroundLoop("nsq_ha-devcluster")
+        try:
+            self._background.run(self._start())
+        except BaseException:
+            self._background.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything; no thread, task or socket is left."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop everything. Idempotent."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.run(self._stop())
+            background.close()
+
+    async def _start(self) -> None:
+        coordinator = Coordinator(asyncio.get_running_loop(), self._timing, self._seed)
+        changes = Changes(coordinator)
+        self._coordinator, self._changes = coordinator, changes
+        lookupds, nsqds = self._sizes
+        for number in range(lookupds):
+            lookupd = Nsqlookupd(
+                f"nsqlookupd-{number}",
+                coordinator,
+                changes,
+                write_without_channels=self._write_without_channels,
+            )
+            coordinator.lookupds.append(lookupd)
+        for number in range(nsqds):
+            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", coordinator, self._tls))
+        for lookupd in coordinator.lookupds:
+            lookupd.start()
+        for node in coordinator.nsqds:
+            node.start()
+        self._ticker = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        coordinator = self._state()
+        while True:
+            await asyncio.sleep(TICK)
+            now = coordinator.loop.time()
+            for node in coordinator.nsqds:
+                node.tick(now)
+
+    async def _stop(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        coordinator = self._state()
+        coordinator.close()
+        for node in self._nodes():
+            node.release()
+
+    # ------------------------------------------------------------ addresses
+
+    @property
+    def lookupd(self) -> list[str]:
+        """Base URLs of the nsqlookupds."""
+        return [f"http://{HOST}:{lookupd.http_port}" for lookupd in self._state().lookupds]
+
+    @property
+    def lookupds(self) -> list[str]:
+        """Names of the nsqlookupds."""
+        return [lookupd.name for lookupd in self._state().lookupds]
+
+    @property
+    def nsqds(self) -> dict[str, str]:
+        """Name of each nsqd and its TCP address ``host:port``."""
+        return {node.name: f"{HOST}:{node.tcp_port}" for node in self._state().nsqds}
+
+    def http_address(self, node: str) -> str:
+        """Base URL of a node's HTTP."""
+        return f"http://{HOST}:{self._node(node).http_port}"
+
+    # ------------------------------------------------------------ plumbing
+
+    def _state(self) -> Coordinator:
+        if self._coordinator is None:
+            raise RuntimeError(_NOT_RUNNING)
+        return self._coordinator
+
+    def _change(self) -> Changes:
+        if self._changes is None:
+            raise RuntimeError(_NOT_RUNNING)
+        return self._changes
+
+    def _nsqd(self, name: str) -> Nsqd:
+        node = self._node(name)
+        if not isinstance(node, Nsqd):
+            raise KeyError(f"{name!r} is not an nsqd; there are {', '.join(self.nsqds)}")
+        return node
+
+    def _node(self, name: str) -> Nsqd | Nsqlookupd:
+        for node in self._nodes():
+            if node.name == name:
+                return node
+        raise KeyError(f"no node is called {name!r}; there are {', '.join(node.name for node in self._nodes())}")
+
+    def _nodes(self) -> list[Nsqd | Nsqlookupd]:
+        return [*self._state().nsqds, *self._state().lookupds]
+
+    def _partition(self, topic: str, partition: int) -> Partition:
+        found = self._state().topics.get(topic)
+        if found is None or partition not in found.partitions:
+            raise KeyError(f"there is no partition {topic}-{partition}")
+        return found.partitions[partition]
+
+    def _call(self, function: Callable[[], _Result]) -> _Result:
+        if self._background is None:
+            raise RuntimeError(_NOT_RUNNING)
+        return self._background.call(function)
+
+    def _until(self, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+        """Wait in the cluster's own loop until ``condition`` holds."""
+        if self._background is None:
+            raise RuntimeError(_NOT_RUNNING)
+        limit = time.monotonic() + timeout
+
+        async def wait() -> None:
+            while not condition():
+                if time.monotonic() > limit:
+                    raise TimeoutError(f"waited {timeout:g} s in vain until {what}")
+                await asyncio.sleep(_POLL)
+
+        self._background.run(wait(), timeout + 5)

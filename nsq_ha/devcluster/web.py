@@ -1,0 +1,98 @@
+"""An HTTP server for one node, on a port of ours.
+
+Uses uvicorn's protocol directly instead of its server: a node must be killed,
+frozen and restarted in the middle of a test, which a server that owns its
+sockets and signals does not offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from nsq_ha.devcluster.listener import Listener
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.types import Receive, Scope, Send
+
+
+class WebServer:
+    """One node's HTTP.
+
+    Args:
+        app: What answers.
+        delay: Seconds to wait before each answer, asked anew for each request.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    def __init__(self, app: Starlette, delay: Callable[[], float]) -> None:
+        """Reserve the port; nothing listens yet."""
+        self._app = app
+        self._delay = delay
+        self._awake = asyncio.Event()
+        self._state = ServerState()
+        self._config = uvicorn.Config(
+            self._gate,
+            interface="asgi3",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=60,
+        )
+        self._config.load()
+        self._listener = Listener(self._protocol)
+        self.port = self._listener.port
+
+    def open(self) -> None:
+        """Listen and answer."""
+        self._awake.set()
+        self._listener.open()
+
+    def abort(self) -> None:
+        """Stop at once: connections are reset, attempts refused."""
+        self._listener.close()
+        self.cut()
+        for task in tuple(self._state.tasks):
+            task.cancel()
+
+    def release(self) -> None:
+        """Stop and give up the port."""
+        self.abort()
+        self._listener.release()
+
+    def cut(self) -> None:
+        """Reset the open connections."""
+        for protocol in tuple(self._state.connections):
+            protocol.transport.abort()
+
+    def freeze(self) -> None:
+        """Accept connections as a hanging process would, and answer nothing."""
+        self._awake.clear()
+        self._listener.freeze()
+
+    def thaw(self) -> None:
+        """Answer what waits."""
+        self._awake.set()
+        self._listener.thaw()
+
+    def _protocol(self) -> asyncio.Protocol:
+        return H11Protocol(self._config, self._state, {})
+
+    async def _gate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._awake.wait()
+        if (delay := self._delay()) > 0:
+            await asyncio.sleep(delay)
+            await self._awake.wait()
+        await self._app(scope, receive, send)

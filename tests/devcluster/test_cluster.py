@@ -1,0 +1,38 @@
+"""The cluster as a whole: it starts, answers, and leaves nothing behind."""
+
+import socket
+import threading
+
+import httpx
+import pytest
+
+from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+
+
+def test_it_starts_and_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+    with DevCluster(nsqds=1, nsqlookupds=1) as cluster:
+        assert httpx.get(cluster.lookupd[0] + "/ping").text == "OK"
+        port = int(cluster.nsqds["nsqd-0"].rpartition(":")[2])
+    assert set(threading.enumerate()) == before
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def test_controls_work_inside_a_running_loop_and_after_close() -> None:
+    with DevCluster(nsqds=3) as cluster:
+        assert cluster.create_topic("orders", 4, ordered=True) == "orders"
+        assert cluster.leader("orders", 0) in cluster.nsqds
+    cluster.close()
+    with pytest.raises(RuntimeError, match="context manager"):
+        cluster.kill("nsqd-0")
+
+
+def test_an_unknown_node_is_named() -> None:
+    with DevCluster(nsqds=1, nsqlookupds=1) as cluster, pytest.raises(KeyError, match="nsqd-7"):
+        cluster.kill("nsqd-7")
+
+
+def test_a_topic_needs_nodes() -> None:
+    with DevCluster(nsqds=1, nsqlookupds=1) as cluster, pytest.raises(ChangeRefusedError, match="No node is available"):
+        cluster.create_topic("orders", 1, 3, ordered=True)
