@@ -12,7 +12,7 @@ from nsq_ha.policy.lane import Entry
 from nsq_ha.producer.sender import Sender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
@@ -60,6 +60,8 @@ class TopicPublisher:
         self._hash = sharding.hasher(config.sharding)
         self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
         self._was_known = False
+        self._routes_of: TopicView | None = None
+        self._routes: tuple[int, ...] = ()
         watch.add_listener(self._view_changed)
 
     async def view(self) -> TopicView:
@@ -130,17 +132,21 @@ class TopicPublisher:
         return self._any_partition(view, meta.partition_num), True
 
     def _any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
-        candidates = [
-            partition
-            for partition in sorted(view.publishable)
-            if partition != avoid and (partition not in self.senders or self.senders[partition].is_healthy)
-        ]
+        if view is not self._routes_of:
+            self._routes_of, self._routes = view, tuple(sorted(view.publishable))
+        candidates: Sequence[int] = self._routes
+        if avoid is not None or any(not sender.is_healthy for sender in self.senders.values()):
+            candidates = [p for p in self._routes if p != avoid and self._is_healthy(p)]
         if not candidates:
-            candidates = [p for p in sorted(view.publishable) if p != avoid] or list(range(partition_num))
+            candidates = [p for p in self._routes if p != avoid] or range(partition_num)
         self._turn += 1
         if self._config.strategy == "least_loaded":
             return routing.least_loaded(candidates, self._turn, self._load)
         return routing.round_robin(candidates, self._turn)
+
+    def _is_healthy(self, partition: int) -> bool:
+        sender = self.senders.get(partition)
+        return sender is None or sender.is_healthy
 
     def _load(self, partition: int) -> int:
         sender = self.senders.get(partition)
