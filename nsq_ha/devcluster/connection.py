@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._pauses: set[str] = set()
         self._delayed: deque[tuple[float, bytes]] = deque()
         self._last_read = self.connected
-        self._next_heartbeat = self.connected + self.session.client.heartbeat
+        self._next_heartbeat = self.connected + self.session.terms.heartbeat
         self._tls_task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ asyncio
@@ -174,11 +174,11 @@ class Connection(asyncio.Protocol):
         """Deliver a message, gathered with others for a while unless ``at_once``."""
         self._out.append(frame)
         self._out_bytes += len(frame)
-        client = self.session.client
-        if at_once or self._out_bytes >= client.consumer_buffer_bytes:
+        terms = self.session.terms
+        if at_once or self._out_bytes >= terms.gather_bytes:
             self._flush_soon()
         elif self._timer is None and not self._urgent:
-            self._timer = self.node.coordinator.loop.call_later(client.buffer_timeout_ms / 1000, self.flush)
+            self._timer = self.node.coordinator.loop.call_later(terms.gather_timeout, self.flush)
 
     def _flush_soon(self) -> None:
         if not self._urgent:
@@ -218,11 +218,11 @@ class Connection(asyncio.Protocol):
 
     def heartbeat_from_now(self) -> None:
         """Begin a new rhythm, after IDENTIFY."""
-        self._next_heartbeat = self.node.now() + self.session.client.heartbeat
+        self._next_heartbeat = self.node.now() + self.session.terms.heartbeat
 
     def tick(self, now: float) -> None:
         """Send a heartbeat when it is time; cut a client that has been silent for three."""
-        interval = self.session.client.heartbeat
+        interval = self.session.terms.heartbeat
         if interval <= 0 or self._transport is None:
             return
         if now >= self._next_heartbeat:

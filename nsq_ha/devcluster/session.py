@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.devcluster.delivery import OK_FRAME, error_frame
-from nsq_ha.devcluster.identify import Client
 from nsq_ha.devcluster.publishing import Publisher
 from nsq_ha.devcluster.subscription import Subscription
-from nsq_ha.devcluster.version import VERSION
+from nsq_ha.devcluster.terms import Terms
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.introduction import Introduction, read_introduction
 from nsq_ha.protocol.lines import Announced, Malformed, forbidden_now
 from nsq_ha.protocol.requests import CommandDecoder, Event, Publishing
 
@@ -52,7 +52,7 @@ class Session:
     Attributes:
         connection: Through which answers go.
         client_id: Number of the connection on its node.
-        client: What the client said of itself.
+        terms: What IDENTIFY settled.
         stage: Where the connection stands.
         subscription: Its subscription. None before SUB.
         changed: Replicas that stored something in this turn; their channels deliver at its end.
@@ -63,7 +63,7 @@ class Session:
         self.connection = connection
         self.node = connection.node
         self.client_id = connection.node.next_client_id()
-        self.client = Client()
+        self.terms = Terms.of(Introduction())
         self.stage = Stage.OPEN
         self.subscription: Subscription | None = None
         self.changed: list[Replica] = []
@@ -176,14 +176,12 @@ class Session:
             self._decoder.accept(extended=extended)
 
     def _identify(self, command: commands.Identify) -> None:
-        try:
-            client = Client.decode(command.body)
-        except ValueError as error:
-            self.fail(f"E_BAD_BODY IDENTIFY {error}".encode())
+        client = read_introduction(command.body, self.terms.client)
+        if isinstance(client, Malformed):
+            self.fail(client.data)
             return
-        first = self.client.heartbeat
-        self.client = client
-        if client.heartbeat != first:
+        before, self.terms = self.terms, Terms.of(client)
+        if self.terms.heartbeat != before.heartbeat:
             self.connection.heartbeat_from_now()
         if not client.feature_negotiation:
             self.send(OK_FRAME)
@@ -191,7 +189,7 @@ class Session:
         if client.snappy and client.deflate:
             self.fail(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
             return
-        identity = client.identity(version=VERSION, tls=self.node.tls is not None)
+        identity = self.terms.identity(tls=self.node.tls is not None)
         self.send(encode_frame(FrameType.RESPONSE, encode_identity(identity)))
         codec: Codec | None = None
         if identity.snappy:

@@ -54,9 +54,9 @@ class Subscription:
         self.client_id = session.client_id
         self.ready = self.holds = 0
         self.received = self.finished = self.requeued = 0
-        self.msg_timeout = session.client.message_timeout
-        self._layout = layout_for(detail=detail, ext=replica.options.extended and session.client.extend_support)
-        self._sample = session.client.sample_rate
+        self.msg_timeout = session.terms.msg_timeout
+        self._layout = layout_for(detail=detail, ext=replica.options.extended and session.terms.client.extend_support)
+        self._sample = session.terms.client.sample_rate
 
     # ------------------------------------------------------------ SUB
 
@@ -65,7 +65,7 @@ class Subscription:
         """SUB: check in nsqd's order, then wait for the replicas if need be, then subscribe."""
         node = session.node
         start = command.start if isinstance(command, commands.SubAdvanced) else None
-        if session.client.heartbeat <= 0:
+        if session.terms.heartbeat <= 0:
             session.fail(b"E_INVALID cannot SUB with heartbeats disabled")
             return
         number = command.partition if start is None else None
@@ -93,7 +93,7 @@ class Subscription:
             session.fail(NOT_WRITABLE)
             return
         ordered = isinstance(command, commands.SubOrdered)
-        if ordered and session.client.sample_rate:
+        if ordered and session.terms.client.sample_rate:
             session.fail(_NO_SAMPLING)
             return
         channel = replica.channel(command.channel)
@@ -188,9 +188,9 @@ def _refusal(session: Session, command: commands.Sub, replica: Replica) -> bytes
     options = replica.options
     if options.ordered and not isinstance(command, commands.SubOrdered):
         return _ORDER_IS_MUST
-    if options.extended and not session.client.extend_support:
+    if options.extended and not session.terms.client.extend_support:
         return _EXTEND_NEED
-    if session.client.extend_support and not options.extended:
+    if session.terms.client.extend_support and not options.extended:
         return _EXTEND_FORBIDDEN
     if not replica.leads:
         return NOT_LEADER
