@@ -206,6 +206,8 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return _refused_lookup(body, lookupd)
     content = _decode(body.data, _Lookup)
     told = _try(bytes(content.meta), _Meta)
+    if content.partitions is None and content.producers is None and told is None:
+        raise RemoteProtocolError("answer names neither partitions nor nodes nor a meta")
     partitions: dict[int, Node] = {}
     for key, raw in (content.partitions or {}).items():
         node = _node(raw)
@@ -229,7 +231,8 @@ def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
     Raises:
         RemoteProtocolError: It is no such answer.
     """
-    if body.status == 404:
+    if body.status == 404 or (body.status == 200 and body.data.strip() == b"null"):
+        # An old server has no such route; one without a coordinator has nothing to list.
         return LookupdList(leader=None, nodes=(), supported=False)
     content = _decode(_accepted(body), _LookupdList)
     listed = (_lookupd_url(raw, scheme) for raw in (content.lookupdnodes or [])[:MAX_LISTED_LOOKUPDS])
