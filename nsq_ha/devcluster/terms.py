@@ -6,11 +6,13 @@ Source: protocol reference 3; youzan/nsq ``nsqd/client_v2.go`` ``SwitchToConsume
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.version import VERSION
 from nsq_ha.protocol.identify import Identity
-from nsq_ha.protocol.introduction import Introduction
+
+if TYPE_CHECKING:
+    from nsq_ha.protocol.introduction import Introduction
 
 _MAX_DEFLATE_LEVEL: Final = 6
 _SMALL_BUFFER: Final = 100
