@@ -166,25 +166,25 @@ class ClientConfig:
     connect_timeout: float = 1.0
     """Limit for connecting to an nsqd up to its IDENTIFY answer: a frozen node accepts and never answers."""
     lookup_timeout: float = 1.0
-    """Limit for one question to one nsqlookupd; all are asked at once."""
+    """Limit for one question to one nsqlookupd; all are asked at once, so one that hangs costs no more than this."""
     lookup_interval: float = 5.0
-    """Between periodic look-ups of a topic; trouble asks at once."""
+    """Between periodic look-ups of a topic: a safety net only, since trouble asks at once."""
     lookup_jitter: float = 0.2
-    """Share of ``lookup_interval`` that is left to chance."""
+    """Share of ``lookup_interval`` that is left to chance, so that many clients do not ask together."""
     heartbeat_interval: float = 2.0
-    """Asked of nsqd (1..60); silence of two of them ends a connection."""
+    """Asked of nsqd (1..60); silence of two of them ends a connection, so a frozen node is left after about 4 s."""
     output_buffer_timeout: float = 0.025
-    """How long nsqd may gather messages before it writes (0.01..1)."""
+    """How long nsqd may gather messages before it writes (0.01..1); short, since it adds to each delay."""
     output_buffer_bytes: int = 16384
-    """How much nsqd may gather (64..65536)."""
+    """How much nsqd may gather before it writes (64..65536)."""
     close_timeout: float = 5.0
-    """Limit of closing, whatever the cluster does."""
+    """Limit of closing, whatever the cluster does: a service must be able to stop."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """A frame that announces more ends its connection before anything is reserved for it."""
     backoff: Backoff = Backoff()
-    """Between tries to reach a partition that is in trouble."""
+    """Between tries to reach a partition in trouble: quick at first, since a leader often changes within a second."""
     compression: Compression = Compression.NONE
-    """Of the connections to nsqd."""
+    """Of the connections to nsqd; none where the server does not offer it."""
     deflate_level: int = 6
     """1..6; without a level the server stores blocks uncompressed."""
     tls: TlsConfig | None = None
@@ -236,7 +236,7 @@ class ProducerConfig(ClientConfig):
     sharding: Sharding = "murmur3"
     """Key to hash: ``murmur3`` (the Go users' rule), ``java``, ``modulo`` or a function. One rule a topic."""
     strategy: Literal["round_robin", "least_loaded"] = "round_robin"
-    """Which writable partition takes a message without key."""
+    """Which writable partition takes a message without key: each in turn, or the less loaded of two neighbours."""
     trace: bool | frozenset[str] = False
     """Publish with a trace id: never, always, or for these topics. Changeable while running."""
     on_unreachable: Literal["retry", "fail"] = "retry"
@@ -244,11 +244,11 @@ class ProducerConfig(ClientConfig):
     max_pending_bytes: int = 64 * 1024 * 1024
     """Bytes of bodies that may wait in the producer; further publishes wait for room within their limit."""
     window: int = 1000
-    """Unanswered publishes on one connection, of different keys."""
+    """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: float = 600.0
     """A connection without publishes closes after this."""
     max_connections: int = 1024
-    """Open connections at most; the longest idle one closes first."""
+    """Open connections at most, so that many topics do not use up descriptors; the longest idle one closes first."""
 
     def __post_init__(self) -> None:
         """Check every range.
@@ -286,7 +286,8 @@ class ConsumerConfig(ClientConfig):
     start_from: StartFrom | Mapping[int, StartFrom] | None = None
     """Where the channel starts, by partition or for all. None where the channel stands."""
     max_in_flight: int = 200
-    """Messages that may be unanswered over all partitions."""
+    """Messages that may be unanswered over all partitions: enough to hide a round trip, and so many come again after
+    a crash. The server takes at most 2500 a connection; on an ordered channel one a partition."""
     msg_timeout: float | None = None
     """How long a message may stay unanswered (1..900). None for the server's default (60 s)."""
     sample_rate: int = 0
@@ -296,9 +297,9 @@ class ConsumerConfig(ClientConfig):
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue that names none, by the message's attempts."""
     start_timeout: float = 5.0
-    """How long entering waits for all partitions to be subscribed, before it goes on with a warning."""
+    """How long entering waits for all partitions to be subscribed, before it warns and goes on; the rest follow."""
     max_attempts: int | None = None
-    """Deliveries after which ``on_give_up`` applies. None never gives up."""
+    """Deliveries after which ``on_give_up`` applies. None never gives up: to drop is the application's choice."""
     warn_attempts: int = 10
     """From this delivery on a message is warned about, then at each doubling. 0 never."""
     on_give_up: GiveUp = "drop"
