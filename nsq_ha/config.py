@@ -354,7 +354,7 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: An address is no string or not of this form.
     """
-    listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    listed: Iterable[object] = addresses.split(",") if isinstance(addresses, str) else addresses
     found: list[str] = []
     for address in listed:
         text = address.strip() if isinstance(address, str) else ""
