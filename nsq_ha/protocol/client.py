@@ -104,11 +104,6 @@ _ANSWERED: Final[dict[Request, Input]] = {
     Request.CLOSE: Input.RECV_CLOSE_WAIT,
 }
 
-_REFUSED: Final[dict[Request, Input]] = {
-    Request.PUBLISH: Input.RECV_PUBLISH_ERROR,
-    Request.CLOSE: Input.RECV_CLOSE_ERROR,
-}
-
 _NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _OK_RUN: Final = 32
@@ -363,7 +358,7 @@ class ClientProtocol:
         if error.code in _NEVER_ANSWERS:
             run, event = None, Input.RECV_ANSWER_ERROR
         elif run is not None:
-            event = _REFUSED.get(run.kind, Input.RECV_REFUSAL)
+            event = Input.RECV_PUBLISH_ERROR if run.kind is Request.PUBLISH else Input.RECV_REFUSAL
         try:
             self.state = advance(self.state, event)
         except RemoteProtocolError as fault:

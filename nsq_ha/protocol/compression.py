@@ -65,17 +65,17 @@ class DeflateCodec:
         """Return what ``data`` expands to.
 
         Raises:
-            RemoteProtocolError: It is damaged, ends the stream, or expands
-                beyond the limit. Drop the connection.
+            RemoteProtocolError: It is damaged, goes on behind the stream's end,
+                or expands to the limit. Drop the connection.
         """
         try:
             output = self._in.decompress(data, self._limit)
         except zlib.error as error:
             raise RemoteProtocolError(f"deflate stream is damaged: {error}") from error
-        if self._in.unconsumed_tail:
-            raise RemoteProtocolError(f"deflate stream expands beyond {self._limit} bytes at once")
-        if self._in.eof:
-            raise RemoteProtocolError("deflate stream was ended by the peer")
+        if self._in.unconsumed_tail or len(output) >= self._limit:
+            raise RemoteProtocolError(f"deflate stream expands to {self._limit} bytes or more at once")
+        if self._in.unused_data:
+            raise RemoteProtocolError("deflate stream goes on behind its end")
         return output
 
 
@@ -130,7 +130,7 @@ class SnappyCodec:
             raise RemoteProtocolError("snappy stream does not begin with its identifier")
         if kind in _RESERVED_UNSKIPPABLE:
             raise RemoteProtocolError(f"snappy chunk type {kind:#04x} is reserved")
-        if kind <= _UNCOMPRESSED and not 4 <= length <= _MAX_CHUNK:
+        if length > _MAX_CHUNK or (kind <= _UNCOMPRESSED and length < 4):
             raise RemoteProtocolError(f"snappy chunk of {length} bytes has no legal size")
 
     def _expand(self, kind: int, chunk: bytes) -> bytes:

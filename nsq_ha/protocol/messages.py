@@ -23,6 +23,7 @@ import enum
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from nsq_ha.errors import RemoteProtocolError
@@ -36,7 +37,6 @@ _DETAIL: Final = struct.Struct(">QI")
 _TRACED: Final = struct.Struct(">2sQQQI")
 _JSON_HEADER: Final = 4
 _SMALLEST: Final = 30  # size word of a message frame without anything after its head
-_NO_DETAIL_BYTES: Final = 12
 
 
 class Layout(enum.Enum):
@@ -131,64 +131,46 @@ def _read_detail(data: bytes, position: int, largest: int, source: MessageSource
     return position
 
 
-def _read_ext(data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message]) -> int:
+def _read_extended(
+    data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message], *, detail: int
+) -> int:
+    """Read the layouts with an ext part; ``detail`` is how many bytes stand between it and the body, 0 or 12."""
     unpack = _FRAME.unpack_from
+    unpack_detail = _DETAIL.unpack_from
     append = sink.append
     end = len(data)
     last = end - 35
+    offset: int | None = None
+    raw_size: int | None = None
     while position <= last:
         size, kind, timestamp, attempts, message_id = unpack(data, position)
         stop = position + 4 + size
-        if kind != _MESSAGE or stop > end or not 31 <= size <= largest:
+        if kind != _MESSAGE or stop > end or not _SMALLEST < size <= largest:
             break
-        ext, body = _ext_part(data, position + 34, stop)
+        ext: bytes | None = None
+        after = position + 35
+        # Every nonzero version is length-prefixed; 4 is JSON, others are not written by the server of today.
+        if data[position + 34]:
+            after = position + 37
+            if after > stop:
+                break
+            after += data[position + 35] << 8 | data[position + 36]
+            ext = data[position + 37 : after]
+        body = after + detail
         if body > stop:
             break
-        append(Message(message_id, data[body:stop], attempts, timestamp, source, None, None, ext))
-        position = stop
-    return position
-
-
-def _read_ext_detail(data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message]) -> int:
-    unpack = _FRAME.unpack_from
-    append = sink.append
-    end = len(data)
-    last = end - 47
-    while position <= last:
-        size, kind, timestamp, attempts, message_id = unpack(data, position)
-        stop = position + 4 + size
-        if kind != _MESSAGE or stop > end or not 43 <= size <= largest:
-            break
-        ext, detail = _ext_part(data, position + 34, stop)
-        body = detail + _NO_DETAIL_BYTES
-        if body > stop:
-            break
-        offset, raw_size = _DETAIL.unpack_from(data, detail)
+        if detail:
+            offset, raw_size = unpack_detail(data, after)
         append(Message(message_id, data[body:stop], attempts, timestamp, source, offset, raw_size, ext))
         position = stop
     return position
 
 
-def _ext_part(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
-    """Return the header and where it ends, which is beyond ``stop`` when the frame cuts it.
-
-    Every nonzero version is length-prefixed; 4 is JSON, others are not written
-    by the server of today.
-    """
-    if not data[position]:
-        return None, position + 1
-    start = position + 3
-    if start > stop:
-        return None, stop + 1
-    after = start + (data[position + 1] << 8 | data[position + 2])
-    return data[start:after], after
-
-
 _READERS: Final[dict[Layout, Reader]] = {
     Layout.PLAIN: _read_plain,
-    Layout.EXT: _read_ext,
+    Layout.EXT: partial(_read_extended, detail=0),
     Layout.DETAIL: _read_detail,
-    Layout.EXT_DETAIL: _read_ext_detail,
+    Layout.EXT_DETAIL: partial(_read_extended, detail=_DETAIL.size),
 }
 
 

@@ -160,7 +160,7 @@ class CommandDecoder:
     def _find_end(self, searched: int) -> Generator[None, None, int | None]:
         """Return the length up to the next newline, from ``searched`` on; None when the line is too long."""
         while (found := self._buffer.find(b"\n", self._position + searched)) < 0:
-            searched = len(self._buffer) - self._position
+            searched = max(searched, len(self._buffer) - self._position)
             if searched >= MAX_LINE_BYTES:
                 return None
             yield

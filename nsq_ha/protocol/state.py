@@ -68,11 +68,9 @@ class Input(enum.Enum):
     RECV_HEARTBEAT = enum.auto()
     RECV_MESSAGE = enum.auto()
     RECV_REFUSAL = enum.auto()
-    """An error frame that answers IDENTIFY, AUTH or SUB: the server closes after it."""
+    """An error frame that answers IDENTIFY, an upgrade, AUTH, SUB or CLS: the server closes after it."""
     RECV_PUBLISH_ERROR = enum.auto()
     """An error frame that answers a publish: the connection may live on."""
-    RECV_CLOSE_ERROR = enum.auto()
-    """An error frame that answers CLS."""
     RECV_ANSWER_ERROR = enum.auto()
     """``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``; answers no request."""
     RECV_STRAY_ERROR = enum.auto()
@@ -98,8 +96,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
         (_S.SUBSCRIBING, _I.RECV_SUBSCRIBED): _S.SUBSCRIBED,
         (_S.SUBSCRIBED, _I.SEND_CLOSE): _S.DRAINING,
         (_S.DRAINING, _I.RECV_CLOSE_WAIT): _S.DRAINING,
-        (_S.DRAINING, _I.RECV_CLOSE_ERROR): _S.DRAINING,
-        (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
+            (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
         # The server ignores RDY after CLS; sending it is harmless and may cross.
         (_S.DRAINING, _I.SEND_READY): _S.DRAINING,
         **{

@@ -1,0 +1,110 @@
+"""What stands around the protocol in its tests: a source of messages, connections in a state, frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nsq_ha.message import Message
+from nsq_ha.protocol import (
+    ClientProtocol,
+    FrameType,
+    Identify,
+    Layout,
+    Received,
+    Sub,
+    encode_frame,
+    encode_message,
+)
+
+LARGEST = 1024 * 1024
+ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"
+"""An id as hostile as they come: newlines, blanks, bytes that are no text."""
+
+OK_FRAME = encode_frame(FrameType.RESPONSE, b"OK")
+HEARTBEAT_FRAME = encode_frame(FrameType.RESPONSE, b"_heartbeat_")
+
+
+class Source:
+    """A message source that only has a name."""
+
+    topic = "orders"
+    channel = "billing"
+    partition = 0
+    nsqd = "127.0.0.1:4150"
+
+    def finish(self, message: Message) -> None: ...
+
+    def requeue(self, message: Message, delay: float | None) -> None: ...
+
+    def touch(self, message: Message) -> None: ...
+
+
+SOURCE = Source()
+
+
+def response(data: bytes) -> bytes:
+    return encode_frame(FrameType.RESPONSE, data)
+
+
+def error(data: bytes) -> bytes:
+    return encode_frame(FrameType.ERROR, data)
+
+
+def message_frame(data: bytes) -> bytes:
+    return encode_frame(FrameType.MESSAGE, data)
+
+
+def message(body: bytes = b"paid", *, message_id: bytes = ID, ext: bytes | None = None) -> Message:
+    return Message(message_id, body, 1, 1_700_000_000_000_000_000, SOURCE, 4096, 130, ext)
+
+
+def delivery(body: bytes = b"paid", layout: Layout = Layout.PLAIN, *, ext: bytes | None = None) -> bytes:
+    return message_frame(encode_message(message(body, ext=ext), layout))
+
+
+def identified(largest: int = LARGEST) -> ClientProtocol:
+    """Return a connection after its IDENTIFY."""
+    protocol = ClientProtocol(max_frame_bytes=largest)
+    protocol.send(Identify(b"{}"))
+    protocol.receive(OK_FRAME)
+    protocol.take_trailing()
+    return protocol
+
+
+def subscribed(layout: Layout = Layout.PLAIN, largest: int = LARGEST) -> ClientProtocol:
+    """Return a connection that gets messages."""
+    protocol = identified(largest)
+    protocol.subscribe_to(SOURCE, layout)
+    protocol.send(Sub("orders", "billing", 0))
+    protocol.receive(OK_FRAME)
+    return protocol
+
+
+def seen(message: Message) -> tuple[object, ...]:
+    """Return all that a message holds, to compare."""
+    return (
+        message.id,
+        message.body,
+        message.attempts,
+        message.timestamp_ns,
+        message.offset,
+        message.raw_size,
+        message.ext,
+        message.source,
+    )
+
+
+def summary(found: Iterable[Received]) -> tuple[list[object], ...]:
+    """Return what several reads gave together, kind by kind."""
+    messages: list[object] = []
+    answers: list[object] = []
+    refusals: list[object] = []
+    damaged: list[object] = []
+    heartbeats = 0
+    for received in found:
+        messages += map(seen, received.messages)
+        answers += [answer if isinstance(answer, bytes) else str(answer) for answer in received.answers]
+        refusals += map(str, received.refusals)
+        damaged += received.damaged
+        heartbeats += received.heartbeats
+    return messages, answers, refusals, damaged, [heartbeats]

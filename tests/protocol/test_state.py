@@ -1,0 +1,80 @@
+"""The table of a connection's life."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsq_ha.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from nsq_ha.protocol import TRANSITIONS, Input, State, advance
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Input)
+def test_every_pair_is_decided(state: State, event: Input) -> None:
+    if (state, event) in TRANSITIONS:
+        assert advance(state, event) is TRANSITIONS[state, event]
+        return
+    at_fault = RemoteProtocolError if event.name.startswith("RECV_") else LocalProtocolError
+    with pytest.raises(ProtocolError, match=f"^{event.name} is not allowed while {state.name}$") as raised:
+        advance(state, event)
+    assert type(raised.value) is at_fault
+
+
+def test_an_input_is_the_peers_or_ours() -> None:
+    assert all(event.name.startswith(("SEND_", "RECV_")) for event in Input)
+
+
+def test_closed_is_final() -> None:
+    leaving = {event for (state, event) in TRANSITIONS if state is State.CLOSED}
+    assert leaving == {Input.RECV_EOF}
+    assert advance(State.CLOSED, Input.RECV_EOF) is State.CLOSED
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached = {State.NEW}
+    while more := {after for (before, _), after in TRANSITIONS.items() if before in reached} - reached:
+        reached |= more
+    assert reached == set(State)
+    assert all(TRANSITIONS[state, Input.RECV_EOF] is State.CLOSED for state in State)
+
+
+def test_the_way_of_a_consumer() -> None:
+    state = State.NEW
+    for event in (
+        Input.SEND_IDENTIFY,
+        Input.RECV_IDENTITY,
+        Input.SEND_UPGRADE,
+        Input.RECV_UPGRADED,
+        Input.SEND_AUTH,
+        Input.RECV_AUTHORIZED,
+        Input.SEND_SUBSCRIBE,
+        Input.RECV_SUBSCRIBED,
+        Input.SEND_READY,
+        Input.RECV_MESSAGE,
+        Input.SEND_ANSWER,
+        Input.SEND_PUBLISH,
+        Input.RECV_PUBLISHED,
+        Input.SEND_CLOSE,
+        Input.RECV_CLOSE_WAIT,
+        Input.SEND_ANSWER,
+    ):
+        state = advance(state, event)
+    assert state is State.DRAINING
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (State.NEW, Input.SEND_PUBLISH),
+        (State.IDENTIFYING, Input.SEND_PUBLISH),
+        (State.READY, Input.SEND_ANSWER),
+        (State.READY, Input.SEND_READY),
+        (State.READY, Input.SEND_CLOSE),
+        (State.SUBSCRIBED, Input.SEND_SUBSCRIBE),
+        (State.SUBSCRIBED, Input.SEND_IDENTIFY),
+        (State.DRAINING, Input.SEND_CLOSE),
+    ],
+)
+def test_what_the_server_would_close_for_is_not_sent(state: State, event: Input) -> None:
+    with pytest.raises(LocalProtocolError):
+        advance(state, event)

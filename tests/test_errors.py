@@ -1,0 +1,105 @@
+"""The error tree, and the table of the server's codes held against the recorded ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsq_ha import errors
+from nsq_ha.errors import (
+    SERVER_ERRORS,
+    ConfigError,
+    LookupUnavailableError,
+    NsqError,
+    OverloadedError,
+    PublishError,
+    ResponseTimeoutError,
+    ServerError,
+    server_error,
+)
+from tests.golden import TCP_FILES, conversations, load
+
+CODES: list[dict[str, Any]] = load("error_codes")["codes"]
+
+
+def test_every_code_of_the_server_has_a_row() -> None:
+    assert set(SERVER_ERRORS) == {row["code"] for row in CODES}
+
+
+@pytest.mark.parametrize("row", CODES, ids=lambda row: str(row["code"]))
+def test_a_code_means_what_the_server_means(row: dict[str, Any]) -> None:
+    error = server_error(row["code"].encode() + b" why")
+    assert type(error) is not ServerError
+    assert (error.code, error.detail) == (row["code"], "why")
+    assert (error.retriable, error.stale_leader) == (row["retriable"], row["stale_leader"])
+
+
+def test_every_recorded_error_frame_has_a_class() -> None:
+    frames = [
+        step.data[8:]
+        for conversation in conversations(*TCP_FILES)
+        for step in conversation.steps
+        if step.fields.get("frame") == "error"
+    ]
+    assert len(frames) > 100
+    for data in frames:
+        error = server_error(data)
+        assert error.code == data.split(b" ")[0].decode()
+        assert type(error) is SERVER_ERRORS[error.code]
+
+
+def test_the_blank_after_a_code_is_no_part_of_it() -> None:
+    error = server_error(b"E_TOPIC_NOT_EXIST ")
+    assert (error.code, error.detail, str(error)) == ("E_TOPIC_NOT_EXIST", "", "E_TOPIC_NOT_EXIST")
+
+
+def test_an_unknown_code_is_a_plain_server_error() -> None:
+    error = server_error(b"E_BRAND_NEW thing")
+    assert type(error) is ServerError
+    assert (error.code, error.detail, error.retriable) == ("E_BRAND_NEW", "thing", False)
+
+
+def test_a_code_is_compared_whole() -> None:
+    assert type(server_error(b"E_FAILED_ON_NOT_LEADERS x")) is ServerError
+
+
+def test_binary_in_a_text_is_replaced() -> None:
+    assert server_error(b"E_INVALID could not parse \xff\x00").detail == "could not parse \ufffd\x00"
+
+
+def test_too_many_connections_has_no_code() -> None:
+    error = server_error(b"too much client connections")
+    assert isinstance(error, OverloadedError)
+    assert (error.code, error.retriable) == ("", True)
+
+
+def test_every_error_has_the_one_root() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert len(classes) > 20
+    assert all(issubclass(kind, NsqError) for kind in classes)
+
+
+def test_two_errors_are_also_what_python_calls_them() -> None:
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(ResponseTimeoutError, TimeoutError)
+
+
+def test_an_unavailable_lookup_names_each_server() -> None:
+    error = LookupUnavailableError("nobody answers", (("http://a:1", "refused"), ("http://b:2", "timed out")))
+    assert str(error) == "nobody answers (http://a:1: refused; http://b:2: timed out)"
+    assert error.causes[1] == ("http://b:2", "timed out")
+    assert str(LookupUnavailableError("none is configured")) == "none is configured"
+
+
+@pytest.mark.parametrize(
+    ("partition", "maybe_stored", "text"),
+    [
+        (3, False, "publish to orders-3 failed after 2 attempt(s), it is not stored: why"),
+        (None, True, "publish to orders failed after 2 attempt(s), it may be stored: why"),
+    ],
+)
+def test_a_publish_error_tells_what_is_known(partition: int | None, maybe_stored: bool, text: str) -> None:
+    error = PublishError("why", topic="orders", partition=partition, attempts=2, maybe_stored=maybe_stored)
+    assert str(error) == text
+    assert (error.topic, error.partition, error.attempts, error.maybe_stored) == ("orders", partition, 2, maybe_stored)
