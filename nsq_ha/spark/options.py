@@ -158,7 +158,8 @@ def _place(
     for topic in told:
         if topic not in topics:
             raise _wrong(name, f"names topic {topic!r}, which is not read ({', '.join(topics)})")
-    return MappingProxyType({topic: _partitions(name, topic, part, special) for topic, part in told.items()})
+    # Plain dicts: the options are pickled for the tasks.
+    return {topic: _partitions(name, topic, part, special) for topic, part in told.items()}
 
 
 def _partitions(name: str, topic: str, told: object, special: int) -> Mapping[int, int]:
@@ -171,7 +172,7 @@ def _partitions(name: str, topic: str, told: object, special: int) -> Mapping[in
         if isinstance(offset, bool) or not isinstance(offset, int) or not (offset == special or 0 <= offset < 2**63):
             raise _wrong(name, f"of {topic}-{partition} is {offset!r}: an offset in bytes from 0 up, or {special}")
         offsets[int(partition)] = offset
-    return MappingProxyType(offsets)
+    return offsets
 
 
 def _time(given: Mapping[str, str], name: str, default: float) -> float:
