@@ -285,11 +285,12 @@ class Channel:
 
     # ------------------------------------------------------------ operators
 
-    def switch_to_ordered(self) -> None:
+    def switch_to_ordered(self, *, under_way: bool) -> None:
         """Turn ordered.
 
-        The reader is reset under way: the message it had in hand comes once more
-        than it should.
+        Args:
+            under_way: A consumer is waiting. The reader is then reset with a
+                message in hand, which comes once more than it should.
 
         Source: protocol reference 9 ("Duplicate at start").
         """
@@ -297,9 +298,17 @@ class Channel:
             return
         self.ordered = True
         if not self.in_flight:
-            self._keep_stray()
+            if under_way:
+                self._keep_stray()
             self._again.clear()
             self._read = self.cursor.confirmed
+
+    def switch_to_unordered(self) -> None:
+        """Turn ordinary again, which cuts all consumers."""
+        if self.ordered:
+            self.ordered = False
+            for consumer in tuple(self.consumers):
+                consumer.drop()
 
     def reset(self, index: int) -> None:
         """Start at ``index``; the message that was next to go may still come first.
@@ -321,6 +330,13 @@ class Channel:
         """Confirm all that is committed."""
         self.reset(self._log.committed)
         self._stray = None
+
+    def empty_delayed(self) -> None:
+        """Confirm all that waits for its delay."""
+        for _, _, index, _ in self._due:
+            self._confirm(index)
+        self._due.clear()
+        self._deferred.clear()
 
     def _keep_stray(self) -> None:
         item = self._next_item()

@@ -12,6 +12,7 @@ Source: protocol reference 1, 3, 7; youzan/nsq ``protocol_v2.go`` ``IOLoop``, ``
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
@@ -35,7 +36,7 @@ class Connection(asyncio.Protocol):
         node: Whose connection it is.
         session: What the commands mean.
         peer: Address of the client, ``host:port``.
-        connected: When, in the cluster's clock.
+        connected_time: When, in seconds since the epoch.
     """
 
     def __init__(self, node: Nsqd) -> None:
@@ -43,7 +44,7 @@ class Connection(asyncio.Protocol):
         self.node = node
         self.session = Session(self)
         self.peer = ""
-        self.connected = node.now()
+        self.connected_time = time.time()
         self.codec: Codec | None = None
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -53,8 +54,8 @@ class Connection(asyncio.Protocol):
         self._working = False
         self._pauses: set[str] = set()
         self._delayed: deque[tuple[float, bytes]] = deque()
-        self._last_read = self.connected
-        self._next_heartbeat = self.connected + self.session.terms.heartbeat
+        self._last_read = node.now()
+        self._next_heartbeat = self._last_read + self.session.terms.heartbeat
         self._tls_task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ asyncio

@@ -127,9 +127,9 @@ class Questions:
             known[number] = entry
         return known
 
-    @staticmethod
-    def _channels(topic: str, known: dict[int, Registered]) -> list[str]:
-        names: set[str] = set()
+    def _channels(self, topic: str, known: dict[int, Registered]) -> list[str]:
+        registered = self._lookupd.coordinator.topics.get(topic)
+        names = set(registered.channels) if registered else set()
         for number, entry in known.items():
             replica = entry.leader.replicas.get((topic, number))
             if replica is not None:
@@ -158,9 +158,12 @@ class Questions:
 
     def _topic_meta(self, name: str) -> dict[str, Any]:
         meta = self._meta(name)
+        topic = self._lookupd.coordinator.topics.get(name)
+        registered = topic.channels if topic else set()
         return {
             "topic_name": name,
             **{key: meta[key] for key in ("extend_support", "ordered", "multi_part", "disable_channel_auto_create")},
+            "registered_channels": sorted(registered) or None,
         }
 
     async def channels(self, request: Request) -> dict[str, Any]:
@@ -201,7 +204,17 @@ class Questions:
         """``/cluster/stats``, told by the leading one only."""
         if not self._lookupd.leads:
             raise HttpError(400, _NOT_LEADING)
-        return {"stable": self._lookupd.coordinator.stable, "node_stat_list": []}
+        coordinator = self._lookupd.coordinator
+        loads = [
+            {
+                **{key: peer(node)[key] for key in ("hostname", "broadcast_address", "tcp_port", "http_port")},
+                "leader_load_factor": float(sum(replica.leads for replica in node.replicas.values())),
+                "node_load_factor": float(len(node.replicas)),
+            }
+            for node in coordinator.nsqds
+            if node.linked
+        ]
+        return {"stable": coordinator.stable, "node_stat_list": loads}
 
 
 class Orders:

@@ -93,6 +93,11 @@ class Session:
             commands.MpubExt: self._publisher.mpub_ext,
         }
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether the client said CLS."""
+        return self.stage is Stage.CLOSING
+
     def feed(self, data: bytes) -> None:
         """Take bytes; :meth:`run` looks at them."""
         self._decoder.feed(data)

@@ -104,7 +104,7 @@ class Subscription:
             session.fail(f"E_INVALID {error}".encode())
             return
         if ordered:
-            channel.switch_to_ordered()
+            channel.switch_to_ordered(under_way=True)
         if index is not None and not channel.consumers:
             channel.reset(index)
         subscription = cls(session, replica, channel, detail=command.word != b"SUB")

@@ -1,0 +1,180 @@
+"""Publishing over nsqd's HTTP.
+
+Source: protocol reference 13; youzan/nsq ``internalPUB``, ``doMPUB``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.devcluster.answers import HttpError
+from nsq_ha.devcluster.query import NOT_EXIST, replica_of
+from nsq_ha.devcluster.record import Draft
+from nsq_ha.devcluster.replica import EXITING, Waiting
+from nsq_ha.protocol import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from nsq_ha.protocol.headers import TRACE_KEY
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.record import Record
+    from nsq_ha.devcluster.replica import Replica
+
+_EXT_PREFIX: Final = "x-nsqext-"
+_BAD_HEADER: Final = "E_INVALID_JSON_HEADER"
+_BAD_TRACE_ID: Final = "INVALID_TRACE_ID"
+
+
+class HttpPublisher:
+    """Publishes what comes by HTTP to one node."""
+
+    def __init__(self, node: Nsqd) -> None:
+        """Publish here."""
+        self._node = node
+
+    async def pub(self, request: Request) -> str:
+        """``/pub``."""
+        replica, body = await self._begin(request)
+        await self._store(replica, [Draft(body)])
+        return "OK"
+
+    async def pub_trace(self, request: Request) -> dict[str, Any]:
+        """``/pubtrace``."""
+        replica, body = await self._begin(request)
+        text = request.query_params.get("trace_id", "")
+        trace_id = _trace_id(text)
+        records = await self._store(replica, [Draft(body, trace_id)])
+        return _traced(records[0], text)
+
+    async def pub_ext(self, request: Request) -> str | dict[str, Any]:
+        """``/pub_ext``: the header comes from ``ext`` and from ``X-Nsqext-*``."""
+        replica, body = await self._begin(request)
+        header = _header(request)
+        trace = header.get(TRACE_KEY)
+        trace_id = 0
+        if trace is not None:
+            if not isinstance(trace, str):
+                raise HttpError(400, _BAD_TRACE_ID)
+            trace_id = _trace_id(trace)
+        if not replica.options.extended:
+            raise HttpError(400, "E_EXT_NOT_SUPPORT")
+        # Go's encoder sorts the keys of a map.
+        ext = json.dumps(header, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+        records = await self._store(replica, [Draft(body, trace_id, ext)])
+        return "OK" if not isinstance(trace, str) else _traced(records[0], trace)
+
+    async def mpub(self, request: Request) -> str:
+        """``/mpub``: lines, or counted messages with ``binary``."""
+        replica = replica_of(self._node, request)
+        body = await request.body()
+        if len(body) > MAX_BODY_BYTES:
+            raise HttpError(413, "BODY_TOO_BIG")
+        messages = _binary(body) if "binary" in request.query_params else [m for m in body.split(b"\n") if m]
+        if any(len(message) > MAX_MESSAGE_BYTES for message in messages):
+            raise HttpError(413, "MSG_TOO_BIG")
+        await self._store(replica, [Draft(message) for message in messages])
+        return "OK"
+
+    async def _begin(self, request: Request) -> tuple[Replica, bytes]:
+        """Read the body and find the replica.
+
+        Raises:
+            HttpError: The body is empty or too big, or there is no replica here, or it does not lead.
+        """
+        body = await request.body()
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise HttpError(413, "MSG_TOO_BIG")
+        if not body:
+            raise HttpError(406, "MSG_EMPTY")
+        try:
+            replica = replica_of(self._node, request)
+        except HttpError:
+            raise HttpError(404, NOT_EXIST) from None
+        _may_write(replica)
+        return replica, body
+
+    async def _store(self, replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
+        _may_write(replica)
+        records = replica.store(drafts)
+        if replica.stalled:
+            await _replicas(replica)
+        replica.deliver(self._node.now())
+        return records
+
+
+def _may_write(replica: Replica) -> None:
+    if replica.node.exiting:
+        raise HttpError(503, EXITING.decode())
+    if replica.refusal is not None:
+        raise HttpError(400, replica.refusal.decode().rstrip())
+
+
+async def _replicas(replica: Replica) -> None:
+    """Wait until the followers answer.
+
+    Raises:
+        HttpError: The wait was given up.
+    """
+    done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def end(frame: bytes | None) -> None:
+        if not done.done():
+            done.set_result(frame)
+
+    replica.wait(Waiting(lambda: end(None), end))
+    refusal = await done
+    if refusal is not None:
+        raise HttpError(400, refusal.decode().rstrip())
+
+
+def _trace_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64):
+        raise HttpError(400, _BAD_TRACE_ID)
+    return int(text)
+
+
+def _header(request: Request) -> dict[str, Any]:
+    try:
+        header = json.loads(request.query_params.get("ext", ""))
+    except (ValueError, RecursionError):
+        raise HttpError(400, _BAD_HEADER) from None
+    if not isinstance(header, dict):
+        raise HttpError(400, _BAD_HEADER)
+    for name, value in request.headers.items():
+        if name.startswith(_EXT_PREFIX):
+            header[name.removeprefix(_EXT_PREFIX)] = value
+    return header
+
+
+def _traced(record: Record, trace_id: str) -> dict[str, Any]:
+    return {
+        "status": "OK",
+        "id": record.internal_id,
+        "trace_id": trace_id,
+        "queue_offset": record.offset,
+        "rawsize": record.raw_size,
+    }
+
+
+def _binary(body: bytes) -> list[bytes]:
+    """Cut a counted batch.
+
+    Raises:
+        HttpError: Its counts do not fit.
+    """
+    count = int.from_bytes(body[:4], "big", signed=True)
+    if count <= 0 or count > len(body):
+        raise HttpError(413, "BAD_BODY")
+    messages, position = [], 4
+    for _ in range(count):
+        size = int.from_bytes(body[position : position + 4], "big", signed=True)
+        position += 4
+        if size <= 0 or position + size > len(body):
+            raise HttpError(413, "BAD_MESSAGE")
+        messages.append(body[position : position + size])
+        position += size
+    return messages
