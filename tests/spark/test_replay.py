@@ -1,0 +1,295 @@
+"""One replay connection against a scripted nsqd: what it sends, and what it does about bad answers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLostError,
+    LocalProtocolError,
+    NotLeaderError,
+    NsqError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+)
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import FrameType, Layout, encode_frame, encode_message
+from nsq_ha.spark import replay as replay_module
+from nsq_ha.spark.planner import Range
+from nsq_ha.spark.replay import Replay
+from tests.spark.logs import PARTITION, log_of
+
+if TYPE_CHECKING:
+    from nsq_ha.message import Message
+
+OK = encode_frame(FrameType.RESPONSE, b"OK")
+HEARTBEAT = encode_frame(FrameType.RESPONSE, b"_heartbeat_")
+
+
+def delivered(*messages: Message) -> bytes:
+    return b"".join(encode_frame(FrameType.MESSAGE, encode_message(each, Layout.DETAIL)) for each in messages)
+
+
+def error(text: bytes) -> bytes:
+    return encode_frame(FrameType.ERROR, text)
+
+
+@dataclass
+class ScriptedNsqd:
+    """Waits for each text in turn and answers with the bytes beside it, then keeps the connection or closes it."""
+
+    script: list[tuple[bytes, bytes]]
+    close: bool = False
+    heard: bytearray = field(default_factory=bytearray)
+
+    def __post_init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    @property
+    def node(self) -> Node:
+        return Node("127.0.0.1", self.listener.getsockname()[1], 4151)
+
+    def serve(self) -> None:
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return
+        with connection:
+            connection.settimeout(10)
+            position = 0
+            for awaited, answer in self.script:
+                while (found := self.heard.find(awaited, position)) < 0:
+                    data = connection.recv(65536)
+                    if not data:
+                        return
+                    self.heard += data
+                position = found + len(awaited)
+                connection.sendall(answer)
+            if not self.close:
+                self.over.wait(10)
+
+    def end(self) -> None:
+        self.over.set()
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)  # wakes a thread that still accepts
+        self.listener.close()
+        self.thread.join(10)
+
+
+@dataclass
+class Channels:
+    """The HTTP side: notes which channels were made and deleted."""
+
+    made: list[tuple[str, int]] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    refusal: NsqError | None = None
+
+    def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.made.append((channel, offset))
+
+    def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
+        self.deleted.append(channel)
+
+
+Start = Callable[..., tuple[Replay, ScriptedNsqd, Channels]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    nsqds: list[ScriptedNsqd] = []
+    replays: list[Replay] = []
+
+    def begin(
+        *script: tuple[bytes, bytes], close: bool = False, ordered: bool = False, extended: bool = False
+    ) -> tuple[Replay, ScriptedNsqd, Channels]:
+        nsqd, channels = ScriptedNsqd(list(script), close), Channels()
+        asked = Range("flights", PARTITION, 0, 1000, nsqd.node, ordered=ordered, extended=extended)
+        nsqds.append(nsqd)
+        replays.append(Replay(asked, nsqd.node, channels))  # type: ignore[arg-type]
+        return replays[-1], nsqd, channels
+
+    yield begin
+    for replay in replays:
+        replay.close()
+    for nsqd in nsqds:
+        nsqd.end()
+
+
+HANDSHAKE = (b"}", OK), (b"SUB_ADVANCED", OK)
+
+
+def soon() -> float:
+    return time.monotonic() + 10.0
+
+
+def received(replay: Replay, count: int) -> list[Message]:
+    got: list[Message] = []
+    until = soon()
+    while len(got) < count:
+        got += replay.receive(until)
+    return got
+
+
+def test_a_channel_of_its_own_is_set_and_then_subscribed_without_a_start_position(start: Start) -> None:
+    replay, nsqd, channels = start((b"}", OK), (b"RDY", delivered(*log_of([40, 50]))))
+    nsqd.script.insert(1, (b"#ephemeral 5\n", OK))
+    replay.open(240)
+    ((channel, offset),) = channels.made
+    assert channel.startswith("spark-")
+    assert channel.endswith("#ephemeral")
+    assert len(channel) <= 64
+    assert offset == 240
+    got = received(replay, 2)
+    assert [(each.offset, each.raw_size, each.partition) for each in got] == [(0, 40, 5), (40, 50, 5)]
+    assert f"SUB_ADVANCED flights {channel} 5\n".encode() in nsqd.heard
+    assert not channels.deleted
+
+
+def test_an_ordered_topic_is_subscribed_ordered(start: Start) -> None:
+    replay, nsqd, _ = start((b"}", OK), (b"SUB_ORDERED", OK), (b"RDY", b""), ordered=True)
+    replay.open(0)
+    assert b"SUB_ADVANCED" not in nsqd.heard
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_extend_support_is_what_the_topic_is(start: Start, *, extended: bool) -> None:
+    replay, nsqd, _ = start(*HANDSHAKE, extended=extended)
+    replay.open(0)
+    assert (b'"extend_support":true' in nsqd.heard) is extended
+
+
+def test_finishes_are_written_together_and_heartbeats_answered(start: Start) -> None:
+    log = log_of([40, 50])
+    replay, nsqd, _ = start(*HANDSHAKE, (b"RDY", HEARTBEAT + delivered(*log)), (b"NOP\n", b""), (b"FIN ", HEARTBEAT))
+    replay.open(0)
+    replay.finish_all(received(replay, 2))
+    assert replay.receive(soon()) == []
+    assert b"NOP\nRDY 2500\nFIN " + log[0].id + b"\nFIN " + log[1].id + b"\n" in nsqd.heard
+
+
+def test_what_is_under_way_follows_the_size_of_the_messages(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "IN_FLIGHT_BYTES", 100)
+    large = log_of([90])[0]
+    large.body = b"x" * 60
+    replay, nsqd, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(large)), (b"RDY 1\n", b""))
+    replay.open(0)
+    received(replay, 1)
+    nsqd.over.set()
+    nsqd.thread.join(10)
+    assert [line for line in bytes(nsqd.heard).split(b"\n") if line.startswith(b"RDY")] == [b"RDY 32", b"RDY 1"]
+
+
+def test_a_failed_finish_is_no_failure(start: Start) -> None:
+    late = error(b"E_FIN_FAILED FIN [0 0] failed Message ID not in flight") + delivered(*log_of([40]))
+    replay, _, _ = start(*HANDSHAKE, (b"RDY", late))
+    replay.open(0)
+    assert len(received(replay, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("after_ready", "kind"),
+    [
+        (error(b"E_FAILED_ON_NOT_LEADER "), NotLeaderError),
+        (encode_frame(FrameType.MESSAGE, b"short"), RemoteProtocolError),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x07what", RemoteProtocolError),
+        (b"\x7f\xff\xff\xff", RemoteProtocolError),
+    ],
+)
+def test_what_ends_a_connection_under_way(start: Start, after_ready: bytes, kind: type[NsqError]) -> None:
+    replay, _, _ = start(*HANDSHAKE, (b"RDY", after_ready))
+    replay.open(0)
+    with pytest.raises(kind) as caught:
+        received(replay, 1)
+    assert caught.value.retriable
+
+
+def test_a_close_without_a_word_is_a_lost_connection(start: Start) -> None:
+    replay, _, _ = start(*HANDSHAKE, (b"RDY", b""), close=True)
+    replay.open(0)
+    with pytest.raises(ConnectionLostError, match="closed the connection"):
+        received(replay, 1)
+    replay.close()
+    with pytest.raises(ConnectionLostError, match="is closed"):
+        replay.finish_all(log_of([40]))
+
+
+def test_silence_ends_with_the_time_given(start: Start) -> None:
+    replay, _, _ = start(*HANDSHAKE, (b"RDY", b""))
+    replay.open(0)
+    with pytest.raises(ResponseTimeoutError):
+        replay.receive(time.monotonic() + 0.05)
+    with pytest.raises(ResponseTimeoutError):
+        replay.receive(time.monotonic() - 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ([(b"}", OK), (b"SUB", error(b"E_FAILED_ON_NOT_LEADER "))], NotLeaderError),
+        ([(b"}", encode_frame(FrameType.RESPONSE, b'{"auth_required":true}'))], AuthError),
+        ([(b"}", encode_frame(FrameType.RESPONSE, b'{"snappy":true}'))], RemoteProtocolError),
+        ([(b"}", encode_frame(FrameType.RESPONSE, b"{nonsense"))], RemoteProtocolError),
+        ([(b"}", error(b"E_BAD_BODY IDENTIFY"))], NsqError),
+    ],
+)
+def test_a_refused_opening_takes_its_channel_with_it(
+    start: Start, script: list[tuple[bytes, bytes]], kind: type[NsqError]
+) -> None:
+    replay, _, channels = start(*script)
+    with pytest.raises(kind):
+        replay.open(0)
+    assert channels.deleted == [channel for channel, _ in channels.made] != []
+
+
+def test_a_node_that_accepts_and_never_answers_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "_CONNECT_TIMEOUT", 0.1)
+    replay, _, channels = start((b"never", b""))
+    with pytest.raises(ResponseTimeoutError):
+        replay.open(0)
+    assert channels.deleted
+
+
+def test_a_refused_connection(start: Start) -> None:
+    replay, nsqd, channels = start()
+    nsqd.end()
+    with pytest.raises(ConnectError, match="no connection to nsqd 127"):
+        replay.open(0)
+    assert channels.deleted
+
+
+def test_a_refused_channel_is_not_connected_to(start: Start) -> None:
+    replay, _, channels = start()
+    channels.refusal = NotLeaderError("E_FAILED_ON_NOT_LEADER")
+    with pytest.raises(NotLeaderError):
+        replay.open(0)
+    assert not channels.deleted
+
+
+def test_a_message_of_a_replay_is_only_finished(start: Start) -> None:
+    replay, nsqd, _ = start(*HANDSHAKE, (b"RDY", delivered(*log_of([40]))), (b"FIN", b""))
+    replay.open(0)
+    (message,) = received(replay, 1)
+    with pytest.raises(LocalProtocolError):
+        message.touch()
+    message.finish()
+    nsqd.over.set()
+    nsqd.thread.join(10)
+    assert b"FIN " + message.id in nsqd.heard
+    message.answered = False
+    with pytest.raises(LocalProtocolError):
+        message.requeue()
