@@ -110,6 +110,8 @@ class Servers:
         self._timeout = timeout
         self._client = client
         self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[LookupAnswer]] = set()
+        # Questions that outlived their round; a server is not asked again about that topic until they end.
         self._strays: dict[tuple[str, str], asyncio.Task[LookupAnswer]] = {}
         self._list_wanted = asyncio.Event()
         self._servers: list[Server] = []
@@ -133,10 +135,10 @@ class Servers:
 
     async def aclose(self) -> None:
         """End the questions that are still under way."""
-        strays = list(self._strays.values())
-        for task in strays:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*strays, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look_up(self, topic: str, access: Access) -> Round:
         """Ask for a topic; ends at the latest after about twice the time limit of a question.
@@ -168,6 +170,7 @@ class Servers:
             for task in asked:
                 task.cancel()
             raise
+        self._strays |= {(server.url, topic): task for task, server in asked.items() if not task.done()}
         if answers:
             return Round(tuple(answers), None)
         return Round((), LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes)))
@@ -208,11 +211,12 @@ class Servers:
     def _begin(self, server: Server, topic: str, access: Access) -> asyncio.Task[LookupAnswer]:
         key = (server.url, topic)
         task = self._loop.create_task(self._question(server, topic, access), name=f"lookup {topic} at {server.url}")
-        self._strays[key] = task
+        self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(key, ended))
         return task
 
     def _ended(self, key: tuple[str, str], task: asyncio.Task[LookupAnswer]) -> None:
+        self._tasks.discard(task)
         if self._strays.get(key) is task:
             del self._strays[key]
         if not task.cancelled():
@@ -303,7 +307,7 @@ class Servers:
         """Learn the addresses behind a name, so that a list that names them does not make a second server of it."""
         parts = urlsplit(server.url)
         host = parts.hostname or ""
-        if len(server.aliases) > 1 or _is_ip(host):
+        if _is_ip(host):
             return
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -312,7 +316,7 @@ class Servers:
         except (TimeoutError, OSError, UnicodeError) as error:
             _log.debug("nsqlookupd %s is not resolved: %s", server.url, error)
             return
-        server.aliases |= {(str(address[0]), port) for *_, address in found}
+        server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
 
 
 def _collect(

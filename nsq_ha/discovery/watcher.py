@@ -275,11 +275,13 @@ class Directory:
         supervisor.cancel()
         try:
             async with asyncio.timeout(self._config.close_timeout):
-                await asyncio.wait([supervisor])
-                if self._servers is not None:
-                    await self._servers.aclose()
-                if self._client is not None:
-                    await self._client.aclose()
+                try:
+                    await asyncio.wait([supervisor])
+                finally:
+                    if self._servers is not None:
+                        await self._servers.aclose()
+                    if self._client is not None:
+                        await self._client.aclose()
         except TimeoutError:
             _log.warning("closing the look-ups took longer than %g s", self._config.close_timeout)
 

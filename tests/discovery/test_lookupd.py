@@ -1,0 +1,299 @@
+"""Questions to one nsqlookupd: what is sent, and what bad servers can do to us."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from nsq_ha.discovery.http import MAX_BODY_BYTES, ask, new_client
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    LookupUnavailableError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+)
+from nsq_ha.policy.topology import Node, TopicMeta
+from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import respx
+
+    from tests.discovery.loopback import Behave
+
+    Serve = Callable[[], Awaitable[Fake]]
+
+URL = "http://lookupd.test:4161"
+
+
+async def test_a_look_up_asks_for_meta_in_the_bare_form(respx_mock: respx.MockRouter) -> None:
+    route = respx_mock.get(f"{URL}/lookup").respond(json=lookup_body({0: 4150, 1: 4160}, ordered=True))
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders", "w")
+    request = route.calls.last.request
+    assert dict(request.url.params) == {"topic": "orders", "access": "w", "metainfo": "true"}
+    assert request.headers["accept"] == "application/vnd.nsq; version=1.0"
+    assert request.headers["accept-encoding"] == "identity"
+    assert answer.lookupd == URL
+    assert not answer.leads
+    assert answer.meta == TopicMeta(2, replica=3, ordered=True)
+    assert answer.partitions == {0: Node("127.0.0.1", 4150, 4151), 1: Node("127.0.0.1", 4160, 4161)}
+
+
+async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/listlookup").respond(json=list_body("http://10.0.0.1:4161", "http://10.0.0.1:4161"))
+    topics = respx_mock.get(f"{URL}/topics").respond(json={"topics": ["orders"]})
+    channels = respx_mock.get(f"{URL}/channels").respond(json={"channels": ["billing"]})
+    respx_mock.get(f"{URL}/nodes").respond(json={"producers": []})
+    async with LookupClient(URL) as client:
+        assert (await client.list_lookupd()).leader == "http://10.0.0.1:4161"
+        assert [info.name for info in await client.topics()] == ["orders"]
+        assert await client.channels("orders") == ("billing",)
+        assert await client.nodes() == ()
+    assert dict(topics.calls.last.request.url.params) == {"metaInfo": "true"}
+    assert dict(channels.calls.last.request.url.params) == {"topic": "orders"}
+
+
+async def test_an_old_server_has_no_list(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/listlookup").respond(404, json={"message": "NOT_FOUND"})
+    async with LookupClient(URL) as client:
+        assert not (await client.list_lookupd()).supported
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "a&topic=b", "x" * 65, "a\nb"])
+async def test_a_bad_name_is_refused_before_anything_is_sent(topic: str) -> None:
+    async with LookupClient("127.0.0.1:1") as client:
+        with pytest.raises(ConfigError):
+            await client.lookup(topic)
+        with pytest.raises(ConfigError):
+            await client.channels(topic)
+
+
+@pytest.mark.parametrize("address", ["", "http://", "a,b", "ftp://a:1", "a:0"])
+def test_a_client_asks_one_legal_address(address: str) -> None:
+    with pytest.raises(ConfigError):
+        LookupClient(address)
+
+
+async def test_after_closing_nothing_is_asked() -> None:
+    client = LookupClient(URL)
+    await client.aclose()
+    await client.aclose()
+    with pytest.raises(ClosedError):
+        await client.lookup("orders")
+
+
+async def test_a_shared_http_client_stays_open() -> None:
+    shared = new_client()
+    await LookupClient(URL, client=shared).aclose()
+    assert not shared.is_closed
+    await shared.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.Response(500, json={"message": "broken"}), "HTTP status 500: broken"),
+        (httpx.Response(200, html="<html>Welcome</html>"), "not as expected"),
+        (httpx.Response(200), "not as expected"),
+        (httpx.Response(301, headers={"location": "http://elsewhere.test/"}), "redirect"),
+        (httpx.Response(307, headers={"location": f"{URL}/lookup"}), "redirect"),
+        (httpx.Response(200, content=b"[" * 200_000), "not as expected"),
+        (
+            httpx.Response(200, headers={"content-encoding": "gzip"}, content=gzip.compress(b" " * 1000)),
+            "compressed",
+        ),
+        (httpx.Response(204), "HTTP status 204"),
+    ],
+)
+async def test_a_useless_answer_names_the_server_and_the_reason(
+    respx_mock: respx.MockRouter, answer: httpx.Response, reason: str
+) -> None:
+    respx_mock.get(f"{URL}/lookup").mock(return_value=answer)
+    async with LookupClient(URL) as client:
+        with pytest.raises(LookupUnavailableError, match=reason) as caught:
+            await client.lookup("orders")
+    assert [server for server, _ in caught.value.causes] == [URL]
+    assert len(respx_mock.calls) == 1
+    assert caught.value.retriable
+
+
+@pytest.mark.parametrize(
+    ("raised", "wanted"),
+    [
+        (httpx.ConnectError("refused"), ConnectError),
+        (httpx.ConnectTimeout("slow"), ConnectError),
+        (httpx.ReadError("reset"), ConnectionLostError),
+        (httpx.WriteError("reset"), ConnectionLostError),
+        (httpx.CloseError("reset"), ConnectionLostError),
+        (httpx.RemoteProtocolError("garbage"), RemoteProtocolError),
+        (httpx.DecodingError("garbage"), RemoteProtocolError),
+        (httpx.StreamConsumed(), RemoteProtocolError),
+        (httpx.UnsupportedProtocol("ftp"), ConnectError),
+        (httpx.InvalidURL("no"), ConnectError),
+        (OSError("no route"), ConnectError),
+        (UnicodeError("label too long"), ConnectError),
+    ],
+)
+async def test_every_foreign_error_is_mapped_once(
+    respx_mock: respx.MockRouter, raised: Exception, wanted: type[Exception]
+) -> None:
+    respx_mock.get(f"{URL}/ping").mock(side_effect=raised)
+    async with new_client() as client:
+        with pytest.raises(wanted) as caught:
+            await ask(client, "GET", f"{URL}/ping", timeout=1.0)
+    assert type(caught.value) is wanted
+    assert caught.value.__cause__ is raised
+
+
+# ---------------------------------------------------------------- real sockets
+
+
+async def one_byte_a_second(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def a_header_without_end(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"X-Filler: " + b"x" * 1000 + b"\r\n")
+        await writer.drain()
+
+
+def raw(data: bytes, *, close: bool = True) -> Behave:
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+        if close:
+            writer.close()
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    ("behave", "wanted"),
+    [
+        pytest.param(hang, ResponseTimeoutError, id="accepts and is silent"),
+        pytest.param(one_byte_a_second, ResponseTimeoutError, id="a byte now and then"),
+        pytest.param(raw(http_answer(b"{}")[:-1], close=False), ResponseTimeoutError, id="cut, then silent"),
+        pytest.param(raw(http_answer(b"{}")[:-1]), RemoteProtocolError, id="cut, then closed"),
+        pytest.param(raw(b""), RemoteProtocolError, id="closed without a word"),
+        pytest.param(raw(b"\x00\x00\x00\x0a\x00\x00\x00\x00_heartbeat_"), RemoteProtocolError, id="an nsqd"),
+        pytest.param(raw(bytes(range(256)) * 40), RemoteProtocolError, id="garbage"),
+        pytest.param(a_header_without_end, RemoteProtocolError, id="headers without end"),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"), RemoteProtocolError, id="bad chunk"
+        ),
+        pytest.param(raw(http_answer(b"", 302, "Location: /\r\n")), RemoteProtocolError, id="redirect to itself"),
+    ],
+)
+async def test_a_bad_server_costs_no_more_than_the_limit(serve: Serve, behave: Behave, wanted: type[Exception]) -> None:
+    fake = await serve()
+    fake.behave = behave
+    began = time.monotonic()
+    async with LookupClient(fake.url, timeout=0.3) as client:
+        with pytest.raises(LookupUnavailableError) as caught:
+            await client.lookup("orders")
+    assert isinstance(caught.value.__cause__, wanted)
+    assert time.monotonic() - began < 2.0
+    assert len(fake.requests) == 1
+
+
+async def test_a_body_of_100_megabytes_is_not_read(serve: Serve) -> None:
+    fake = await serve()
+    sent = 0
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n")
+        for _ in range(1600):
+            writer.write(b" " * 65536)
+            await writer.drain()
+            sent += 65536
+
+    fake.behave = flood
+    async with LookupClient(fake.url, timeout=5.0) as client:
+        with pytest.raises(LookupUnavailableError, match="longer than"):
+            await client.lookup("orders")
+    # What the kernel's buffers hold comes on top of what was read.
+    assert sent < MAX_BODY_BYTES + 24 * 1024 * 1024
+
+
+async def test_a_server_is_well_again_after_each_of_it(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/lookup", lookup_body({0: 4150}))
+    async with LookupClient(fake.url, timeout=0.2) as client:
+        for behave in (hang, raw(b"garbage\r\n\r\n"), raw(b"")):
+            fake.behave = behave
+            with pytest.raises(LookupUnavailableError):
+                await client.lookup("orders")
+            fake.behave = None
+            assert set((await client.lookup("orders")).partitions) == {0}
+
+
+async def test_nobody_listens(serve: Serve) -> None:
+    fake = await serve()
+    await fake.stop()
+    async with LookupClient(fake.url) as client:
+        with pytest.raises(LookupUnavailableError) as caught:
+            await client.lookup("orders")
+    assert isinstance(caught.value.__cause__, ConnectError)
+
+
+async def test_a_cancelled_question_leaves_the_client_usable(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/lookup", lookup_body({0: 4150}))
+    fake.behave = hang
+    async with LookupClient(fake.url) as client:
+        question = asyncio.create_task(client.lookup("orders"))
+        async with asyncio.timeout(5):
+            while not fake.requests:  # noqa: ASYNC110 - the fake has no event for it
+                await asyncio.sleep(0.005)
+        question.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await question
+        fake.behave = None
+        assert set((await client.lookup("orders")).partitions) == {0}
+
+
+async def test_proxies_of_the_environment_and_cookies_are_not_used(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    fake = await serve()
+    body = json.dumps(lookup_body({0: 4150})).encode()
+    fake.behave = raw(http_answer(body, headers="Set-Cookie: a=b\r\n"), close=False)
+    async with new_client([fake.url]) as http:
+        assert (await LookupClient(fake.url, client=http).lookup("orders")).exists
+        assert len(http.cookies.jar) == 0
+
+
+def test_authorities_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+
+    def create() -> ssl.SSLContext:
+        made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return made[-1]
+
+    monkeypatch.setattr("nsq_ha.discovery.http.ssl.create_default_context", create)
+    new_client(["http://a:1"])
+    assert not made
+    new_client(["http://a:1", "https://b"])
+    assert len(made) == 1

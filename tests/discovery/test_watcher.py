@@ -1,0 +1,354 @@
+"""When a topic is looked up, who is told, and what survives what."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.config import ClientConfig
+from nsq_ha.discovery import watcher
+from nsq_ha.discovery.watcher import Directory, TopicWatch
+from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
+from tests.discovery.loopback import LIMIT, Fake, eventually, hang, list_body, lookup_body
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from nsq_ha.discovery.lookupd import Access
+    from nsq_ha.policy.topology import TopicView
+
+    Serve = Callable[[], Awaitable[Fake]]
+    Start = Callable[..., Awaitable[Directory]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Start directories over fakes; look-ups are periodic each hour unless said otherwise."""
+    started: list[Directory] = []
+
+    async def make(*urls: str, access: Access = "r", **options: float) -> Directory:
+        config = ClientConfig(lookupd=urls, **({"lookup_interval": 3600.0} | options))  # type: ignore[arg-type]
+        directory = Directory(config, access=access)
+        started.append(directory)
+        await directory.start()
+        return directory
+
+    yield make
+    for directory in started:
+        await directory.aclose()
+
+
+@pytest.fixture
+async def fake(serve: Serve) -> Fake:
+    found = await serve()
+    found.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
+    return found
+
+
+def is_complete(view: TopicView) -> bool:
+    return view.complete
+
+
+def leader_of(view: TopicView, partition: int) -> int | None:
+    return view.leaders[partition].tcp_port if partition in view.leaders else None
+
+
+async def complete(watch: TopicWatch) -> TopicView:
+    return await asyncio.wait_for(watch.wait_until(is_complete), LIMIT)
+
+
+async def test_a_watch_begins_with_a_look_up(fake: Fake, start: Start) -> None:
+    directory = await start(fake.url, access="w")
+    watch = directory.watch("orders")
+    assert (watch.topic, watch.view, watch.rounds, watch.error) == ("orders", None, 0, None)
+    view = await complete(watch)
+    assert {partition: node.tcp_port for partition, node in view.leaders.items()} == {0: 4150, 1: 4160}
+    assert watch.view == view
+    assert watch.rounds == 1
+    assert [query["access"] for _, path, query in fake.requests if path == "/lookup"] == ["w"]
+    assert directory.watch("orders") is watch
+
+
+async def test_starting_takes_no_time_when_the_first_nsqlookupd_hangs(fake: Fake, serve: Serve, start: Start) -> None:
+    hanging = await serve()
+    hanging.behave = hang
+    began = time.monotonic()
+    directory = await start(hanging.url, fake.url)
+    await complete(directory.watch("orders"))
+    assert time.monotonic() - began < 1.0
+
+
+async def test_rounds_go_on_periodically(fake: Fake, start: Start) -> None:
+    directory = await start(fake.url, lookup_interval=0.02, lookup_jitter=0.5)
+    watch = directory.watch("orders")
+    await eventually(lambda: watch.rounds >= 5)
+    assert watch.view is not None
+
+
+async def test_all_who_want_a_round_share_it(fake: Fake, start: Start) -> None:
+    watch = (await start(fake.url)).watch("orders")
+    await complete(watch)
+    for _ in range(10):
+        watch.refresh_soon()
+    await asyncio.wait_for(asyncio.gather(*(watch.next_round() for _ in range(50))), LIMIT)
+    assert watch.rounds == 2
+    assert fake.count("/lookup") == 2
+
+
+async def test_a_round_under_way_does_not_count_as_the_next(fake: Fake, start: Start) -> None:
+    fake.delay = 0.1
+    watch = (await start(fake.url)).watch("orders")
+    await eventually(lambda: fake.count("/lookup") == 1)
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert watch.rounds == 2
+
+
+async def test_the_next_round_ends_without_an_answer_too(fake: Fake, start: Start) -> None:
+    watch = (await start(fake.url)).watch("orders")
+    good = await complete(watch)
+    await fake.stop()
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert isinstance(watch.error, LookupUnavailableError)
+    assert watch.view == good
+    await fake.start()
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert watch.error is None
+
+
+@pytest.mark.parametrize("trouble", ["dead", "hanging", "nonsense", "empty"])
+async def test_the_last_good_view_outlives_every_trouble_and_a_new_one_comes_soon_after(
+    fake: Fake, serve: Serve, start: Start, trouble: str
+) -> None:
+    watch = (await start(fake.url, lookup_timeout=0.2)).watch("orders")
+    good = await complete(watch)
+    if trouble == "dead":
+        await fake.stop()
+    elif trouble == "hanging":
+        fake.behave = hang
+    elif trouble == "nonsense":
+        fake.answer("/lookup", b"<html>502</html>")
+    else:
+        fake.answer("/lookup", lookup_body({}, 2))
+    waiting = asyncio.create_task(watch.wait_until(lambda view: leader_of(view, 0) == 4170))
+    seen = watch.rounds
+    await eventually(lambda: watch.rounds >= seen + 4)
+    assert watch.view is not None
+    assert watch.view.known == good.leaders
+    assert watch.view.partition_num == 2
+    fake.behave = None
+    fake.answer("/lookup", lookup_body({0: 4170, 1: 4160}))
+    if trouble == "dead":
+        await fake.start()
+    back = time.monotonic()
+    view = await asyncio.wait_for(waiting, LIMIT)
+    assert view.leaders[0].tcp_port == 4170
+    assert time.monotonic() - back < 1.5
+
+
+async def test_trouble_asks_quickly_but_not_more_than_five_times_a_second(fake: Fake, start: Start) -> None:
+    fake.answer("/lookup", lookup_body({0: 4150}, 2))
+    watch = (await start(fake.url)).watch("orders")
+    waiters = [asyncio.create_task(watch.wait_until(is_complete)) for _ in range(20)]
+    await eventually(lambda: watch.rounds >= 6)
+    times = [when for when, path, _ in fake.requests if path == "/lookup"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps) > 0.2
+    assert max(gaps) < 1.5
+    for earliest, when in enumerate(times):
+        assert sum(when <= other < when + 1.0 for other in times) <= 5, earliest
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    rounds = watch.rounds
+    fake.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
+    # Nobody waits any more: the next round is the periodic one, an hour away.
+    assert watch._waiting == 0
+    assert watch.rounds == rounds
+
+
+async def test_a_pending_change_is_asked_about_without_anybody_waiting(fake: Fake, start: Start) -> None:
+    watch = (await start(fake.url)).watch("orders")
+    await complete(watch)
+    fake.answer("/lookup", lookup_body(dict.fromkeys(range(4), 4150)))
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert watch.view is not None
+    assert watch.view.partition_num == 2
+    assert watch.view.unsettled
+    await eventually(lambda: watch.view is not None and watch.view.partition_num == 4)
+
+
+async def test_listeners_hear_of_changes_only(fake: Fake, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    watch = (await start(fake.url)).watch("orders")
+    await complete(watch)
+    heard: list[TopicView] = []
+    gone: list[TopicView] = []
+
+    def broken(_view: TopicView) -> None:
+        raise ZeroDivisionError
+
+    for listener in (broken, heard.append, gone.append):
+        watch.add_listener(listener)
+    watch.remove_listener(gone.append)
+    watch.remove_listener(gone.append)
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert heard == []
+    fake.answer("/lookup", lookup_body({0: 4150, 1: 4170}))
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert [view.leaders[1].tcp_port for view in heard] == [4170]
+    assert gone == []
+    assert "a listener for topic orders failed" in caplog.text
+    assert watch.rounds == 3
+
+
+async def test_changes_of_leaders_are_logged_with_their_facts(
+    fake: Fake, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nsq_ha.discovery")
+    watch = (await start(fake.url, lookup_timeout=0.5)).watch("orders")
+    await complete(watch)
+    fake.answer("/lookup", lookup_body({1: 4170}, 2, ordered=True))
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    moved = next(record for record in caplog.records if "before by" in record.message)
+    assert moved.message == "orders-1 is led by 127.0.0.1:4170, before by 127.0.0.1:4160"
+    assert (moved.__dict__["topic"], moved.__dict__["partition"]) == ("orders", 1)
+    assert "orders-0 has no leader, before 127.0.0.1:4150" in caplog.text
+    assert "topic orders is now TopicMeta" in caplog.text
+    fake.answer("/lookup", {"message": "Key not found"}, 404)
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    await eventually(lambda: "topic orders does not exist" in caplog.text)
+    await fake.stop()
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert caplog.text.count("the last good view stays") == 1
+    await fake.start()
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert "look-up of orders works again" in caplog.text
+
+
+async def test_another_nsqlookupd_is_learnt_and_used(fake: Fake, serve: Serve, start: Start) -> None:
+    second = await serve()
+    second.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
+    fake.answer("/listlookup", list_body(second.url, fake.url, second.url))
+    directory = await start(fake.url)
+    watch = directory.watch("orders")
+    await eventually(lambda: directory.lookupds == (fake.url, second.url))
+    await fake.stop()
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert watch.error is None
+    assert second.count("/lookup") >= 1
+
+
+# ---------------------------------------------------------------- life and death
+
+
+def test_without_an_address_there_is_no_directory() -> None:
+    with pytest.raises(ConfigError):
+        Directory(ClientConfig(), access="r")
+
+
+async def test_a_directory_must_be_started_and_not_closed(fake: Fake) -> None:
+    directory = Directory(ClientConfig(lookupd=(fake.url,)), access="r")
+    assert directory.lookupds == (fake.url,)
+    with pytest.raises(ClosedError, match="not started"):
+        directory.watch("orders")
+    await directory.start()
+    await directory.start()
+    with pytest.raises(ConfigError):
+        directory.watch("not a topic")
+    await directory.aclose()
+    await directory.aclose()
+    with pytest.raises(ClosedError, match="was closed"):
+        directory.watch("orders")
+    with pytest.raises(ClosedError, match="was closed"):
+        await directory.start()
+
+
+async def test_closing_ends_everything_at_once(fake: Fake, start: Start) -> None:
+    fake.behave = hang
+    before = asyncio.all_tasks()
+    directory = await start(fake.url)
+    watch = directory.watch("orders")
+    waiting = [asyncio.create_task(watch.wait_until(is_complete)), asyncio.create_task(watch.next_round())]
+    await eventually(lambda: fake.count("/lookup") == 1)
+    began = time.monotonic()
+    await directory.aclose()
+    assert time.monotonic() - began < 1.0
+    for waiter in waiting:
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiter, LIMIT)
+    with pytest.raises(ClosedError):
+        await watch.next_round()
+    ours = {task for task in asyncio.all_tasks() - before if task.get_name().startswith(("nsq_ha", "watch", "lookup"))}
+    assert ours == set()
+
+
+async def test_nsqds_named_by_address_need_no_nsqlookupd() -> None:
+    directory = Directory(ClientConfig(nsqd=("127.0.0.1:4150", "[::1]:4160")), access="w")
+    await directory.start()
+    view = await complete(directory.watch("orders"))
+    assert {partition: node.address for partition, node in view.leaders.items()} == {
+        0: "127.0.0.1:4150",
+        1: "[::1]:4160",
+    }
+    assert view.meta is not None
+    assert not view.meta.is_partitioned
+    assert directory.lookupds == ()
+    await directory.aclose()
+
+
+async def test_closing_an_unstarted_directory_is_harmless(fake: Fake) -> None:
+    await Directory(ClientConfig(lookupd=(fake.url,)), access="r").aclose()
+    assert fake.requests == []
+
+
+async def test_unwatching_ends_the_look_ups_of_one_topic(fake: Fake, start: Start) -> None:
+    directory = await start(fake.url)
+    watch, other = directory.watch("orders"), directory.watch("other")
+    await complete(watch)
+    waiting = asyncio.create_task(watch.next_round())
+    await complete(other)
+    directory.unwatch("orders")
+    directory.unwatch("orders")
+    with pytest.raises(ClosedError, match="watch of topic orders ended"):
+        await asyncio.wait_for(waiting, LIMIT)
+    await asyncio.wait_for(other.next_round(), LIMIT)
+    again = directory.watch("orders")
+    assert again is not watch
+    await complete(again)
+
+
+async def test_a_bug_of_ours_is_told_to_everybody(
+    fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = await start(fake.url)
+    watch = directory.watch("orders")
+    await complete(watch)
+    waiting = asyncio.create_task(watch.wait_until(lambda _: False))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(watcher, "merge", broken)
+    with pytest.raises(ClosedError, match="died") as caught:
+        await asyncio.wait_for(waiting, LIMIT)
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert caught.value.__cause__.subgroup(ZeroDivisionError) is not None
+    with pytest.raises(ClosedError, match="died"):
+        directory.watch("another")
+    assert "the look-ups died" in caplog.text
+
+
+async def test_a_cancelled_waiter_leaves_the_round_to_the_others(fake: Fake, start: Start) -> None:
+    fake.delay = 0.05
+    watch = (await start(fake.url)).watch("orders")
+    first, second = asyncio.create_task(watch.next_round()), asyncio.create_task(watch.next_round())
+    await eventually(lambda: fake.count("/lookup") == 1)
+    first.cancel()
+    await asyncio.wait_for(second, LIMIT)
+    assert first.cancelled()
+    assert watch.rounds >= 1
