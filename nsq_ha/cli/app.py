@@ -1,0 +1,31 @@
+"""``nsq-ha``: the group that holds all commands."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from nsq_ha._version import __version__
+from nsq_ha.cli.demo import demo
+from nsq_ha.cli.dev import dev
+from nsq_ha.cli.lookup import lookup
+from nsq_ha.cli.pub import pub
+from nsq_ha.cli.running import log_to_stderr
+from nsq_ha.cli.tail import tail
+from nsq_ha.cli.topic import topic
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="nsq-ha")
+@click.option("-v", "--verbose", count=True, help="Show the library's log: -v what changes, -vv everything.")
+def app(verbose: int) -> None:
+    """Work with a partitioned, replicated NSQ cluster: `nsq-ha dev` starts one here, `nsq-ha demo` shows it at work."""
+    log_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
+
+
+for command in (demo, dev, topic, pub, tail, lookup):
+    app.add_command(command)

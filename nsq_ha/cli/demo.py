@@ -1,0 +1,234 @@
+"""``nsq-ha demo``: the main job, its progress while it runs, and its result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from nsq_ha.cli.options import LOOKUPD_VARIABLE, TOPIC, addresses
+from nsq_ha.cli.output import clean, print_json, print_table
+from nsq_ha.cli.running import run
+from nsq_ha.errors import NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
+
+REFRESH_INTERVAL: Final = 0.2
+
+
+def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    """Return the months that ``1``, ``1-3`` or ``1,6-8`` names."""
+    from nsq_ha.demo.flights import months_of
+
+    try:
+        return months_of(value)
+    except NsqError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command()
+@click.option(
+    "--lookupd",
+    multiple=True,
+    metavar="URL",
+    callback=addresses,
+    help=f"Run against this cluster (faults are then yours). Default: an embedded one; {LOOKUPD_VARIABLE} is not used.",
+)
+@click.option("--topic", type=TOPIC, help="Created if it is not there. Default: one of its own, deleted at the end.")
+@click.option("--keep-topic", is_flag=True, help="Do not delete the topic that was created.")
+@click.option("--months", default="1", show_default=True, callback=_months, help="Of 2013: 1, 1-3, 1-12 ...")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
+@click.option("--stall-limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds; then give up.")
+@click.option("--spark/--no-spark", default=True, help="Let Spark read the topic back.  [default: spark]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Publish real flights, follow every aircraft, break the cluster meanwhile, and count what came through.
+
+    Progress and events go to standard error, the result to standard output. Exit code 1 if anything was
+    lost, out of order or refused, or if Spark did not find everything; a missing Java is told, and no failure.
+    """
+    report = run(_run(_options(lookupd, **options)))
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report)
+    if not report.is_clean:
+        raise click.exceptions.Exit(1)
+
+
+def _options(
+    lookupd: tuple[str, ...],
+    *,
+    rate: float | None,
+    in_flight: int,
+    stall_limit: float,
+    **rest: Any,  # noqa: ANN401 - the fields of DemoOptions
+) -> DemoOptions:
+    from nsq_ha.demo.job import JobOptions
+    from nsq_ha.demo.stage import DemoOptions
+
+    job = JobOptions(rate=rate, in_flight=in_flight, stall_limit=stall_limit)
+    return DemoOptions(lookupd=lookupd, job=job, **rest)
+
+
+async def _run(options: DemoOptions) -> Report:
+    from rich.console import Console
+
+    from nsq_ha.demo.stage import Demo
+
+    console = Console(stderr=True, highlight=False)
+    demo_run = Demo(options, show=lambda event: _print_event(console, event))
+    with _progress(console) as progress:
+        if progress is None:
+            return await demo_run.run()
+        display = asyncio.create_task(_Display(demo_run, progress).run())
+        try:
+            return await demo_run.run()
+        finally:
+            display.cancel()
+            await asyncio.wait({display})
+
+
+def _print_event(console: Console, event: Event) -> None:
+    when = f"{event.seconds:6.1f} s" if event.seconds >= 0 else " " * 8
+    console.print(f"{when}  {clean(event.text)}", markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Progress | None]:
+    """Give a live display on a terminal; elsewhere events are enough."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(
+        TextColumn("{task.description:>12}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TaskProgressColumn(show_speed=False),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=console,
+    ) as progress:
+        yield progress
+
+
+class _Display:
+    """Two bars that follow the books."""
+
+    def __init__(self, demo_run: Demo, progress: Progress) -> None:
+        self._demo = demo_run
+        self._progress = progress
+        self._bars = {name: progress.add_task(name, total=None, note="") for name in ("acknowledged", "consumed")}
+        self._before = dict.fromkeys(self._bars, 0)
+        self._since = time.monotonic()
+
+    async def run(self) -> None:
+        """Refresh the bars until cancelled, and once more then."""
+        try:
+            while True:
+                await asyncio.sleep(REFRESH_INTERVAL)
+                self._refresh()
+        finally:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        audit = self._demo.audit
+        if audit is None:
+            return
+        now = time.monotonic()
+        counts = {"acknowledged": audit.acknowledged, "consumed": audit.consumed}
+        for name, count in counts.items():
+            speed = (count - self._before[name]) / max(now - self._since, 0.001)
+            note = f"{speed:7,.0f}/s" if count < audit.total else ""
+            self._progress.update(self._bars[name], total=audit.total, completed=count, note=note)
+        self._before, self._since = counts, now
+
+
+def _print(report: Report) -> None:
+    audit = report.audit
+    told = report.as_dict()
+    rows: list[tuple[str, object]] = [
+        ("published", audit.published),
+        ("acknowledged", audit.acknowledged),
+        ("consumed", audit.consumed),
+        ("lost", audit.lost),
+        ("out of order per key", audit.out_of_order),
+        ("repeated", audit.repeated),
+        ("errors", audit.failed),
+        ("aircraft (keys)", audit.keys),
+        ("messages per second", f"{audit.messages_per_second:,.0f}"),
+        ("longest stall of the producer", f"{audit.publish_stall.longest:.2f} s"),
+        ("longest stall of the consumer", f"{audit.consume_stall.longest:.2f} s"),
+        ("partitions x replicas", f"{report.partitions} x {report.replicas}"),
+        ("leaders moved", told["leader_moves"]),
+        ("nodes killed, restarted", f"{told['nodes_killed']}, {told['nodes_restarted']}"),
+        ("leader changes seen by the producer", audit.leader_changes),
+    ]
+    print_table(["flights", "#"], rows, title=f"{told['cluster']} cluster, topic {report.topic}")
+    _print_spark(report)
+    click.echo(_verdict(report))
+
+
+def _verdict(report: Report) -> str:
+    audit = report.audit
+    if report.is_clean:
+        return f"ok: {audit.consumed:,} flights of {audit.keys:,} aircraft came through, 0 lost, 0 out of order"
+    if audit.is_clean:
+        return f"FAILED: {clean(report.spark_error or '')}"
+    missing = audit.total - audit.acknowledged
+    return (
+        f"FAILED: {audit.lost:,} lost, {audit.out_of_order:,} out of order, {audit.failed:,} errors, "
+        f"{missing:,} not acknowledged"
+    )
+
+
+def _print_spark(report: Report) -> None:
+    if report.spark_missing is not None:
+        click.echo(f"Spark step left out: {clean(report.spark_missing)}\n")
+    found = report.spark
+    if found is None:
+        return
+    print_table(
+        ["carrier", "flights#", "departure delay, min#", "arrival delay, min#", "over 15 min late#"],
+        [
+            (
+                entry.carrier,
+                entry.flights,
+                _number(entry.mean_dep_delay),
+                _number(entry.mean_arr_delay),
+                _number(entry.late_share, percent=True),
+            )
+            for entry in found.carriers
+        ],
+        title=f"Spark {found.spark_version} read {found.rows:,} messages in one batch ({found.read_seconds:.1f} s)",
+    )
+    print_table(
+        ["partition", "messages#", "50 % ms#", "95 % ms#", "99 % ms#", "max ms#"],
+        [
+            (
+                "all" if entry.partition is None else str(entry.partition),
+                entry.messages,
+                *map(_number, (entry.p50_ms, entry.p95_ms, entry.p99_ms, entry.max_ms)),
+            )
+            for entry in found.latency
+        ],
+        title="latency from publish to delivery, from the trace log",
+    )
+
+
+def _number(value: float | None, *, percent: bool = False) -> str | None:
+    if value is None:
+        return None
+    return f"{value:.1%}" if percent else f"{value:,.1f}"

@@ -1,0 +1,127 @@
+"""Standard input as lines, without blocking the event loop.
+
+The invariant: every byte belongs to a line or is a newline, the last line too
+when it has none; and no line, however long, takes more memory than the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import BinaryIO, Final, NamedTuple
+
+READ_BYTES: Final = 65536
+_AHEAD: Final = 4
+
+
+class Line(NamedTuple):
+    """One line.
+
+    Attributes:
+        number: Counted from 1.
+        data: Without its newline. None when it is longer than the limit.
+    """
+
+    number: int
+    data: bytes | None
+
+
+class Splitter:
+    """Cuts a stream into lines.
+
+    Args:
+        limit: Longest line in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._number = 0
+        self._rest = bytearray()
+        self._is_too_long = False
+
+    def feed(self, chunk: bytes) -> list[Line]:
+        """Return the lines that end in ``chunk``."""
+        *ended, rest = chunk.split(b"\n")
+        lines = []
+        for piece in ended:
+            self._add(piece)
+            lines.append(self._cut())
+        self._add(rest)
+        return lines
+
+    def end(self) -> list[Line]:
+        """Return the last line when it has no newline."""
+        return [self._cut()] if self._rest or self._is_too_long else []
+
+    def _add(self, piece: bytes) -> None:
+        if len(self._rest) + len(piece) > self._limit:
+            self._is_too_long = True
+            self._rest.clear()
+        elif not self._is_too_long:
+            self._rest += piece
+
+    def _cut(self) -> Line:
+        self._number += 1
+        data = None if self._is_too_long else bytes(self._rest)
+        self._rest.clear()
+        self._is_too_long = False
+        return Line(self._number, data)
+
+
+async def read_lines(stream: BinaryIO, limit: int) -> AsyncIterator[Line]:
+    """Give the lines of a stream as they come.
+
+    A thread of its own reads, a few chunks ahead at most; a read that never
+    returns (a terminal) does not keep the process from ending.
+
+    Raises:
+        OSError: The stream cannot be read.
+    """
+    splitter = Splitter(limit)
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_AHEAD)
+    loop = asyncio.get_running_loop()
+
+    def give(chunk: bytes | OSError) -> None:
+        loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    threading.Thread(target=_read, args=(_reader(stream), give, room), name="nsq-ha stdin", daemon=True).start()
+    while True:
+        chunk = await chunks.get()
+        room.release()
+        if isinstance(chunk, OSError):
+            raise chunk
+        for line in splitter.feed(chunk) if chunk else splitter.end():
+            yield line
+        if not chunk:
+            return
+
+
+def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
+    """Return what reads some bytes as soon as there are any.
+
+    The descriptor is read directly: a thread that sits in a buffered read holds
+    a lock that the interpreter wants when it ends.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (io.UnsupportedOperation, AttributeError):
+        return stream.read
+    return lambda size: os.read(descriptor, size)
+
+
+def _read(read: Callable[[int], bytes], give: Callable[[bytes | OSError], None], room: threading.Semaphore) -> None:
+    chunk: bytes | OSError = b"-"
+    while isinstance(chunk, bytes) and chunk:
+        room.acquire()
+        try:
+            chunk = read(READ_BYTES)
+        except OSError as error:
+            chunk = error
+        try:
+            give(chunk)
+        except RuntimeError:  # the loop was closed, nobody wants more
+            return

@@ -1,0 +1,98 @@
+"""``nsq-ha lookup``: what each nsqlookupd says, side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
+from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
+from nsq_ha.cli.running import run
+from nsq_ha.cli.views import View, agree, ask_all, differing, partitions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@lookupd_option
+@json_option
+def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
+    """Show what every nsqlookupd says about TOPIC, those included that the given ones name.
+
+    Exit code 1 if one does not answer, does not know the topic, or says something else than another one;
+    within 3 seconds of a change that is normal.
+    """
+    views = run(ask_all(lookupd, topic))
+    if wants_json(as_json):
+        for view in views:
+            print_json(_as_dict(view, views))
+    else:
+        _print(topic, views)
+    if not agree(views):
+        raise click.exceptions.Exit(1)
+
+
+def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:
+    meta = view.readable.meta if view.readable is not None else None
+    partitions = {}
+    for number in partitions_of(views):
+        leader, writable = view.partition(number)
+        partitions[number] = {"leader": leader, "writable": writable}
+    return {
+        "lookupd": view.lookupd,
+        "leads": view.leads,
+        "error": view.error,
+        "exists": view.exists,
+        "partition_num": view.partition_num,
+        "ordered": meta.ordered if meta is not None else None,
+        "replicas": meta.replica if meta is not None else None,
+        "partitions": partitions,
+        "note": view.writable.note if view.writable is not None and view.writable.note else None,
+        "agree": agree(views),
+        "differing": differing(views),
+    }
+
+
+def _print(topic: str, views: Sequence[View]) -> None:
+    answered = [view for view in views if view.error is None]
+    for view in views:
+        if view.error is not None:
+            click.echo(f"{_name(view)} does not answer: {clean(view.error)}")
+        elif not view.exists:
+            click.echo(f"{_name(view)} does not know the topic")
+    if not any(view.exists for view in answered):
+        return
+    different = set(differing(views))
+    rows = [["partitions", *map(_number, answered), _mark(len({view.partition_num for view in answered}) > 1)]]
+    rows += [
+        [str(number), *(_leader(view, number) for view in answered), _mark(number in different)]
+        for number in partitions_of(answered)
+    ]
+    print_table([topic, *map(_name, answered), ""], rows)
+    for view in answered:
+        if view.writable is not None and view.writable.note:
+            click.echo(f"{_name(view)}: {clean(view.writable.note)}")
+
+
+def _name(view: View) -> str:
+    return view.lookupd.partition("://")[2] + (" (leads)" if view.leads else "")
+
+
+def _number(view: View) -> str:
+    return str(view.partition_num)
+
+
+def _leader(view: View, number: int) -> str:
+    leader, writable = view.partition(number)
+    if leader is None:
+        return "no leader"
+    return leader if writable else f"{leader} (not writable)"
+
+
+def _mark(is_different: bool) -> Any:  # noqa: ANN401 - a cell of rich
+    from rich.text import Text
+
+    return Text("differs", style="bold red") if is_different else cell("")

@@ -1,0 +1,61 @@
+"""Options that several commands share, and their types."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from nsq_ha.config import lookupd_urls
+from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.names import check_channel, check_topic
+
+DEFAULT_LOOKUPD: Final = "http://127.0.0.1:4161"
+LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
+
+
+def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return base URLs for addresses that are given one by one or with commas between."""
+    try:
+        return lookupd_urls(",".join(values)) if values else ()
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+class Name(click.ParamType[str]):
+    """A topic or a channel, checked before anything is asked."""
+
+    def __init__(self, kind: str) -> None:
+        """Take ``topic`` or ``channel``."""
+        self.name = kind
+        self._check = check_topic if kind == "topic" else check_channel
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name unchanged, or tell what is wrong with it."""
+        try:
+            return self._check(value)
+        except NsqError as error:
+            self.fail(str(error), param, ctx)
+
+
+TOPIC: Final = Name("topic")
+CHANNEL: Final = Name("channel")
+
+lookupd_option = click.option(
+    "--lookupd",
+    multiple=True,
+    metavar="URL",
+    default=[DEFAULT_LOOKUPD],
+    show_default=True,
+    envvar=LOOKUPD_VARIABLE,
+    show_envvar=True,
+    callback=addresses,
+    help="HTTP address of an nsqlookupd: host:port or URL. May be repeated, or several with commas.",
+)
+
+json_option = click.option(
+    "--json/--table",
+    "as_json",
+    default=None,
+    help="Print JSON lines, or tables. Default: tables on a terminal, JSON lines elsewhere.",
+)

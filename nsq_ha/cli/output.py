@@ -1,0 +1,68 @@
+"""How commands print: tables for people, JSON lines for programs.
+
+The invariant: what came from outside (names, bodies, texts of servers) never
+reaches a terminal with its control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.table import Table
+
+
+def clean(text: str) -> str:
+    """Return ``text`` on one line, with everything that a terminal would obey written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def wants_json(flag: bool | None) -> bool:
+    """Tell whether to print JSON: as the user says, else when standard output is no terminal."""
+    return flag if flag is not None else not sys.stdout.isatty()
+
+
+def print_json(value: object) -> None:
+    """Print one JSON line."""
+    click.echo(json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    """Print a table; columns whose name ends in ``#`` (which is not printed) are numbers, to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=cell(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.removesuffix("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(cell, row))
+    show(table)
+
+
+def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
+    """Return a value as rich shows it: no markup, no control characters; None as a dash, truth as yes or no."""
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    return Text(clean(f"{value:,}" if isinstance(value, int) else str(value)))
+
+
+def show(table: Table) -> None:
+    """Print a table of rich to standard output."""
+    from rich.console import Console
+
+    Console(highlight=False).print(table)

@@ -1,0 +1,222 @@
+"""``nsq-ha pub``: publish standard input, a message a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from nsq_ha import Producer
+from nsq_ha.cli.lines import Line, read_lines
+from nsq_ha.cli.options import TOPIC, lookupd_option
+from nsq_ha.cli.output import clean, print_json
+from nsq_ha.cli.running import run
+from nsq_ha.cli.views import require_topic
+from nsq_ha.errors import ConfigError, NsqError
+
+if TYPE_CHECKING:
+    from nsq_ha.message import Receipt
+    from nsq_ha.policy.topology import TopicMeta
+
+MAX_LINE_BYTES: Final = 1024 * 1024
+"""The server's limit for a message."""
+
+
+def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
+    """Return ``key=value`` pairs as a dict."""
+    headers: dict[str, object] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"write key=value, not {value!r}")
+        headers[key] = text
+    return headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PubOptions:
+    """The options of the command, by their names."""
+
+    jsonl: bool
+    key: str | None
+    key_field: str | None
+    partition: int | None
+    trace: bool
+    headers: dict[str, object]
+    tag: str | None
+    timeout: float
+    in_flight: int
+    receipts: bool
+    stop_on_error: bool
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.option("--jsonl", is_flag=True, help="Refuse lines that are no JSON. They are published as they stand.")
+@click.option("--key", help="Sharding key of all messages.")
+@click.option("--key-field", metavar="FIELD", help="Sharding key is this field of each line's JSON object.")
+@click.option("-p", "--partition", type=click.IntRange(0, 1023), help="Publish to this partition.")
+@click.option("--trace", is_flag=True, help="Publish with a trace id each.")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", callback=_headers, help="May be repeated.")
+@click.option("--tag", help="Dispatch tag.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="Seconds.")
+@click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
+@click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
+@click.option("--stop-on-error", is_flag=True, help="Read no more lines after the first that failed.")
+@lookupd_option
+def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
+    """Publish standard input to TOPIC, a message a line; empty lines are left out.
+
+    Many are under way at a time; those of one key stay in order. Each line that failed is named, with
+    whether it may be stored all the same. Exit code 1 if any failed.
+    """
+    chosen = PubOptions(**options)  # type: ignore[arg-type]  # click's names and types are the fields'
+    if chosen.key is not None and chosen.key_field is not None:
+        raise click.UsageError("give --key or --key-field, not both")
+    failed = run(_pub(topic, lookupd, sys.stdin.buffer, chosen))
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: PubOptions) -> int:
+    _check(topic, await require_topic(lookupd, topic), options)
+    async with Producer(lookupd=lookupd, trace=options.trace, publish_timeout=options.timeout) as producer:
+        publishing = Publishing(producer, topic, options)
+        began = time.monotonic()
+        try:
+            await publishing.run(read_lines(stream, MAX_LINE_BYTES))
+        finally:
+            click.echo(publishing.summary(time.monotonic() - began), err=True)
+    return publishing.failed
+
+
+def _check(topic: str, meta: TopicMeta, options: PubOptions) -> None:
+    """Refuse at once what every single line would be refused for."""
+    if meta.ordered and options.key is None and options.key_field is None and options.partition is None:
+        raise ConfigError(f"topic {topic!r} is ordered: give --key-field, --key or --partition")
+    if options.partition is not None and options.partition >= meta.partition_num:
+        raise ConfigError(f"topic {topic!r} has partitions 0..{meta.partition_num - 1}, not {options.partition}")
+    if (options.headers or options.tag is not None) and not meta.extend_support:
+        raise ConfigError(f"topic {topic!r} is not extended: its messages carry neither headers nor tag")
+
+
+class Publishing:
+    """Publishes lines, many at a time.
+
+    Args:
+        producer: Keeps the messages of one key in the order in which they are given to it.
+        topic: Where to.
+        options: The command's.
+
+    Attributes:
+        lines: Not empty ones that were read.
+        empty: Lines left out.
+        stored: Acknowledged.
+        failed: Refused, or not acknowledged.
+        maybe_stored: Of the failed ones, how many may be stored.
+    """
+
+    def __init__(self, producer: Producer, topic: str, options: PubOptions) -> None:
+        self.lines = self.empty = self.stored = self.failed = self.maybe_stored = 0
+        self._producer = producer
+        self._topic = topic
+        self._options = options
+
+    async def run(self, lines: AsyncIterator[Line]) -> None:
+        """Publish all lines; returns when the last one is answered.
+
+        Raises:
+            OSError: The input cannot be read, or a receipt not be written.
+
+        Cancelled, what is under way may be stored.
+        """
+        room = asyncio.Semaphore(self._options.in_flight)
+        async with asyncio.TaskGroup() as group:
+            async for line in lines:
+                if self.failed and self._options.stop_on_error:
+                    break
+                if line.data == b"":
+                    self.empty += 1
+                    continue
+                self.lines += 1
+                await room.acquire()
+                # Tasks begin in the order in which they are made, so the producer gets the lines in order.
+                task = group.create_task(self._publish(line))
+                task.add_done_callback(lambda _: room.release())
+
+    async def _publish(self, line: Line) -> None:
+        options = self._options
+        try:
+            if line.data is None:
+                raise ConfigError(f"longer than {MAX_LINE_BYTES} bytes")
+            receipt = await self._producer.publish(
+                self._topic,
+                line.data,
+                key=_key(line.data, options),
+                partition=options.partition,
+                headers=options.headers or None,
+                tag=options.tag,
+            )
+        except NsqError as error:
+            self._fail(line, error)
+            return
+        self.stored += 1
+        if options.receipts:
+            print_json({"line": line.number} | _receipt(receipt))
+
+    def _fail(self, line: Line, error: NsqError) -> None:
+        self.failed += 1
+        doubt = getattr(error, "maybe_stored", False)
+        self.maybe_stored += doubt
+        known = "may be stored" if doubt else "not stored"
+        click.echo(f"line {line.number}: {known}: {clean(str(error))}", err=True)
+
+    def summary(self, seconds: float) -> str:
+        """Return one line for people."""
+        told = [f"published {self.stored:,} of {self.lines:,} lines in {seconds:.2f} s"]
+        if self.stored and seconds > 0:
+            told[0] += f" ({self.stored / seconds:,.0f}/s)"
+        if self.failed:
+            told.append(f"{self.failed:,} failed, {self.maybe_stored:,} of them may be stored")
+        if unanswered := self.lines - self.stored - self.failed:
+            told.append(f"{unanswered:,} were not answered and may be stored")
+        if self.empty:
+            told.append(f"{self.empty:,} empty lines left out")
+        return "; ".join(told)
+
+
+def _key(data: bytes, options: PubOptions) -> str | int | None:
+    """Return the line's sharding key.
+
+    Raises:
+        ConfigError: The line is no JSON, or has no usable key.
+    """
+    if not options.jsonl and options.key_field is None:
+        return options.key
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"no JSON: {error}") from error
+    if options.key_field is None:
+        return options.key
+    key = value.get(options.key_field) if isinstance(value, dict) else None
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise ConfigError(f"field {options.key_field!r} is no text or integer")
+    return key
+
+
+def _receipt(receipt: Receipt) -> dict[str, object]:
+    return {
+        "partition": receipt.partition,
+        "nsqd": receipt.nsqd,
+        "attempts": receipt.attempts,
+        "internal_id": receipt.internal_id,
+        "trace_id": receipt.trace_id,
+        "offset": receipt.offset,
+    }

@@ -1,0 +1,142 @@
+"""``nsq-ha tail``: print what arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsq_ha import Consumer, StartFrom
+from nsq_ha.cli.options import CHANNEL, TOPIC, json_option, lookupd_option
+from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.running import run
+from nsq_ha.cli.views import require_topic
+from nsq_ha.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.message import Message
+
+
+def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
+    """Return the start position that a word or a time names."""
+    named = {None: None, "beginning": StartFrom.beginning(), "end": StartFrom.end()}
+    if value in named:
+        return named[value]
+    try:
+        when = datetime.fromisoformat(value or "")
+    except ValueError:
+        raise click.BadParameter("give beginning, end, or a time such as 2026-01-31T09:00") from None
+    return StartFrom.timestamp(when if when.tzinfo is not None else when.astimezone())
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.option("--channel", type=CHANNEL, help="Default: one of its own that goes with it, tail<random>#ephemeral.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--idle", type=click.FloatRange(0, min_open=True), help="Stop when nothing came for this many seconds.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0, 1023), multiple=True, help="May be repeated.")
+@click.option("--from", "start", callback=_start, metavar="WHERE", help="beginning, end, or a time. Default: new ones.")
+@click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--raw", is_flag=True, help="Print the bodies alone, byte for byte, each with a newline.")
+@lookupd_option
+@json_option
+def tail(
+    topic: str,
+    lookupd: tuple[str, ...],
+    count: int | None,
+    raw: bool,
+    as_json: bool | None,
+    **options: Any,  # noqa: ANN401 - what _tail takes
+) -> None:
+    """Print the messages of TOPIC as they arrive, until Ctrl-C.
+
+    A channel of its own sees all messages and leaves nothing behind; --channel shares an existing channel
+    (and takes messages from its other consumers) or makes one that stays. What was printed is finished.
+    """
+    if raw:
+        show: Callable[[Message], None] = _print_raw
+    else:
+        show = _print_json if wants_json(as_json) else _print_text
+    run(_tail(topic, lookupd, count, show, **options), stopped=0)
+
+
+async def _tail(
+    topic: str,
+    lookupd: tuple[str, ...],
+    count: int | None,
+    show: Callable[[Message], None],
+    *,
+    channel: str | None,
+    idle: float | None,
+    partitions: tuple[int, ...],
+    start: StartFrom | None,
+    max_in_flight: int,
+) -> int:
+    await require_topic(lookupd, topic)
+    printed = 0
+    async with Consumer(
+        topic,
+        channel or f"tail{secrets.token_hex(4)}#ephemeral",
+        lookupd=lookupd,
+        partitions=partitions or None,
+        start_from=start,
+        max_in_flight=max_in_flight,
+    ) as consumer:
+        while printed != count:
+            try:
+                async with asyncio.timeout(idle):
+                    message = await anext(consumer, None)
+            except TimeoutError:
+                break
+            if message is None:
+                break
+            show(message)
+            message.finish()
+            printed += 1
+    return printed
+
+
+def _print_raw(message: Message) -> None:
+    sys.stdout.buffer.write(message.body + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _print_json(message: Message) -> None:
+    print_json(as_dict(message))
+
+
+def _print_text(message: Message) -> None:
+    when = datetime.fromtimestamp(message.timestamp_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
+    trace = f" trace {message.trace_id}" if message.trace_id else ""
+    again = f" attempt {message.attempts}" if message.attempts > 1 else ""
+    click.echo(f"{when} [{message.partition}{trace}{again}] {clean(message.body.decode('utf-8', 'backslashreplace'))}")
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """Return a message for JSON; a body that is no UTF-8 text comes as base64."""
+    told: dict[str, Any] = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "internal_id": message.internal_id,
+        "trace_id": message.trace_id,
+        "attempts": message.attempts,
+        "timestamp_ns": message.timestamp_ns,
+        "nsqd": message.nsqd,
+    }
+    try:
+        told |= {"headers": message.headers, "tag": message.tag}
+    except RemoteProtocolError as error:
+        told |= {"headers": None, "tag": None, "header_error": str(error)}
+    try:
+        told["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        told["body_base64"] = base64.b64encode(message.body).decode()
+    return told

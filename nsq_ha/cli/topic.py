@@ -1,0 +1,190 @@
+"""``nsq-ha topic``: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
+from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.running import run
+from nsq_ha.discovery.admin import AdminClient
+
+if TYPE_CHECKING:
+    from nsq_ha.discovery.answers import TopicInfo
+    from nsq_ha.discovery.description import PartitionDescription, TopicDescription
+    from nsq_ha.policy.topology import TopicView
+
+USUAL_REPLICAS = 3
+"""Copies that survive the loss of a node without a gap in writing."""
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@click.option("-p", "--partitions", type=click.IntRange(1, 255), default=1, show_default=True)
+@click.option("-r", "--replicas", type=click.IntRange(1, 5), help="Copies of each. Default: 3, or the number of nodes.")
+@click.option("--ordered", is_flag=True, help="For consumers that read in order; messages then need a key.")
+@click.option("--extended", is_flag=True, help="Messages may carry headers and a tag.")
+@click.option("--multi-part/--no-multi-part", default=None, help="Several partitions on a node. Default: if it must.")
+@click.option("--retention-days", type=click.IntRange(1), help="How long messages are kept. Default: the server's.")
+@click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer may use them.")
+@click.option("--timeout", type=float, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
+@lookupd_option
+@json_option
+def create(name: str, lookupd: tuple[str, ...], as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
+    """Create the topic NAME and wait until every partition has a leader."""
+    view = run(_create(lookupd, name, **options))
+    told = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
+    if wants_json(as_json):
+        print_json(told)
+    else:
+        print_table(["partition#", "leader"], list(_leaders(view).items()), title=f"created {name}")
+
+
+@topic.command("list")
+@lookupd_option
+@json_option
+def list_topics(lookupd: tuple[str, ...], as_json: bool | None) -> None:
+    """List all topics."""
+    topics = sorted(run(_topics(lookupd)), key=lambda info: info.name)
+    if wants_json(as_json):
+        for info in topics:
+            print_json({"topic": info.name, "ordered": info.ordered, "extended": info.extend_support})
+    else:
+        print_table(["topic", "ordered", "extended"], [(i.name, i.ordered, i.extend_support) for i in topics])
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@lookupd_option
+@json_option
+def describe(name: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
+    """Show partitions, leaders, replicas, channels and depths of the topic NAME."""
+    found = run(_describe(lookupd, name))
+    if wants_json(as_json):
+        print_json(_as_dict(found))
+    else:
+        _print_description(found)
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@lookupd_option
+def delete(name: str, lookupd: tuple[str, ...]) -> None:
+    """Delete the topic NAME with all its messages, without asking back."""
+    run(_delete(lookupd, name))
+    click.echo(f"deleted {name}", err=True)
+
+
+async def _create(lookupd: tuple[str, ...], name: str, **options: Any) -> TopicView:  # noqa: ANN401
+    async with AdminClient(lookupd) as admin:
+        replicas = options.pop("replicas") or max(1, min(USUAL_REPLICAS, len(await admin.nodes())))
+        options["disable_channel_auto_create"] = options.pop("register_channels")
+        return await admin.create_topic(name, replicas=replicas, **options)
+
+
+async def _topics(lookupd: tuple[str, ...]) -> tuple[TopicInfo, ...]:
+    async with AdminClient(lookupd) as admin:
+        return await admin.topics()
+
+
+async def _describe(lookupd: tuple[str, ...], name: str) -> TopicDescription:
+    async with AdminClient(lookupd) as admin:
+        return await admin.describe(name)
+
+
+async def _delete(lookupd: tuple[str, ...], name: str) -> None:
+    async with AdminClient(lookupd) as admin:
+        await admin.delete_topic(name)
+
+
+def _leaders(view: TopicView) -> dict[int, str]:
+    return {partition: node.address for partition, node in sorted(view.leaders.items())}
+
+
+def _as_dict(found: TopicDescription) -> dict[str, Any]:
+    meta = found.view.meta
+    return {
+        "topic": found.view.topic,
+        "partitions": [_partition(entry) for entry in found.partitions],
+        "replicas": meta.replica if meta else None,
+        "ordered": meta.ordered if meta else None,
+        "extended": meta.extend_support if meta else None,
+        "multi_part": meta.multi_part if meta else None,
+        "register_channels": meta.disable_channel_auto_create if meta else None,
+        "depth": dict(found.depth),
+        "note": found.note or None,
+    }
+
+
+def _partition(entry: PartitionDescription) -> dict[str, Any]:
+    stats = entry.stats
+    return {
+        "partition": entry.partition,
+        "leader": entry.leader.address if entry.leader else None,
+        "writable": entry.writable,
+        "replicas": list(entry.replicas),
+        "messages": stats.messages if stats else None,
+        "begin_offset": stats.begin_offset if stats else None,
+        "end_offset": stats.end_offset if stats else None,
+        "channels": {
+            channel.name: {
+                "depth": channel.depth,
+                "in_flight": channel.in_flight,
+                "deferred": channel.deferred,
+                "clients": channel.clients,
+                "paused": channel.paused,
+            }
+            for channel in (stats.channels if stats else ())
+        },
+    }
+
+
+def _print_description(found: TopicDescription) -> None:
+    meta = found.view.meta
+    kind = [
+        word
+        for word, holds in (
+            ("ordered", meta is not None and meta.ordered),
+            ("extended", meta is not None and meta.extend_support),
+            ("channels must be registered", meta is not None and meta.disable_channel_auto_create),
+        )
+        if holds
+    ]
+    replicas = f", {meta.replica} replica(s)" if meta is not None else ""
+    print_table(
+        ["partition#", "leader", "writable", "in sync", "messages#", "bytes#"],
+        [
+            (
+                entry.partition,
+                entry.leader.address if entry.leader else None,
+                entry.writable,
+                "  ".join(map(_address, entry.replicas)) or None,
+                entry.stats.messages if entry.stats else None,
+                entry.stats.end_offset - entry.stats.begin_offset if entry.stats else None,
+            )
+            for entry in found.partitions
+        ],
+        title=f"{found.view.topic}: {len(found.partitions)} partition(s){replicas}{''.join(', ' + k for k in kind)}",
+    )
+    channels = [
+        (channel.name, entry.partition, channel.depth, channel.in_flight, channel.deferred, channel.clients)
+        for entry in found.partitions
+        for channel in (entry.stats.channels if entry.stats else ())
+    ]
+    if channels:
+        print_table(["channel", "partition#", "depth#", "in flight#", "deferred#", "clients#"], sorted(channels))
+    if found.note:
+        click.echo(clean(found.note))
+
+
+def _address(node: str) -> str:
+    """Return ``host:port`` (TCP) out of the cluster's name of a node, ``ip:rpc:tcp:id``; another form as it is."""
+    parts = node.split(":")
+    return f"{parts[0]}:{parts[2]}" if len(parts) == 4 else node

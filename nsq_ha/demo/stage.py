@@ -1,0 +1,260 @@
+"""The stage of the job: a cluster, a topic, the trace log, and afterwards the report.
+
+Owns what is made for a run and taken away after it. On a real cluster that is
+one topic, and only when this run created it; faults there are the operator's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha import tracelog
+from nsq_ha.demo import flights, spark_step
+from nsq_ha.demo.faults import Faults
+from nsq_ha.demo.job import Job, JobOptions
+from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from nsq_ha.demo.audit import Audit
+    from nsq_ha.demo.spark_step import SparkReport
+    from nsq_ha.devcluster import DevCluster
+
+PARTITIONS: Final = 4
+REPLICAS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What to run, and where.
+
+    Attributes:
+        lookupd: Addresses of a real cluster. Empty for an embedded one.
+        topic: Its topic. None for one with a name of its own. Created when it is not there.
+        keep_topic: Leave a topic that this run created.
+        months: Of 2013, from 1 to 12.
+        spark: Let Spark read the topic back.
+        job: How to publish.
+    """
+
+    lookupd: tuple[str, ...] = ()
+    topic: str | None = None
+    keep_topic: bool = False
+    months: tuple[int, ...] = (1,)
+    spark: bool = True
+    job: JobOptions = field(default_factory=JobOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        seconds: Since the job began; negative for preparations.
+        text: One line.
+    """
+
+    seconds: float
+    text: str
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome.
+
+    Attributes:
+        audit: The books.
+        topic: The topic.
+        embedded: It was an embedded cluster.
+        partitions: Of the topic.
+        replicas: Of each partition.
+        faults: What was done to the cluster. None on a real one.
+        events: Everything that happened, in order.
+        spark: What Spark found. None when it was not asked, is missing or failed.
+        spark_missing: Why Spark could not run here, with the remedy. None otherwise.
+        spark_error: Why Spark failed, or what it did not find. None otherwise.
+    """
+
+    audit: Audit
+    topic: str
+    embedded: bool
+    partitions: int
+    replicas: int
+    faults: Faults | None
+    events: list[Event]
+    spark: SparkReport | None = None
+    spark_missing: str | None = None
+    spark_error: str | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing lost, nothing out of order, no error; a missing Spark is none."""
+        return self.audit.is_clean and self.spark_error is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON; seconds as floats."""
+        audit, faults = self.audit, self.faults
+        return {
+            "ok": self.is_clean,
+            "published": audit.published,
+            "acknowledged": audit.acknowledged,
+            "consumed": audit.consumed,
+            "lost": audit.lost,
+            "out_of_order": audit.out_of_order,
+            "repeated": audit.repeated,
+            "errors": audit.failed,
+            "maybe_stored": audit.maybe_stored,
+            "unanswered": audit.unanswered,
+            "foreign": audit.foreign,
+            "keys": audit.keys,
+            "seconds": round(audit.seconds, 3),
+            "messages_per_second": round(audit.messages_per_second, 1),
+            "longest_publish_stall": round(audit.publish_stall.longest, 3),
+            "longest_consume_stall": round(audit.consume_stall.longest, 3),
+            "cluster": "embedded" if self.embedded else "real",
+            "topic": self.topic,
+            "partitions": self.partitions,
+            "replicas": self.replicas,
+            "leader_moves": faults.leader_moves if faults else 0,
+            "nodes_killed": faults.nodes_killed if faults else 0,
+            "nodes_restarted": faults.nodes_restarted if faults else 0,
+            "leader_changes_seen": audit.leader_changes,
+            "events": [{"seconds": round(event.seconds, 3), "text": event.text} for event in self.events],
+            "spark": self.spark.as_dict() if self.spark else None,
+            "spark_missing": self.spark_missing,
+            "spark_error": self.spark_error,
+        }
+
+
+class Demo:
+    """One run of the demo.
+
+    Args:
+        options: What to run.
+        show: Called in the event loop with each event, as it happens.
+
+    Attributes:
+        audit: The books, for a display. None until the job is ready.
+    """
+
+    def __init__(self, options: DemoOptions, *, show: Callable[[Event], None]) -> None:
+        self.audit: Audit | None = None
+        self._options = options
+        self._show = show
+        self._events: list[Event] = []
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+
+    async def run(self) -> Report:
+        """Run everything and return the report.
+
+        Raises:
+            NsqError: The cluster cannot be used, or the topic is not ordered.
+            OSError: The flights are not installed, or a port or file cannot be had.
+
+        Cancelled, it closes and deletes what it made.
+        """
+        rows = await asyncio.to_thread(flights.read, self._options.months)
+        async with contextlib.AsyncExitStack() as stack:
+            cluster: DevCluster | None = None
+            lookupd = self._options.lookupd
+            if not lookupd:
+                cluster = await stack.enter_async_context(_embedded())
+                lookupd = tuple(cluster.lookupd)
+                self._tell(f"embedded cluster: nsqlookupd at {', '.join(lookupd)}")
+            admin = await stack.enter_async_context(AdminClient(lookupd))
+            topic, partitions, replicas = await stack.enter_async_context(self._topic(admin))
+            trace_log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsq_ha_demo_")), "trace.jsonl")
+            job = Job(lookupd, topic, rows, self._options.job, tell=self._tell)
+            faults = Faults(cluster, job, tell=self._tell) if cluster is not None else None
+            self.audit, self._began = job.audit, self._clock()
+            with tracelog.write_to(trace_log, topic):
+                await self._play(job, faults)
+            report = Report(job.audit, topic, cluster is not None, partitions, replicas, faults, self._events)
+            if self._options.spark:
+                await self._read_back(report, lookupd, trace_log)
+            return report
+
+    def _tell(self, text: str) -> None:
+        event = Event(self._clock() - self._began if self.audit is not None else -1.0, text)
+        self._events.append(event)
+        self._show(event)
+
+    async def _play(self, job: Job, faults: Faults | None) -> None:
+        script = asyncio.create_task(faults.run()) if faults is not None else None
+        try:
+            await job.run()
+        finally:
+            if script is not None:
+                await script
+
+    @contextlib.asynccontextmanager
+    async def _topic(self, admin: AdminClient) -> AsyncIterator[tuple[str, int, int]]:
+        """Give the topic, its partitions and replicas; afterwards delete what was made here."""
+        existing = await self._existing(admin)
+        if existing is not None:
+            yield existing
+            return
+        topic = self._options.topic or f"nsq_ha_demo_{secrets.token_hex(4)}"
+        nodes = len(await admin.nodes())
+        if not nodes:
+            raise LookupUnavailableError("the nsqlookupds know no nsqd")
+        replicas = min(REPLICAS, nodes)
+        await admin.create_topic(topic, PARTITIONS, replicas, ordered=True)
+        self._tell(f"created ordered topic {topic}: {PARTITIONS} partitions, {replicas} replicas on {nodes} nodes")
+        try:
+            yield topic, PARTITIONS, replicas
+        finally:
+            if self._options.lookupd and not self._options.keep_topic:
+                await self._delete(admin, topic)
+
+    async def _existing(self, admin: AdminClient) -> tuple[str, int, int] | None:
+        topic = self._options.topic
+        if topic is None:
+            return None
+        try:
+            meta = (await admin.describe(topic)).view.meta
+        except TopicNotFoundError:
+            return None
+        if meta is None or not meta.ordered:
+            raise ConfigError(f"topic {topic!r} is there and not ordered: the demo follows keys in order")
+        return topic, meta.partition_num, meta.replica
+
+    async def _delete(self, admin: AdminClient, topic: str) -> None:
+        try:
+            await admin.delete_topic(topic)
+        except NsqError as error:
+            self._tell(f"topic {topic} is left, delete it later: {error}")
+
+    async def _read_back(self, report: Report, lookupd: tuple[str, ...], trace_log: Path) -> None:
+        self._tell("Spark reads the topic back")
+        try:
+            found = await asyncio.to_thread(spark_step.run, lookupd, report.topic, trace_log)
+        except SparkUnavailableError as error:
+            report.spark_missing = str(error)
+            return
+        except Exception as error:  # noqa: BLE001 - Spark's own errors are of many kinds, and told as they are
+            report.spark_error = f"{type(error).__name__}: {error}"
+            return
+        report.spark = found
+        if found.flights < report.audit.acknowledged:
+            report.spark_error = f"Spark read {found.flights} flights of {report.audit.acknowledged} acknowledged ones"
+
+
+@contextlib.asynccontextmanager
+async def _embedded() -> AsyncIterator[DevCluster]:
+    from nsq_ha.devcluster import DevCluster  # needs starlette and uvicorn, which a real cluster does not
+
+    cluster = DevCluster(nsqlookupds=2, nsqds=3)
+    await asyncio.to_thread(cluster.__enter__)
+    try:
+        yield cluster
+    finally:
+        await asyncio.to_thread(cluster.__exit__, None, None, None)
