@@ -131,7 +131,7 @@ class ServerError(NsqError):
 
     def __init__(self, code: str, detail: str = "") -> None:
         """Keep code and detail as they came."""
-        super().__init__(f"{code} {detail}".rstrip())
+        super().__init__(f"{code} {detail}".strip())
         self.code = code
         self.detail = detail
 

@@ -278,7 +278,10 @@ class ClientProtocol:
             if self._read is not None and self._source is not None:
                 position = self._read(data, position, self._largest, self._source, received.messages)
             if self._runs:
-                position = self._read_oks(data, position, received.answers)
+                after = self._read_oks(data, position, received.answers)
+                if after != position:
+                    position = after
+                    continue  # a message may follow
             available = end - position
             if available < 8:
                 if available >= 4:

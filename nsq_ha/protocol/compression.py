@@ -130,7 +130,8 @@ class SnappyCodec:
             raise RemoteProtocolError("snappy stream does not begin with its identifier")
         if kind in _RESERVED_UNSKIPPABLE:
             raise RemoteProtocolError(f"snappy chunk type {kind:#04x} is reserved")
-        if length > _MAX_CHUNK or (kind <= _UNCOMPRESSED and length < 4):
+        largest = 4 + _BLOCK if kind == _UNCOMPRESSED else _MAX_CHUNK
+        if length > largest or (kind <= _UNCOMPRESSED and length < 4):
             raise RemoteProtocolError(f"snappy chunk of {length} bytes has no legal size")
 
     def _expand(self, kind: int, chunk: bytes) -> bytes:
@@ -149,8 +150,6 @@ class SnappyCodec:
             expanded: bytes = snappy.StreamDecompressor().decompress(chunk)
         except Exception as error:
             raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
-        if len(expanded) > _BLOCK:
-            raise RemoteProtocolError("snappy block is larger than 64 KiB")
         return expanded
 
 

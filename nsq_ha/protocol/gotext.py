@@ -56,11 +56,12 @@ def parse_int(text: bytes, function: str) -> int:
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"strconv.{function}: parsing {quote(text)}: invalid syntax")
-    # Python refuses to convert thousands of digits; anything over 20 is out of range anyway.
-    significant = text.lstrip(b"+-").lstrip(b"0")
-    if len(significant) > 20 or int(text) not in _INT64:
+    # Python refuses to convert thousands of digits; without leading zeros anything over 20 is out of range.
+    digits = text.lstrip(b"+-").lstrip(b"0")[:21] or b"0"
+    value = -int(digits) if text.startswith(b"-") else int(digits)
+    if value not in _INT64:
         raise ValueError(f"strconv.{function}: parsing {quote(text)}: value out of range")
-    return int(text)
+    return value
 
 
 def parse_bool(text: bytes) -> bool:

@@ -22,7 +22,7 @@ TAG_KEY: Final = "##client_dispatch_tag"
 """Key whose value names the connections that may get the message."""
 
 _MAX_TRACE_ID: Final = 2**64 - 1
-_DECIMAL: Final = re.compile(r"[0-9]{1,20}|0+[0-9]{1,20}", re.ASCII)
+_DECIMAL: Final = re.compile(r"0*([0-9]{1,20})")
 _BLANKS: Final = b" \t\n\r"
 
 
@@ -45,9 +45,10 @@ def trace_id_of(header: bytes) -> int | None:
     trace_id = value[TRACE_KEY]
     if not isinstance(trace_id, str):
         raise MessageRefusedError("INVALID_TRACE_ID", "passin trace id should be string")
-    if not _DECIMAL.fullmatch(trace_id) or int(trace_id) > _MAX_TRACE_ID:
+    decimal = _DECIMAL.fullmatch(trace_id)
+    if decimal is None or int(decimal[1]) > _MAX_TRACE_ID:
         raise MessageRefusedError("INVALID_TRACE_ID", "invalid trace id")
-    return int(trace_id)
+    return int(decimal[1])
 
 
 def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -98,7 +98,7 @@ def read_introduction(data: bytes, before: Introduction | None = None) -> Introd
     """
     before = before or Introduction()
     try:
-        body = msgspec.json.decode(data, type=_Body)
+        body = msgspec.json.decode(data, type=_Body | None) or _Body()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     complaint = _complaint(body)

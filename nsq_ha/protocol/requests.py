@@ -196,11 +196,7 @@ class CommandDecoder:
     def _run(self, magic: bool) -> _Reading:
         if magic and (yield from self._take(4)) != MAGIC:
             yield Malformed(b"", b"E_BAD_PROTOCOL")
-        while True:
-            words = yield from self._take_words()
-            if words is None:
-                yield Malformed(b"", b"")
-                continue
+        while (words := (yield from self._take_words())) is not None:
             event = parse_line(words, self._limits.max_ready_count)
             if event is not None:
                 yield event
@@ -208,6 +204,7 @@ class CommandDecoder:
                 yield from self._read_plain_body(words)
             else:
                 yield from self._read_publish(words)
+        yield Malformed(b"", b"")
 
     def _read_plain_body(self, words: list[bytes]) -> _Reading:
         word = words[0]
@@ -233,7 +230,10 @@ class CommandDecoder:
         partition = parse_partition(words, 2)
         if isinstance(partition, Malformed):
             yield partition
-            return
+        else:
+            yield from self._read_sized(word, text_of(words[1]), partition)
+
+    def _read_sized(self, word: bytes, topic: str, partition: int | None) -> _Reading:
         size = yield from self._take_size()
         if size <= 0:
             yield refusal(word, "E_BAD_BODY", f"invalid body size {size}")
@@ -242,7 +242,7 @@ class CommandDecoder:
         if size > largest:
             code, what = ("E_BAD_BODY", "body") if batch else ("E_BAD_MESSAGE", "message")
             yield refusal(word, code, f"{what} too big {size} > {largest}")
-        header = Publishing(word, text_of(words[1]), partition, size)
+        header = Publishing(word, topic, partition, size)
         self._waits_for_accept = True
         yield header
         yield from self._read_batch(header) if batch else self._read_one(header)

@@ -96,7 +96,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
         (_S.SUBSCRIBING, _I.RECV_SUBSCRIBED): _S.SUBSCRIBED,
         (_S.SUBSCRIBED, _I.SEND_CLOSE): _S.DRAINING,
         (_S.DRAINING, _I.RECV_CLOSE_WAIT): _S.DRAINING,
-            (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
+        (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
         # The server ignores RDY after CLS; sending it is harmless and may cross.
         (_S.DRAINING, _I.SEND_READY): _S.DRAINING,
         **{
@@ -112,7 +112,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
         **{(state, event): state for state in _OPEN for event in (_I.SEND_NOP, _I.RECV_HEARTBEAT)},
         **{
             (state, _I.RECV_REFUSAL): _S.CLOSED
-            for state in (_S.IDENTIFYING, _S.UPGRADING, _S.AUTHENTICATING, _S.SUBSCRIBING)
+            for state in (_S.IDENTIFYING, _S.UPGRADING, _S.AUTHENTICATING, _S.SUBSCRIBING, _S.DRAINING)
         },
         **{(state, _I.RECV_EOF): _S.CLOSED for state in State},
     }

@@ -1,0 +1,153 @@
+"""Compression of a connection: any chunking, damage, bombs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import pytest
+import snappy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.protocol import Codec, DeflateCodec, SnappyCodec
+
+IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+Make = Callable[[], Codec]
+both = pytest.mark.parametrize("make", [DeflateCodec, SnappyCodec])
+
+
+def chunk(kind: int, data: bytes) -> bytes:
+    return bytes((kind,)) + len(data).to_bytes(3, "little") + data
+
+
+def snappy_after_identifier() -> SnappyCodec:
+    codec = SnappyCodec()
+    assert codec.decompress(IDENTIFIER) == b""
+    return codec
+
+
+@both
+def test_what_is_compressed_comes_out_however_it_was_cut(make: Make) -> None:
+    @given(st.lists(st.binary(max_size=100), max_size=5), st.integers(1, 30))
+    def check(written: list[bytes], size: int) -> None:
+        codec = make()
+        stream = b"".join(codec.compress(data) for data in written)
+        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        assert b"".join(codec.decompress(piece) for piece in pieces) == b"".join(written)
+
+    check()
+
+
+@both
+def test_each_write_can_be_read_at_once(make: Make) -> None:
+    ours, theirs = make(), make()
+    for data in (b"first", b"second", bytes(200_000)):
+        assert theirs.decompress(ours.compress(data)) == data
+
+
+@both
+def test_a_stream_of_its_own_bytes_is_smaller(make: Make) -> None:
+    assert len(make().compress(b"abcd" * 10_000)) < 4000
+
+
+@both
+@pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(255, 0, -1)), b"\xff" * 100])
+def test_garbage_is_a_broken_rule(make: Make, garbage: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"deflate|snappy"):
+        make().decompress(garbage)
+
+
+@both
+@given(garbage=st.binary(min_size=1, max_size=60))
+def test_random_bytes_raise_nothing_else(make: Make, garbage: bytes) -> None:
+    codec = make()
+    for piece in (garbage, garbage):
+        try:
+            codec.decompress(piece)
+        except RemoteProtocolError:
+            return
+
+
+@given(st.integers(0, 8 * 60))
+def test_a_flipped_bit_is_never_handed_on_as_snappy_data(flipped: int) -> None:
+    stream = bytearray(SnappyCodec().compress(b"paid " * 10))
+    at = flipped % (8 * len(stream))
+    stream[at // 8] ^= 1 << at % 8
+    try:
+        got = SnappyCodec().decompress(bytes(stream))
+    except RemoteProtocolError:
+        return
+    # Where the head of a chunk was hit, the rest may still be awaited, or be skippable; never other data.
+    assert got == b""
+
+
+def test_a_deflate_bomb_ends_at_the_limit() -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = deflater.compress(bytes(10_000_000)) + deflater.flush(zlib.Z_SYNC_FLUSH)
+    assert len(bomb) < 20_000
+    with pytest.raises(RemoteProtocolError, match="expands to 1000000 bytes or more"):
+        DeflateCodec(max_output_bytes=1_000_000).decompress(bomb)
+
+
+def test_deflate_output_of_just_the_limit_is_too_much() -> None:
+    codec = DeflateCodec(max_output_bytes=100)
+    assert codec.decompress(DeflateCodec().compress(bytes(99))) == bytes(99)
+    with pytest.raises(RemoteProtocolError, match="expands to 100 bytes or more"):
+        codec.decompress(DeflateCodec().compress(bytes(100)))
+
+
+def test_a_deflate_stream_may_end_but_not_go_on() -> None:
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    codec = DeflateCodec()
+    assert codec.decompress(deflater.compress(b"bye") + deflater.flush()) == b"bye"
+    with pytest.raises(RemoteProtocolError, match="goes on behind its end"):
+        codec.decompress(b"more")
+
+
+def test_a_snappy_bomb_ends_at_the_limit() -> None:
+    bomb = SnappyCodec().compress(bytes(1_000_000))
+    assert len(bomb) < 100_000
+    with pytest.raises(RemoteProtocolError, match="expands beyond 300000 bytes"):
+        SnappyCodec(max_output_bytes=300_000).decompress(bomb)
+
+
+def test_a_snappy_block_that_announces_too_much_is_not_expanded() -> None:
+    huge = b"\xff\xff\xff\xff\x0f" + b"\x00a"  # 4 GiB announced
+    with pytest.raises(RemoteProtocolError, match="announces more than 64 KiB"):
+        snappy_after_identifier().decompress(chunk(0x00, bytes(4) + huge))
+    honest = snappy.compress(bytes(65537))
+    with pytest.raises(RemoteProtocolError, match="announces more than 64 KiB"):
+        snappy_after_identifier().decompress(chunk(0x00, bytes(4) + honest))
+
+
+def test_an_uncompressed_snappy_block_has_at_most_64_kib() -> None:
+    with pytest.raises(RemoteProtocolError, match="no legal size"):
+        snappy_after_identifier().decompress(chunk(0x01, bytes(4) + bytes(65537)))
+
+
+@pytest.mark.parametrize(
+    ("stream", "text"),
+    [
+        (b"\x01\x05\x00\x00abcde", "does not begin with its identifier"),
+        (b"\xff\x07\x00\x00", "does not begin with its identifier"),
+        (b"\xff\x06\x00\x00sNaPpX", "identifier is damaged"),
+        (IDENTIFIER + b"\x02\x00\x00\x00", "chunk type 0x02 is reserved"),
+        (IDENTIFIER + b"\x7f\x00\x00\x00", "chunk type 0x7f is reserved"),
+        (IDENTIFIER + b"\x00\x03\x00\x00", "no legal size"),
+        (IDENTIFIER + b"\x00\xff\xff\xff", "no legal size"),
+        (IDENTIFIER + b"\xfe\xff\xff\xff", "no legal size"),
+        (IDENTIFIER + chunk(0x01, b"\0\0\0\0abc"), "is damaged"),
+        (IDENTIFIER + chunk(0x00, b"\0\0\0\0"), "is damaged"),
+    ],
+    ids=range(10),
+)
+def test_a_chunk_is_judged_by_its_head(stream: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=text):
+        SnappyCodec().decompress(stream)
+
+
+def test_padding_and_repeated_identifiers_are_skipped() -> None:
+    stream = SnappyCodec().compress(b"paid")
+    assert SnappyCodec().decompress(IDENTIFIER + chunk(0xFE, b"\0\0") + chunk(0x80, b"") + stream) == b"paid"

@@ -1,0 +1,86 @@
+"""IDENTIFY as the server reads it, beside what the recorded answers show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nsq_ha.protocol import Introduction, Malformed, read_introduction
+
+
+def read(**fields: Any) -> Introduction:  # noqa: ANN401 - JSON
+    introduction = read_introduction(json.dumps(fields).encode())
+    assert isinstance(introduction, Introduction)
+    return introduction
+
+
+def test_an_empty_object_changes_nothing() -> None:
+    assert read() == Introduction()
+
+
+def test_null_counts_as_absent() -> None:
+    assert read(heartbeat_interval=None, snappy=None, desired_tag=None) == Introduction()
+    assert read_introduction(b"null") == Introduction()
+
+
+def test_old_names_stand_in() -> None:
+    assert (read(short_id="s", long_id="l").client_id, read(short_id="s", long_id="l").hostname) == ("s", "l")
+    both = read(short_id="s", client_id="c", long_id="l", hostname="h")
+    assert (both.client_id, both.hostname) == ("c", "h")
+
+
+def test_minus_one_switches_off() -> None:
+    found = read(heartbeat_interval=-1, output_buffer_size=-1, output_buffer_timeout=-1)
+    assert (found.heartbeat_interval, found.output_buffer_size, found.output_buffer_timeout) == (0, 1, 0)
+
+
+def test_large_buffers_are_clamped_and_short_waits_raised() -> None:
+    assert read(output_buffer_size=10**6).output_buffer_size == 65536
+    assert read(output_buffer_timeout=3).output_buffer_timeout == 10
+
+
+def test_a_second_identify_keeps_what_it_does_not_name() -> None:
+    first = read(heartbeat_interval=5000, msg_timeout=9000, desired_tag="blue", extend_support=True, sample_rate=7)
+    second = read_introduction(b'{"extend_support":false,"output_buffer_size":100}', first)
+    assert isinstance(second, Introduction)
+    assert (second.heartbeat_interval, second.msg_timeout, second.desired_tag) == (5000, 9000, "blue")
+    assert (second.extend_support, second.sample_rate, second.output_buffer_size) == (True, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"heartbeat_interval": 999}, "heartbeat interval (999) is invalid"),
+        ({"heartbeat_interval": 60001}, "heartbeat interval (60001) is invalid"),
+        ({"output_buffer_size": 63}, "output buffer size (63) is invalid"),
+        ({"output_buffer_timeout": 1001}, "output buffer timeout (1001) is invalid"),
+        ({"sample_rate": -1}, "sample rate (-1) is invalid"),
+        ({"msg_timeout": -1}, "msg timeout (-1) is invalid"),
+        ({"desired_tag": "é" * 51}, "invalid tag len 102, exceed limit 100"),
+        # The first in the server's order is told.
+        ({"msg_timeout": 1, "heartbeat_interval": 1}, "heartbeat interval (1) is invalid"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(fields: dict[str, Any], text: str) -> None:
+    answer = read_introduction(json.dumps(fields).encode())
+    assert answer == Malformed(b"IDENTIFY", f"E_BAD_BODY IDENTIFY {text}".encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]",
+        b"{",
+        b'{"snappy":1}',
+        b'{"heartbeat_interval":"5"}',
+        b'{"ext_filter":[]}',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+    ids=range(7),
+)
+def test_what_is_not_the_json_it_should_be_is_refused(data: bytes) -> None:
+    answer = read_introduction(data)
+    assert answer == Malformed(b"IDENTIFY", b"E_BAD_BODY IDENTIFY failed to decode JSON body")

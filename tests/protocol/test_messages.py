@@ -1,0 +1,132 @@
+"""Message layouts, and the answer to a traced publish."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.message import Message
+from nsq_ha.protocol import (
+    Layout,
+    Traced,
+    decode_message,
+    decode_traced,
+    encode_message,
+    encode_traced,
+    layout_for,
+)
+from tests.protocol.fakes import ID, SOURCE, message, seen
+
+HEAD = struct.pack(">qH16s", 5, 2, ID)
+unsigned = st.integers(0, 2**64 - 1)
+every_layout = pytest.mark.parametrize("layout", Layout)
+
+
+@st.composite
+def messages(draw: st.DrawFn, layout: Layout) -> Message:
+    return Message(
+        draw(st.binary(min_size=16, max_size=16)),
+        draw(st.binary(max_size=50)),
+        draw(st.integers(0, 65535)),
+        draw(st.integers(-(2**63), 2**63 - 1)),
+        SOURCE,
+        draw(unsigned) if layout.detail else None,
+        draw(st.integers(0, 2**32 - 1)) if layout.detail else None,
+        draw(st.none() | st.binary(max_size=40)) if layout.ext else None,
+    )
+
+
+@every_layout
+def test_what_is_encoded_decodes_to_itself(layout: Layout) -> None:
+    @given(messages(layout))
+    def check(sent: Message) -> None:
+        assert seen(decode_message(encode_message(sent, layout), layout, SOURCE)) == seen(sent)
+
+    check()
+
+
+def test_layouts_byte_for_byte() -> None:
+    body, detail = b"paid", struct.pack(">QI", 4096, 130)
+    sent = message(body, ext=b"{}")
+    sent.timestamp_ns, sent.attempts = 5, 2
+    assert encode_message(sent, Layout.PLAIN) == HEAD + body
+    assert encode_message(sent, Layout.DETAIL) == HEAD + detail + body
+    assert encode_message(sent, Layout.EXT) == HEAD + b"\4\0\2{}" + body
+    assert encode_message(sent, Layout.EXT_DETAIL) == HEAD + b"\4\0\2{}" + detail + body
+    sent.ext = None
+    assert encode_message(sent, Layout.EXT) == HEAD + b"\0" + body
+
+
+def test_the_command_and_the_topic_fix_the_layout() -> None:
+    assert layout_for(detail=False, ext=False) is Layout.PLAIN
+    assert layout_for(detail=False, ext=True) is Layout.EXT
+    assert layout_for(detail=True, ext=False) is Layout.DETAIL
+    assert layout_for(detail=True, ext=True) is Layout.EXT_DETAIL
+    assert (Layout.EXT.ext, Layout.EXT.detail) == (True, False)
+
+
+@pytest.mark.parametrize("version", [1, 2, 4, 255])
+def test_every_nonzero_version_of_the_ext_part_has_a_length(version: int) -> None:
+    data = HEAD + bytes((version,)) + b"\0\3tag" + b"body"
+    got = decode_message(data, Layout.EXT, SOURCE)
+    assert (got.ext, got.body) == (b"tag", b"body")
+    assert encode_message(got, Layout.EXT, ext_version=version) == data
+
+
+def test_an_ext_part_of_version_0_is_one_byte() -> None:
+    got = decode_message(HEAD + b"\0" + b"\0\3body", Layout.EXT, SOURCE)
+    assert (got.ext, got.body) == (None, b"\0\3body")
+
+
+def test_an_empty_header_is_not_no_header() -> None:
+    assert decode_message(HEAD + b"\4\0\0body", Layout.EXT, SOURCE).ext == b""
+
+
+@every_layout
+def test_a_body_may_be_empty(layout: Layout) -> None:
+    assert decode_message(encode_message(message(b""), layout), layout, SOURCE).body == b""
+
+
+@pytest.mark.parametrize(
+    ("layout", "rest"),
+    [
+        (Layout.EXT, b""),
+        (Layout.EXT, b"\4"),
+        (Layout.EXT, b"\4\0"),
+        (Layout.EXT, b"\4\0\5body"),
+        (Layout.EXT, b"\4\xff\xff" + bytes(100)),
+        (Layout.DETAIL, b""),
+        (Layout.DETAIL, bytes(11)),
+        (Layout.EXT_DETAIL, b""),
+        (Layout.EXT_DETAIL, b"\0" + bytes(11)),
+        (Layout.EXT_DETAIL, b"\4\0\2{}" + bytes(11)),
+        (Layout.EXT_DETAIL, b"\4\0\x20{}" + bytes(14)),
+    ],
+)
+def test_a_message_cut_inside_its_parts_is_refused(layout: Layout, rest: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="is cut inside its"):
+        decode_message(HEAD + rest, layout, SOURCE)
+
+
+@every_layout
+@pytest.mark.parametrize("size", [0, 25])
+def test_a_message_shorter_than_its_head_is_refused(layout: Layout, size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"message frame has {size} bytes"):
+        decode_message(bytes(size), layout, SOURCE)
+
+
+@given(st.builds(Traced, unsigned, unsigned, unsigned, st.integers(0, 2**32 - 1)))
+def test_a_traced_answer_decodes_to_itself(traced: Traced) -> None:
+    data = encode_traced(traced)
+    assert len(data) == 30
+    assert decode_traced(data) == traced
+
+
+@pytest.mark.parametrize("data", [b"", b"OK", b"OK" + bytes(27), b"OK" + bytes(29), b"KO" + bytes(28)])
+def test_a_traced_answer_is_30_bytes_that_begin_with_ok(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="traced publish"):
+        decode_traced(data)
