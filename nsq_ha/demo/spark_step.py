@@ -11,6 +11,7 @@ offsets from its oldest message to its end, or the step fails.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -198,7 +199,9 @@ def _latencies(spark: SparkSession, topic: str, trace_log: Path) -> DataFrame:
     """Join each publish with its first delivery. Trace ids may repeat; (topic, internal id) does not."""
     from pyspark.sql import functions as f
 
-    lines = spark.read.schema(_TRACE).json(trace_log.as_uri()).where(f.col("topic") == topic)
+    # Spark takes a path for a pattern, and no escapes of a URL.
+    path = "file:" + re.sub(r"([\[\]{}*?\\])", r"\\\1", str(trace_log))
+    lines = spark.read.schema(_TRACE).json(path).where(f.col("topic") == topic)
     first = f.min("time_ns")
     published = lines.where("event = 'publish'").groupBy("internal_id", "partition").agg(first.alias("published"))
     delivered = lines.where("event = 'delivery'").groupBy("internal_id").agg(first.alias("delivered"))

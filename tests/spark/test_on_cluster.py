@@ -1,0 +1,162 @@
+"""Replays on the dev cluster: exact rows whatever happens to leaders; no Spark yet."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.spark import reader as reader_module
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import Range, plan
+from nsq_ha.spark.reader import RangeReader
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
+    from nsq_ha.message import Message
+    from nsq_ha.spark.cluster import Cluster
+    from tests.spark.conftest import Publish
+
+
+def options(asked: Cluster, topic: str, **more: str) -> ReadOptions:
+    return ReadOptions.parse({"lookupd": ",".join(asked._lookupd), "topic": topic, "fetchTimeout": "1s", **more})
+
+
+def read(part: Range, given: ReadOptions, asked: Cluster, between: Callable[[], None] | None = None) -> list[Message]:
+    """Read a range; ``between`` is called once, after the first portion."""
+    got: list[Message] = []
+    for batch in RangeReader(part, given, asked).batches():
+        got += batch
+        if between is not None:
+            between()
+            between = None
+    return got
+
+
+def assert_chain(part: Range, rows: list[Message]) -> None:
+    ends = [row.offset + row.raw_size for row in rows if row.offset is not None and row.raw_size is not None]
+    assert [row.offset for row in rows] == [part.start, *ends[:-1]]
+    assert ends[-1] == part.end
+
+
+def replay_channels(dev_cluster: DevCluster, asked: Cluster, topic: str) -> list[str]:
+    names: list[str] = []
+    for node in set(asked.view(topic).leaders.values()):
+        nsqd = NsqdHttp(node, client=asked._http())
+        names += [channel.name for each in asked._runner.run(nsqd.stats(topic)) for channel in each.channels]
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("plain", {}), ("in_order", {"ordered": True}), ("headed", {"extended": True})]
+)
+def test_every_kind_of_topic_comes_back_whole_and_leaves_no_channel(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, name: str, kind: dict[str, bool]
+) -> None:
+    topic = dev_cluster.create_topic(f"whole_{name}", 2, **kind)
+    sent = {partition: [b"%d of %d" % (number, partition) for number in range(700)] for partition in (0, 1)}
+    for partition, bodies in sent.items():
+        publish(topic, partition, bodies)
+    given = options(asked, topic)
+    ranges = plan(given, asked)
+    assert [part.partition for part in ranges] == [0, 1]
+    for part in ranges:
+        rows = read(part, given, asked)
+        assert_chain(part, rows)
+        assert [row.body for row in rows] == sent[part.partition]
+        assert [row.headers for row in rows[:2]] == ([{"n": "0"}, {"n": "1"}] if name == "headed" else [{}, {}])
+    assert eventually_none(lambda: replay_channels(dev_cluster, asked, topic))
+
+
+def eventually_none(found: Callable[[], list[str]]) -> bool:
+    """An ephemeral channel goes a moment after its client."""
+    until = time.monotonic() + 5.0
+    while found():
+        if time.monotonic() > until:
+            return False
+    return True
+
+
+def test_named_offsets_are_rounded_to_messages_and_give_the_rows_between(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish
+) -> None:
+    topic = dev_cluster.create_topic("between")
+    publish(topic, 0, [b"%03d" % number for number in range(100)])
+    size = plan(options(asked, topic), asked)[0].end // 100
+    inside = {
+        "startingOffsets": f'{{"between": {{"0": {10 * size + 1}}}}}',
+        "endingOffsets": f'{{"between": {{"0": {20 * size}}}}}',
+    }
+    given = options(asked, topic, **inside)
+    (part,) = plan(given, asked)
+    assert (part.start, part.end) == (11 * size, 20 * size)
+    assert [row.body for row in read(part, given, asked)] == [b"%03d" % number for number in range(11, 20)]
+
+
+@pytest.fixture
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "BATCH_ROWS", 50)
+    # Small reads keep the server ahead of the reader, so that there is something to lose.
+    monkeypatch.setattr("nsq_ha.spark.replay.READ_BYTES", 4096)
+
+
+@pytest.mark.usefixtures("small_portions")
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("fault", ["move_leader", "kill", "cut"])
+def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, fault: str, *, ordered: bool
+) -> None:
+    topic = dev_cluster.create_topic(f"{fault}_{ordered}", 1, ordered=ordered)
+    publish(topic, 0, [b"%04d" % number for number in range(2000)])
+    given = options(asked, topic)
+    (part,) = plan(given, asked)
+    undisturbed = [(row.offset, row.id, row.body, row.timestamp_ns) for row in read(part, given, asked)]
+    leader = dev_cluster.leader(topic)
+    assert leader is not None
+
+    def happen() -> None:
+        if fault == "move_leader":
+            dev_cluster.move_leader(topic)
+        else:
+            getattr(dev_cluster, fault)(leader)
+
+    try:
+        disturbed = read(part, given, asked, happen)
+    finally:
+        if not dev_cluster.is_up(leader):
+            dev_cluster.start(leader)
+    assert_chain(part, disturbed)
+    assert [(row.offset, row.id, row.body, row.timestamp_ns) for row in disturbed] == undisturbed
+
+
+def test_ranges_of_a_topic_that_is_written_meanwhile(dev_cluster: DevCluster, asked: Cluster, publish: Publish) -> None:
+    topic = dev_cluster.create_topic("live", 1)
+    publish(topic, 0, [b"first"])
+    over = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            publish(topic, 0, [b"%d" % number] * 20)
+
+    writer = threading.Thread(target=write)
+    ends = [plan(options(asked, topic), asked)[0].end]
+    with contextlib.ExitStack() as stack:
+        stack.callback(writer.join, 10)
+        stack.callback(over.set)
+        writer.start()
+        for _ in range(8):
+            (whole,) = plan(options(asked, topic), asked)
+            if whole.end > ends[-1]:
+                part = replace(whole, start=ends[-1])
+                assert_chain(part, read(part, options(asked, topic), asked))
+                ends.append(whole.end)
+    assert len(ends) > 3

@@ -1,0 +1,140 @@
+"""``format("nsq")`` in Spark itself, on the dev cluster; one Spark session for the folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from nsq_ha.message import partition_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+    from nsq_ha.devcluster import DevCluster
+    from tests.spark.conftest import Publish
+
+# The first use starts a JVM and its workers.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def topics(dev_cluster: DevCluster, publish: Publish) -> dict[str, list[bytes]]:
+    """Bodies by topic: an ordered one, an extended one, and one without messages."""
+    sent = {}
+    for topic, kind in (("source_ordered", {"ordered": True}), ("source_headed", {"extended": True})):
+        dev_cluster.create_topic(topic, 2, **kind)
+        sent[topic] = [b"%s \xff %d" % (topic.encode(), number) for number in range(COUNT)]
+        publish(topic, 0, sent[topic][::2])
+        publish(topic, 1, sent[topic][1::2])
+    dev_cluster.create_topic("source_empty", 2)
+    return sent
+
+
+@pytest.fixture
+def source(spark: SparkSession, dev_cluster: DevCluster) -> DataFrameReader:
+    return spark.read.format("nsq").option("lookupd", ",".join(dev_cluster.lookupd)).option("fetchTimeout", "1s")
+
+
+def loaded(source: DataFrameReader, topic: str, **options: str) -> DataFrame:
+    return source.option("topic", topic).options(**options).load()
+
+
+def test_every_column_of_an_ordered_topic(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
+    rows = loaded(source, "source_ordered").orderBy("partition", "offset").collect()
+    sent = topics["source_ordered"]
+    assert [bytes(row.value) for row in rows] == sent[::2] + sent[1::2]
+    position = 0
+    for row in rows[: COUNT // 2]:
+        assert (row.topic, row.partition, row.offset, row.attempts, row.trace_id) == (
+            "source_ordered",
+            0,
+            position,
+            1,
+            0,
+        )
+        assert row.raw_size == 30 + len(row.value)
+        assert partition_of(int.from_bytes(row.message_id[:8], "big")) == 0
+        position += row.raw_size
+    assert rows[-1].timestamp >= rows[0].timestamp
+
+
+def test_several_topics_headers_and_a_projection(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
+    frame = loaded(source, ",".join(topics), includeHeaders="true")
+    by_topic = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
+    assert by_topic == {"source_ordered": COUNT, "source_headed": COUNT}
+    some = source.schema("headers map<string,string>, offset bigint")
+    rows = loaded(some, "source_headed").where("headers['n'] = '7'").collect()
+    assert [row.asDict() for row in rows] == [{"headers": {"n": "7"}, "offset": rows[0].offset}] * 2
+
+
+def test_an_empty_topic_is_an_empty_frame(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
+    frame = loaded(source, "source_empty")
+    assert frame.count() == 0
+    assert "headers" not in frame.columns
+
+
+def test_from_offset_to_offset(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
+    offsets = [
+        row.offset for row in loaded(source, "source_ordered").where("partition = 1").orderBy("offset").collect()
+    ]
+    some = loaded(
+        source,
+        "source_ordered",
+        startingOffsets=json.dumps({"source_ordered": {"1": offsets[10]}}),
+        endingOffsets=json.dumps({"source_ordered": {"0": 0, "1": offsets[20]}}),
+    )
+    assert [row.offset for row in some.orderBy("offset").collect()] == offsets[10:20]
+
+
+def test_a_task_that_fails_runs_again_and_no_row_comes_twice(
+    source: DataFrameReader, topics: dict[str, list[bytes]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    mark = str(tmp_path_factory.mktemp("retry") / "failed")
+
+    def once(value: bytes) -> bytes:
+        if value.endswith(b" 100") and not Path(mark).exists():
+            Path(mark).touch()
+            raise RuntimeError("a worker's bad day")
+        return value
+
+    rows = loaded(source, "source_ordered").select("value").rdd.map(lambda row: once(bytes(row.value))).collect()
+    assert Path(mark).exists()
+    assert sorted(rows) == sorted(topics["source_ordered"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"failOnDataLoss": "maybe"}, "ConfigError: option 'failOnDataLoss': is 'maybe': true or false"),
+        ({"topic": "source_nowhere"}, "TopicNotFoundError: option 'topic': there is no topic 'source_nowhere'"),
+        (
+            {"startingOffsets": '{"source_ordered": {"0": 999999}}'},
+            "DataLossError: option 'startingOffsets': offset 999999 of source_ordered-0 is not in the log",
+        ),
+        ({"lookupd": "127.0.0.1:1"}, "LookupUnavailableError: "),
+    ],
+)
+def test_a_bad_option_fails_on_the_driver_with_its_name(
+    source: DataFrameReader, topics: dict[str, list[bytes]], options: dict[str, str], said: str
+) -> None:
+    # An error of a task would be another kind: PYTHON_EXCEPTION.
+    with pytest.raises(AnalysisException, match="PYTHON_DATA_SOURCE_ERROR") as caught:
+        source.option("topic", "source_ordered").options(**options).load().collect()
+    assert said in str(caught.value)
+
+
+def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
+    with pytest.raises(AnalysisException, match="schema has column 'body'"):
+        loaded(source.schema("body string"), "source_ordered").collect()
+
+
+def test_what_is_not_there_yet_says_so(spark: SparkSession, dev_cluster: DevCluster) -> None:
+    options = {"lookupd": dev_cluster.lookupd[0], "topic": "source_ordered"}
+    with pytest.raises(PySparkException, match="format 'nsq' only reads so far"):
+        spark.range(3).write.format("nsq").mode("append").options(**options).save()
