@@ -168,6 +168,7 @@ def test_an_identity_is_encoded_in_the_servers_order() -> None:
         "desired_tag",
     ]
     assert decode_identity(data) == Identity(version="1", desired_tag="blue", snappy=True)
+    assert "desired_tag" not in json.loads(encode_identity(Identity()))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from nsq_ha.protocol import (
     encode_traced,
     layout_for,
 )
-from tests.protocol.fakes import ID, SOURCE, message, seen
+from nsq_ha.protocol.messages import reader_for
+from tests.protocol.fakes import ID, SOURCE, delivery, message, message_frame, response, seen
 
 HEAD = struct.pack(">qH16s", 5, 2, ID)
 unsigned = st.integers(0, 2**64 - 1)
@@ -124,6 +125,18 @@ def test_a_traced_answer_decodes_to_itself(traced: Traced) -> None:
     data = encode_traced(traced)
     assert len(data) == 30
     assert decode_traced(data) == traced
+
+
+@every_layout
+@pytest.mark.parametrize(
+    "following", [b"", response(b"OK" * 30), delivery()[:-1], message_frame(HEAD[:-1]) + bytes(99)]
+)
+def test_a_reader_stops_at_what_is_no_whole_sound_message(layout: Layout, following: bytes) -> None:
+    good = delivery(b"a", layout) + delivery(b"", layout)
+    sink: list[Message] = []
+    assert reader_for(layout)(b"skipped" + good + following, 7, 1024, SOURCE, sink) == 7 + len(good)
+    assert [got.body for got in sink] == [b"a", b""]
+    assert reader_for(layout)(good, 0, 29, SOURCE, sink) == 0  # over the limit
 
 
 @pytest.mark.parametrize("data", [b"", b"OK", b"OK" + bytes(27), b"OK" + bytes(29), b"KO" + bytes(28)])

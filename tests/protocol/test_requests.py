@@ -21,10 +21,12 @@ from nsq_ha.protocol import (
     Malformed,
     Mpub,
     MpubExt,
+    MpubTrace,
     Nop,
     Pub,
     PubExt,
     Publishing,
+    PubTrace,
     Ready,
     Requeue,
     Sub,
@@ -33,6 +35,8 @@ from nsq_ha.protocol import (
     Touch,
     decode_commands,
     encode_mpub,
+    encode_mpub_trace,
+    encode_pub_trace,
     forbidden_now,
     refusal,
 )
@@ -203,9 +207,30 @@ def test_what_the_state_forbids_is_named_by_its_command() -> None:
     assert forbidden_now(b"SUB_ORDERED").data == b"E_INVALID cannot SUB in current state"
 
 
-def test_creating_topics() -> None:
-    assert only(b"INTERNAL_CREATE_TOPIC t 0\n") == InternalCreateTopic("t", 0)
-    assert only(b"INTERNAL_CREATE_TOPIC t 0 T\n") == InternalCreateTopic("t", 0, True)
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (b"t 0", InternalCreateTopic("t", 0)),
+        (b"t 0 T", InternalCreateTopic("t", 0, True)),
+        (b"t", ("E_INVALID", "CREATE_TOPIC insufficient number of parameters")),
+        (b"t! x", ("E_BAD_TOPIC", 'topic name "t!" is not valid')),
+        (b"t x", ("E_BAD_PARTITION", 'topic partition is not valid: strconv.Atoi: parsing "x": invalid syntax')),
+        (b"t -1 x", ("E_BAD_PARTITION", "partition should not less than 0")),
+        (b"t 0 x", ("E_BAD_EXT", 'topic ext is not valid: strconv.ParseBool: parsing "x": invalid syntax')),
+    ],
+)
+def test_creating_topics(line: bytes, event: Event | tuple[str, str]) -> None:
+    expected = refusal(b"INTERNAL_CREATE_TOPIC", *event) if isinstance(event, tuple) else event
+    assert only(b"INTERNAL_CREATE_TOPIC " + line + b"\n") == expected
+
+
+def test_a_start_position_is_type_and_number() -> None:
+    for start in (b"timestamp", b"timestamp:1:2", b":1"):
+        answer = only(b"SUB_ADVANCED t c 0 " + start + b"\n")
+        assert answer == refusal(b"SUB_ADVANCED", "E_INVALID", b"invalid consume offset:" + start, early=True)
+    answer = only(b"SUB_ADVANCED t c 0 timestamp:x\n")
+    text = 'strconv.ParseInt: parsing "x": invalid syntax'
+    assert answer == refusal(b"SUB_ADVANCED", "E_INVALID", text, early=True)
 
 
 # ---------------------------------------------------------------- commands with a body
@@ -229,6 +254,7 @@ def test_what_follows_an_identify_can_be_taken_before_it_is_read() -> None:
 
 
 def test_auth_has_no_words() -> None:
+    assert only(b"AUTH\n" + size(1) + b"s") == Auth(b"s")
     assert events(fresh(), b"AUTH\n" + size(1) + b"s") == [Announced(b"AUTH"), Auth(b"s")]
     assert events(fresh(), b"AUTH x\n") == [
         Announced(b"AUTH"),
@@ -270,6 +296,12 @@ def test_a_publish_pauses_between_its_size_and_its_body() -> None:
 )
 def test_the_partition_word_counts_only_as_the_last_one(line: bytes, partition: int | None) -> None:
     assert only(line + b"\n" + size(1) + b"a") == Pub("t", partition, b"a")
+
+
+def test_trace_ids_stand_before_the_bodies() -> None:
+    assert only(encode_pub_trace("t", 0, 7, b"a")) == PubTrace("t", 0, 7, b"a")
+    traced = ((1, b"a"), (2, b"bc"))
+    assert only(encode_mpub_trace("t", 0, traced)) == MpubTrace("t", 0, traced)
 
 
 def test_a_bad_partition_is_told_before_the_size_is_read() -> None:
