@@ -14,6 +14,7 @@ import re
 from typing import Final
 
 from nsq_ha.errors import MessageRefusedError
+from nsq_ha.protocol.gotext import quote
 
 TRACE_KEY: Final = "##trace_id"
 """Key whose value, a string of a decimal number, becomes the message's trace id."""
@@ -24,6 +25,7 @@ TAG_KEY: Final = "##client_dispatch_tag"
 _MAX_TRACE_ID: Final = 2**64 - 1
 _DECIMAL: Final = re.compile(r"0*([0-9]{1,20})")
 _BLANKS: Final = b" \t\n\r"
+_MAX_SHOWN: Final = 80
 
 
 def trace_id_of(header: bytes) -> int | None:
@@ -37,9 +39,10 @@ def trace_id_of(header: bytes) -> int | None:
             or ``INVALID_TRACE_ID``. The connection stays open.
     """
     try:
-        value = json.loads(header.decode("utf-8", "replace"), object_pairs_hook=_first_wins)
-    except (ValueError, RecursionError):
-        raise MessageRefusedError("E_INVALID_JSON_HEADER", f"fail to parse json header:{_complaint(header)}") from None
+        value = json.loads(header.decode("utf-8", "surrogateescape"), object_pairs_hook=_first_wins)
+    except (ValueError, RecursionError) as error:
+        text = f"fail to parse json header:{_complaint(header, error)}"
+        raise MessageRefusedError("E_INVALID_JSON_HEADER", text) from None
     if not isinstance(value, dict) or TRACE_KEY not in value:
         return None
     trace_id = value[TRACE_KEY]
@@ -55,15 +58,22 @@ def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(reversed(pairs))
 
 
-def _complaint(header: bytes) -> str:
-    """Word the two commonest faults as the server's JSON parser does; the others only begin alike."""
+def _complaint(header: bytes, error: Exception) -> str:
+    """Word the three commonest faults as the server's JSON parser does; the others only begin alike."""
+    if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
+        tail = error.doc[error.pos :].encode("utf-8", "surrogateescape")
+        return f"unexpected tail: {_shortened(tail)}"
     text = header.lstrip(_BLANKS)
-    if not text:
-        return 'cannot parse JSON: cannot parse empty string; unparsed tail: ""'
     inside = text[1:].lstrip(_BLANKS)
-    if text.startswith(b"{") and not inside.startswith((b'"', b"}")):
+    if not text:
+        fault = "cannot parse empty string; "
+    elif text.startswith(b"{") and not inside.startswith((b'"', b"}")):
         fault = 'cannot parse object: cannot find opening \'"" for object key; '
         text = inside
     else:
         fault = ""
-    return f'cannot parse JSON: {fault}unparsed tail: "{text.decode("utf-8", "replace")}"'
+    return f"cannot parse JSON: {fault}unparsed tail: {_shortened(text)}"
+
+
+def _shortened(text: bytes) -> str:
+    return quote(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN // 2] + b"..." + text[-_MAX_SHOWN // 2 :])

@@ -10,7 +10,7 @@ Source: protocol reference 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -65,6 +65,10 @@ class Introduction:
     ext_filter: dict[str, Any] | None = None
 
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class _Body(msgspec.Struct):
     """The JSON; null counts as absent, as Go's decoder has it."""
 
@@ -72,20 +76,26 @@ class _Body(msgspec.Struct):
     long_id: str | None = None
     client_id: str | None = None
     hostname: str | None = None
-    heartbeat_interval: int | None = None
-    output_buffer_size: int | None = None
-    output_buffer_timeout: int | None = None
+    heartbeat_interval: _Int | None = None
+    output_buffer_size: _Int | None = None
+    output_buffer_timeout: _Int | None = None
     feature_negotiation: bool | None = None
     tls_v1: bool | None = None
     deflate: bool | None = None
-    deflate_level: int | None = None
+    deflate_level: _Int | None = None
     snappy: bool | None = None
-    sample_rate: int | None = None
+    sample_rate: _Int32 | None = None
     user_agent: str | None = None
-    msg_timeout: int | None = None
+    msg_timeout: _Int | None = None
     desired_tag: str | None = None
     extend_support: bool | None = None
     ext_filter: dict[str, Any] | None = None
+
+
+def _decode(data: bytes) -> _Body:
+    """Decode as Go does: names in any case, bytes that are not UTF-8 replaced, a bare null for an empty object."""
+    content = msgspec.json.decode(data.decode("utf-8", "replace"), type=dict[str, Any] | None)
+    return msgspec.convert({name.lower(): value for name, value in (content or {}).items()}, _Body)
 
 
 def read_introduction(data: bytes, before: Introduction | None = None) -> Introduction | Malformed:
@@ -98,7 +108,7 @@ def read_introduction(data: bytes, before: Introduction | None = None) -> Introd
     """
     before = before or Introduction()
     try:
-        body = msgspec.json.decode(data, type=_Body | None) or _Body()
+        body = _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     complaint = _complaint(body)

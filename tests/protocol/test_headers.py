@@ -53,3 +53,22 @@ def test_a_header_that_the_server_refuses(header: bytes, code: str) -> None:
     with pytest.raises(MessageRefusedError) as raised:
         trace_id_of(header)
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        (b"", 'cannot parse JSON: cannot parse empty string; unparsed tail: ""'),
+        (
+            b"{ nope",
+            'cannot parse JSON: cannot parse object: cannot find opening \'"" for object key; unparsed tail: "nope"',
+        ),
+        (b"[]\x18\xb9\xe8", 'unexpected tail: "\\x18\\xb9\\xe8"'),
+        (b"{} " + b"a" * 81, f'unexpected tail: "{"a" * 40}...{"a" * 40}"'),
+        (b"nope", 'cannot parse JSON: unparsed tail: "nope"'),
+    ],
+)
+def test_a_fault_in_the_json_is_told_in_the_servers_words(header: bytes, text: str) -> None:
+    with pytest.raises(MessageRefusedError) as raised:
+        trace_id_of(header)
+    assert raised.value.detail == f"fail to parse json header:{text}"

@@ -25,6 +25,11 @@ def test_null_counts_as_absent() -> None:
     assert read_introduction(b"null") == Introduction()
 
 
+def test_names_may_come_in_any_case_and_texts_in_any_bytes() -> None:
+    found = read_introduction(b'{"HeartBeat_Interval":5000,"client_id":"\xff"}')
+    assert found == Introduction(heartbeat_interval=5000, client_id="\ufffd")
+
+
 def test_old_names_stand_in() -> None:
     assert (read(short_id="s", long_id="l").client_id, read(short_id="s", long_id="l").hostname) == ("s", "l")
     both = read(short_id="s", client_id="c", long_id="l", hostname="h")
@@ -76,10 +81,13 @@ def test_what_is_out_of_range_is_refused(fields: dict[str, Any], text: str) -> N
         b'{"snappy":1}',
         b'{"heartbeat_interval":"5"}',
         b'{"ext_filter":[]}',
+        b'{"sample_rate":3000000000}',
+        b'{"msg_timeout":1e3}',
+        b'{"msg_timeout":9223372036854775808}',
         b"[" * 100_000,
         b"\xff",
     ],
-    ids=range(7),
+    ids=range(10),
 )
 def test_what_is_not_the_json_it_should_be_is_refused(data: bytes) -> None:
     answer = read_introduction(data)
