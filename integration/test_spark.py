@@ -1,0 +1,120 @@
+"""Replays for Spark: exact rows from a cluster of any kind, also through a change of leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha import OutgoingMessage, Producer
+from nsq_ha.message import Message
+from nsq_ha.spark import reader as reader_module
+from nsq_ha.spark import replay as replay_module
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import Range, plan
+from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.session import local_session
+
+if TYPE_CHECKING:
+    from integration.cluster import ClusterUnderTest
+
+COUNT = 2000
+
+Rows = dict[Range, list[Message]]
+
+
+def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None] | None = None) -> Rows:
+    """Read a whole topic, blocking; ``between`` is called once a partition, after its first portion."""
+    options = ReadOptions.parse({"lookupd": ",".join(lookupd), "topic": topic})
+    rows: Rows = {}
+    with Cluster(options.lookupd) as cluster:
+        for part in plan(options, cluster):
+            rows[part] = []
+            for batch in RangeReader(part, options, cluster).batches():
+                if between is not None and not rows[part]:
+                    between(part)
+                rows[part] += batch
+    return rows
+
+
+def assert_chains(rows: Rows) -> None:
+    for part, messages in rows.items():
+        position = part.start
+        for message in messages:
+            assert (message.offset, message.raw_size is not None) == (position, True)
+            position += message.raw_size or 0
+        assert position == part.end
+
+
+@pytest.fixture(params=["ordinary", "ordered", "extended"])
+def topic(request: pytest.FixtureRequest) -> str:
+    name: str = request.getfixturevalue(request.param)
+    return name
+
+
+async def test_what_was_published_is_read_in_order_with_what_receipts_say(
+    cluster: ClusterUnderTest, producer: Producer, topic: str, mark: bytes
+) -> None:
+    bodies = [mark + b"%04d" % number for number in range(COUNT)]
+    sent = [OutgoingMessage(body, key=number % 40) for number, body in enumerate(bodies)]
+    await producer.publish_many(topic, sent)
+    receipt = await producer.publish(topic, mark + b"last", key=0, trace_id=2**64 - 1)
+    rows = await asyncio.to_thread(replay, cluster.lookupd, topic)
+    assert_chains(rows)
+    ours = [[row for row in messages if row.body.startswith(mark)] for messages in rows.values()]
+    assert sorted(row.body for part in ours for row in part) == sorted([*bodies, mark + b"last"])
+    (last,) = [row for part in ours for row in part if row.body == mark + b"last"]
+    assert (last.partition, last.internal_id) == (receipt.partition, receipt.internal_id)
+    assert (last.offset, last.raw_size, last.trace_id) == (receipt.offset, receipt.raw_size, 2**64 - 1)
+
+
+# A real cluster refuses to move leaders for minutes after any change of its nodes.
+@pytest.mark.timeout(300)
+async def test_a_leader_that_moves_in_the_middle_changes_no_row(
+    cluster: ClusterUnderTest, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Small portions and reads: the server must still have something to send when its leadership goes.
+    monkeypatch.setattr(reader_module, "BATCH_ROWS", 100)
+    monkeypatch.setattr(replay_module, "READ_BYTES", 4096)
+    for partition in (0, 1):
+        await producer.publish_many(topic, [OutgoingMessage(b"x" * 200, partition=partition)] * COUNT)
+
+    def move(part: Range) -> None:
+        if part.partition == 0:
+            cluster.move_leader(topic, 0)
+
+    before = await asyncio.to_thread(replay, cluster.lookupd, topic)
+    moved = await asyncio.to_thread(replay, cluster.lookupd, topic, move)
+    assert_chains(moved)
+    assert facts(moved) == facts(before)
+
+
+def facts(rows: Rows) -> list[tuple[object, ...]]:
+    return [
+        (row.partition, row.offset, row.raw_size, row.id, row.timestamp_ns, row.ext, row.body)
+        for messages in rows.values()
+        for row in messages
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+async def test_spark_reads_what_was_published(
+    cluster: ClusterUnderTest, producer: Producer, ordered: str, mark: bytes
+) -> None:
+    bodies = [mark + b"%04d" % number for number in range(COUNT)]
+    await producer.publish_many(ordered, [OutgoingMessage(body, key=body) for body in bodies])
+
+    def read() -> list[bytes]:
+        spark = local_session("contract", threads="2,4")
+        try:
+            source = spark.read.format("nsq").option("lookupd", ",".join(cluster.lookupd)).option("topic", ordered)
+            return [bytes(row.value) for row in source.load().select("value").collect()]
+        finally:
+            spark.stop()
+
+    values = await asyncio.to_thread(read)
+    assert sorted(value for value in values if value.startswith(mark)) == bodies
