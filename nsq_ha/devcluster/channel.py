@@ -160,13 +160,14 @@ class Channel:
             consumer.deliver(record, attempts, at_once=self.ordered)
 
     def _next_consumer(self) -> Consumer | None:
-        """The next ready consumer, in turn."""
+        """The next ready consumer behind the one that was served last."""
         consumers = self.consumers
         count = len(consumers)
         for step in range(count):
-            consumer = consumers[(self._turn + step) % count]
+            place = (self._turn + step) % count
+            consumer = consumers[place]
             if consumer.holds < consumer.ready:
-                self._turn = (self._turn + step + 1) % count
+                self._turn = place + 1
                 return consumer
         return None
 

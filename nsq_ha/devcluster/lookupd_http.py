@@ -182,9 +182,10 @@ class Questions:
                 if entry.leader is node:
                     partitions.setdefault(topic, []).append(str(number))
             topics = sorted(partitions)
+            known = peer(node)
             producers.append(
                 {
-                    **peer(node),
+                    **{key: value for key, value in known.items() if key not in ("id", "distributed_id")},
                     "tombstones": [False] * len(topics),
                     "topics": topics,
                     "partitions": partitions,
@@ -214,7 +215,7 @@ class Questions:
             for node in coordinator.nsqds
             if node.linked
         ]
-        return {"stable": coordinator.stable, "node_stat_list": loads}
+        return {"stable": coordinator.stable, "node_stat_list": loads, "topn_topics": []}
 
 
 class Orders:

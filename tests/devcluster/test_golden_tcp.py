@@ -1,0 +1,74 @@
+"""The embedded nsqd answers the recorded exchanges as the real one did, but for those that the docs list."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from tests.devcluster.prefaces import prepare
+from tests.devcluster.replay import Mismatch, Replay, first_target
+from tests.devcluster.stage import Stage
+from tests.devcluster.unmatched import unmatched
+from tests.devcluster.wire import LIMIT
+from tests.golden import TCP_FILES, load
+
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
+
+EXCHANGES = [
+    pytest.param(file, exchange, id=f"{file}/{exchange['name']}")
+    for file in TCP_FILES
+    for exchange in load(file)["exchanges"]
+]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with DevCluster() as cluster:
+        stage = Stage(cluster)
+        yield stage
+        stage.close()
+
+
+@pytest.fixture
+def stage_with_tls() -> Iterator[Stage]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with DevCluster(tls=context) as cluster:
+        stage = Stage(cluster, "proto_u")
+        yield stage
+        stage.close()
+
+
+@pytest.fixture
+def stage_of_its_own() -> Iterator[Stage]:
+    with DevCluster() as cluster:
+        stage = Stage(cluster, "proto_lead", "proto_lead2")
+        yield stage
+        stage.close()
+
+
+def play(stage: Stage, name: str, exchange: dict[str, Any], limit: float = LIMIT) -> None:
+    replay = Replay(stage, exchange, stage.address(*first_target(exchange, stage.default)))
+    replay.limit = limit
+    try:
+        prepare(replay, name)
+        replay.run()
+    finally:
+        replay.close()
+
+
+@pytest.mark.parametrize(("file", "exchange"), EXCHANGES)
+def test_exchange(file: str, exchange: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    name = f"{file}/{exchange['name']}"
+    needs = {"leadership": "stage_of_its_own", "upgrade": "stage_with_tls"}.get(file, "stage")
+    stage: Stage = request.getfixturevalue(needs)
+    if name in unmatched():
+        with pytest.raises(Mismatch):
+            play(stage, name, exchange, limit=0.3)
+    else:
+        play(stage, name, exchange)
