@@ -384,6 +384,15 @@ def test_two_answers_to_one_command() -> None:
     assert answers(protocol.received) == ["OK"]
 
 
+@pytest.mark.parametrize("expected", [1, 20, 33, 64])
+def test_a_run_of_answers_ends_where_the_requests_end(expected: int) -> None:
+    protocol = identified()
+    protocol.expect_publish(expected)
+    with pytest.raises(RemoteProtocolError, match="answers no request"):
+        protocol.receive(OK_FRAME * 100)
+    assert (len(protocol.received.answers), protocol.awaiting) == (expected, 0)
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [

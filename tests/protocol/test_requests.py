@@ -126,7 +126,8 @@ def test_an_id_may_hold_a_newline_anywhere(newline_at: int) -> None:
 def test_a_short_answer_swallows_what_follows_it() -> None:
     assert decode_commands(b"FIN short\nxxxxxxxxxxyz\nNOP\n") == [Finish(b"short\nxxxxxxxxxx"), Nop()]
     assert decode_commands(b"TOUCH short\n0123456789xNOP\n") == [Touch(b"short\n0123456789"), Nop()]
-    assert decode_commands(b"FIN 0123456789abcdef and more\nNOP\n") == [Finish(b"0123456789abcdef"), Nop()]
+    for word, kind in ((b"FIN ", Finish), (b"TOUCH ", Touch)):
+        assert decode_commands(word + b"0123456789abcdef and more\nNOP\n") == [kind(b"0123456789abcdef"), Nop()]
 
 
 @pytest.mark.parametrize(("internal", "legal"), [(0, False), (1, True), (2**63 - 1, True), (2**63, False)])
