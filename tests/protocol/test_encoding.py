@@ -16,6 +16,7 @@ from nsq_ha.protocol import (
     MAX_MESSAGE_BYTES,
     MAX_TRACE_ID,
     encode_fin,
+    encode_fins,
     encode_mpub,
     encode_mpub_ext,
     encode_mpub_trace,
@@ -151,8 +152,16 @@ def test_a_batch_keeps_the_limit_of_bodies() -> None:
         encode_mpub("t", 0, [*bodies, bytes(room - 3)])
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_many_fins_are_the_same_bytes_as_one_by_one(count: int) -> None:
+    ids = [number.to_bytes(8, "big") + ID[8:] for number in range(count)]
+    assert encode_fins(ids) == b"".join(map(encode_fin, ids))
+
+
 @pytest.mark.parametrize("message_id", [b"", b"a" * 15, b"a" * 17])
 def test_an_id_has_16_bytes(message_id: bytes) -> None:
+    with pytest.raises(ConfigError, match=f"must have 16 bytes, not {len(message_id)}"):
+        encode_fins([ID, message_id, ID])
     for encode in (encode_fin, encode_touch, lambda given: encode_req(given, 0)):
         with pytest.raises(ConfigError, match="message id must have 16 bytes"):
             encode(message_id)
