@@ -20,6 +20,7 @@ from nsq_ha.discovery.http import ask
 from nsq_ha.discovery.leading import PAUSE, Bounded, Leading
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError
 from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
+from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
 
     from nsq_ha.discovery.answers import NodeInfo, TopicInfo
     from nsq_ha.discovery.nsqd_http import PartitionStats
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import TopicView
 
 MAX_REPLICAS: Final = 5
 """Most copies of a partition that the server allows."""
 
 _NUDGE_INTERVAL: Final = 7.0
-_NAME_COLONS: Final = 3
 
 
 class AdminClient:
@@ -311,7 +311,7 @@ class AdminClient:
             if not others:
                 raise ConfigError(f"{topic}-{partition} has no other replica in sync: name a node to move to")
             return others[0]
-        if to.count(":") == _NAME_COLONS:
+        if _tcp_address(to):
             return to
         named = next((name for name in replicas if _tcp_address(name) == to), None)
         return named if named is not None else await self._name_of(to)
@@ -343,11 +343,11 @@ def _unled(view: TopicView, partitions: int) -> NoLeaderError:
 
 
 def _tcp_address(name: str) -> str:
-    """``host:port`` out of the cluster's name of a node, ``ip:rpc:tcp:id``."""
-    if name.count(":") != _NAME_COLONS:
+    """``host:port`` out of the cluster's name of a node, ``ip:rpc:tcp:id``; empty when it is no such name."""
+    host, *numbers = name.rsplit(":", 3)
+    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers[:2]):
         return ""
-    host, _, tcp, _ = name.split(":")
-    return f"{host}:{tcp}"
+    return Node(host, int(numbers[1]), 0).address
 
 
 def _in_range(name: str, value: object, most: int) -> None:

@@ -15,6 +15,7 @@ Source: failures reference 3.6, 4 "Discovery" 1; protocol reference 12.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import ipaddress
 import logging
@@ -182,11 +183,9 @@ class Servers:
             await self.refresh_lists()
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - jitter * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._list_wanted.wait()
-            except TimeoutError:
-                pass
 
     async def refresh_lists(self) -> None:
         """Ask every known nsqlookupd for all of them, and learn what they name."""

@@ -14,6 +14,7 @@ Source: failures reference 3.6, 4 "Discovery" 3.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -132,6 +133,8 @@ class TopicWatch:
             self._begun += 1
             self._begun_at = asyncio.get_running_loop().time()
             await self._round(demanded=demanded)
+            # Let those who have got what they wanted leave before it is asked whether somebody waits.
+            await asyncio.sleep(0)
 
     def end(self, cause: ClosedError) -> None:
         """Let everybody who waits fail with ``cause``."""
@@ -159,11 +162,10 @@ class TopicWatch:
             if loop.time() >= due:
                 return demanded
             self._wake.clear()
-            try:
+            # Whoever waited may have got what he wanted meanwhile: what is due is looked at anew after every wait.
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
-            except TimeoutError:
-                return demanded
 
     async def _round(self, *, demanded: bool) -> None:
         result = await self._servers.look_up(self.topic, self._access)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
@@ -60,16 +61,18 @@ class Fake:
 
     Attributes:
         requests: ``(loop time, path, query)`` of each request.
+        bodies: Of the requests that had one.
         behave: Answers every request instead. None for the answers by path.
         delay: Seconds before each answer.
     """
 
     def __init__(self) -> None:
         self.requests: list[tuple[float, str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []
         self.behave: Behave | None = None
         self.delay = 0.0
         self.port = 0
-        self._answers: dict[str, tuple[int, bytes]] = {}
+        self._answers: dict[str, list[tuple[int, bytes]]] = {}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,11 +82,20 @@ class Fake:
         return f"http://127.0.0.1:{self.port}"
 
     def answer(self, path: str, content: object, status: int = 200) -> None:
-        """Answer ``path`` with JSON, or with bytes as they are."""
-        self._answers[path] = (status, content if isinstance(content, bytes) else json.dumps(content).encode())
+        """Answer ``path`` with JSON, or with bytes as they are, from now on."""
+        self._answers[path] = []
+        self.then(path, content, status)
+
+    def then(self, path: str, content: object, status: int = 200) -> None:
+        """Answer ``path`` so after what is set already was given once; the last one stays."""
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self._answers.setdefault(path, []).append((status, body))
 
     def count(self, path: str) -> int:
         return sum(asked == path for _, asked, _ in self.requests)
+
+    def queries(self, path: str) -> list[dict[str, str]]:
+        return [query for _, asked, query in self.requests if asked == path]
 
     async def start(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
@@ -110,6 +122,9 @@ class Fake:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: *(\d+)", head.lower())
+                if length is not None and int(length[1]):
+                    self.bodies.append(await reader.readexactly(int(length[1])))
                 await self._answer(head, writer)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             # The end of a test and the end of a client look the same here.
@@ -126,7 +141,8 @@ class Fake:
         if self.behave is not None:
             await self.behave(writer)
         else:
-            status, body = self._answers.get(parts.path, (404, b'{"message":"NOT_FOUND"}'))
+            prepared = self._answers.get(parts.path, [(404, b'{"message":"NOT_FOUND"}')])
+            status, body = prepared.pop(0) if len(prepared) > 1 else prepared[0]
             writer.write(http_answer(body, status))
         await writer.drain()
 

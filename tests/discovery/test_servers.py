@@ -51,12 +51,13 @@ async def test_all_are_asked_at_once(serve: Serve, known: Known) -> None:
     fakes = [await serve() for _ in range(3)]
     for fake in fakes:
         fake.answer("/lookup", WHOLE)
-        fake.delay = GRACE / 2
-    result, took = await timed(known(*(fake.url for fake in fakes)))
+        fake.delay = 0.3
+    result = await known(*(fake.url for fake in fakes)).look_up("orders", "r")
     assert {answer.lookupd for answer in result.answers} == {fake.url for fake in fakes}
     assert result.error is None
-    assert took < 3 * GRACE / 2
-    assert [len(fake.requests) for fake in fakes] == [1, 1, 1]
+    asked = [when for fake in fakes for when, _, _ in fake.requests]
+    assert len(asked) == 3
+    assert max(asked) - min(asked) < 0.3
 
 
 @pytest.mark.parametrize(("body", "grace"), [(WHOLE, GRACE), (HALF, INCOMPLETE_GRACE)])
@@ -88,7 +89,7 @@ async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(s
     sick, well = await serve(), await serve()
     sick.answer("/lookup", b"<html>", 500)
     well.answer("/lookup", WHOLE)
-    servers = known(sick.url, well.url)
+    servers = known(sick.url, well.url, timeout=SLOW)
     await servers.look_up("orders", "r")
     assert servers.failing == (sick.url,)
     # The first failure is retried at once: it may have been a connection that the server had closed.
@@ -143,7 +144,7 @@ async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_told(serv
         assert {url for url, _ in result.error.causes} == {dead.url, hanging.url, sick.url}
         assert took < 1.5
         assert hanging.count("/lookup") == number
-        assert sick.count("/lookup") == number + 1
+        assert number <= sick.count("/lookup") <= number + 1
     hanging.behave = None
     hanging.answer("/lookup", WHOLE)
     assert (await servers.look_up("orders", "r")).error is None
@@ -232,12 +233,15 @@ async def test_closing_ends_a_round_under_way(serve: Serve, known: Known) -> Non
     assert result.error.causes == ((fake.url, "given up"),)
 
 
-async def test_a_burst_over_many_topics_does_not_look_like_a_slow_server(serve: Serve, known: Known) -> None:
+async def test_a_burst_over_many_topics_does_not_look_like_a_slow_server(
+    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers_module, "_QUESTIONS_AT_ONCE", 2)
     fake = await serve()
     fake.answer("/lookup", WHOLE)
-    fake.delay = 0.05
-    servers = known(fake.url, timeout=0.4)
-    results = await asyncio.gather(*(servers.look_up(f"topic{number}", "r") for number in range(200)))
+    fake.delay = 0.15
+    servers = known(fake.url, timeout=1.0)
+    results = await asyncio.gather(*(servers.look_up(f"topic{number}", "r") for number in range(18)))
     assert all(result.error is None for result in results)
     assert servers.failing == ()
 
@@ -331,7 +335,7 @@ async def test_learning_has_a_limit_and_long_gone_ones_are_forgotten(
     fake.answer("/lookup", WHOLE)
     made_up = [f"http://127.0.0.1:{port}" for port in range(1, 60)]
     fake.answer("/listlookup", list_body(fake.url, fake.url, *made_up))
-    servers = known(fake.url, timeout=0.5)
+    servers = known(fake.url, timeout=SLOW)
     await servers.refresh_lists()
     assert len(servers.urls) == 1 + MAX_LEARNT
     await servers.look_up("orders", "r")

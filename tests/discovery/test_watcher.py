@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.config import ClientConfig
+from nsq_ha.config import Backoff, ClientConfig
 from nsq_ha.discovery import watcher
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
     Serve = Callable[[], Awaitable[Fake]]
     Start = Callable[..., Awaitable[Directory]]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds on demand at the pace of a test; the real pace has a test of its own."""
+    monkeypatch.setattr(watcher, "_ON_DEMAND", Backoff(initial=0.01, maximum=0.03))
 
 
 @pytest.fixture
@@ -83,6 +89,7 @@ async def test_starting_takes_no_time_when_the_first_nsqlookupd_hangs(fake: Fake
     assert time.monotonic() - began < 1.0
 
 
+@pytest.mark.usefixtures("quick")
 async def test_rounds_go_on_periodically(fake: Fake, start: Start) -> None:
     directory = await start(fake.url, lookup_interval=0.02, lookup_jitter=0.5)
     watch = directory.watch("orders")
@@ -90,16 +97,21 @@ async def test_rounds_go_on_periodically(fake: Fake, start: Start) -> None:
     assert watch.view is not None
 
 
+@pytest.mark.usefixtures("quick")
 async def test_all_who_want_a_round_share_it(fake: Fake, start: Start) -> None:
     watch = (await start(fake.url)).watch("orders")
     await complete(watch)
-    for _ in range(10):
+
+    async def want() -> None:
         watch.refresh_soon()
-    await asyncio.wait_for(asyncio.gather(*(watch.next_round() for _ in range(50))), LIMIT)
+        await watch.next_round()
+
+    await asyncio.wait_for(asyncio.gather(*(want() for _ in range(50))), LIMIT)
     assert watch.rounds == 2
     assert fake.count("/lookup") == 2
 
 
+@pytest.mark.usefixtures("quick")
 async def test_a_round_under_way_does_not_count_as_the_next(fake: Fake, start: Start) -> None:
     fake.delay = 0.1
     watch = (await start(fake.url)).watch("orders")
@@ -108,6 +120,7 @@ async def test_a_round_under_way_does_not_count_as_the_next(fake: Fake, start: S
     assert watch.rounds == 2
 
 
+@pytest.mark.usefixtures("quick")
 async def test_the_next_round_ends_without_an_answer_too(fake: Fake, start: Start) -> None:
     watch = (await start(fake.url)).watch("orders")
     good = await complete(watch)
@@ -136,7 +149,7 @@ async def test_the_last_good_view_outlives_every_trouble_and_a_new_one_comes_soo
         fake.answer("/lookup", lookup_body({}, 2))
     waiting = asyncio.create_task(watch.wait_until(lambda view: leader_of(view, 0) == 4170))
     seen = watch.rounds
-    await eventually(lambda: watch.rounds >= seen + 4)
+    await eventually(lambda: watch.rounds >= seen + 3)
     assert watch.view is not None
     assert watch.view.known == good.leaders
     assert watch.view.partition_num == 2
@@ -171,6 +184,7 @@ async def test_trouble_asks_quickly_but_not_more_than_five_times_a_second(fake: 
     assert watch.rounds == rounds
 
 
+@pytest.mark.usefixtures("quick")
 async def test_a_pending_change_is_asked_about_without_anybody_waiting(fake: Fake, start: Start) -> None:
     watch = (await start(fake.url)).watch("orders")
     await complete(watch)
@@ -182,6 +196,7 @@ async def test_a_pending_change_is_asked_about_without_anybody_waiting(fake: Fak
     await eventually(lambda: watch.view is not None and watch.view.partition_num == 4)
 
 
+@pytest.mark.usefixtures("quick")
 async def test_listeners_hear_of_changes_only(fake: Fake, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     watch = (await start(fake.url)).watch("orders")
     await complete(watch)
@@ -205,6 +220,7 @@ async def test_listeners_hear_of_changes_only(fake: Fake, start: Start, caplog: 
     assert watch.rounds == 3
 
 
+@pytest.mark.usefixtures("quick")
 async def test_changes_of_leaders_are_logged_with_their_facts(
     fake: Fake, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +246,7 @@ async def test_changes_of_leaders_are_logged_with_their_facts(
     assert "look-up of orders works again" in caplog.text
 
 
+@pytest.mark.usefixtures("quick")
 async def test_another_nsqlookupd_is_learnt_and_used(fake: Fake, serve: Serve, start: Start) -> None:
     second = await serve()
     second.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
@@ -268,6 +285,7 @@ async def test_a_directory_must_be_started_and_not_closed(fake: Fake) -> None:
         await directory.start()
 
 
+@pytest.mark.usefixtures("quick")
 async def test_closing_ends_everything_at_once(fake: Fake, start: Start) -> None:
     fake.behave = hang
     before = asyncio.all_tasks()
@@ -306,6 +324,7 @@ async def test_closing_an_unstarted_directory_is_harmless(fake: Fake) -> None:
     assert fake.requests == []
 
 
+@pytest.mark.usefixtures("quick")
 async def test_unwatching_ends_the_look_ups_of_one_topic(fake: Fake, start: Start) -> None:
     directory = await start(fake.url)
     watch, other = directory.watch("orders"), directory.watch("other")
@@ -343,6 +362,7 @@ async def test_a_bug_of_ours_is_told_to_everybody(
     assert "the look-ups died" in caplog.text
 
 
+@pytest.mark.usefixtures("quick")
 async def test_a_cancelled_waiter_leaves_the_round_to_the_others(fake: Fake, start: Start) -> None:
     fake.delay = 0.05
     watch = (await start(fake.url)).watch("orders")

@@ -1,0 +1,186 @@
+"""Questions to one nsqd's HTTP, against recorded answers and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.config import StartFrom
+from nsq_ha.discovery.http import new_client
+from nsq_ha.discovery.nsqd_http import ChannelStats, NsqdHttp, PartitionStats
+from nsq_ha.errors import (
+    ChannelNotRegisteredError,
+    ClosedError,
+    ConfigError,
+    ConnectError,
+    NotLeaderError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+    TopicNotExistError,
+)
+from nsq_ha.policy.topology import Node
+from tests.discovery.loopback import Fake, hang
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Serve = Callable[[], Awaitable[Fake]]
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "nsqd_http.json"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    exchanges = json.loads(VECTORS.read_text())["exchanges"]
+    step: dict[str, Any] = next(exchange for exchange in exchanges if exchange["name"] == name)["steps"][0]
+    return step
+
+
+@pytest.fixture
+async def fake(serve: Serve) -> Fake:
+    return await serve()
+
+
+async def test_recorded_stats_decode(fake: Fake) -> None:
+    step = recorded("stats_json_topic")
+    fake.answer("/stats", step["body"])
+    async with NsqdHttp(Node("127.0.0.1", 1, fake.port), timeout=5.0) as nsqd:
+        found = await nsqd.stats("proto_plain", leader_only=True)
+    wanted = step["body"]["data"]["topics"][0]
+    assert [(entry.topic, entry.partition, entry.is_leader) for entry in found] == [("proto_plain", 0, True)]
+    assert (found[0].begin_offset, found[0].end_offset) == (wanted["backend_start"], wanted["backend_depth"])
+    assert found[0].messages == wanted["message_count"]
+    channel = found[0].channels[0]
+    assert (channel.name, channel.depth, channel.depth_bytes, channel.in_flight) == ("hch", 1, 36, 2)
+    assert fake.queries("/stats") == [
+        {"format": "json", "needClients": "false", "leaderOnly": "true", "topic": "proto_plain"}
+    ]
+
+
+async def test_stats_are_in_order_and_leave_out_what_is_no_partition(fake: Fake) -> None:
+    topics = [
+        {"topic_name": "b", "topic_partition": "1", "channels": [{"channel_name": "y"}, {"channel_name": "x"}]},
+        {"topic_name": "b", "topic_partition": "0", "is_multi_ordered": True, "is_ext": True, "channels": None},
+        {"topic_name": "plain"},
+        {"topic_name": "odd", "topic_partition": "-1"},
+        {"topic_name": "odd", "topic_partition": "1024"},
+        {"topic_name": "a", "topic_partition": "0"},
+    ]
+    fake.answer("/stats", {"topics": topics})
+    async with NsqdHttp(fake.url) as nsqd:
+        found = await nsqd.stats()
+    assert [(entry.topic, entry.partition) for entry in found] == [("a", 0), ("b", 0), ("b", 1)]
+    assert found[1] == PartitionStats(
+        "b", 0, is_leader=False, begin_offset=0, end_offset=0, messages=0, ordered=True, extended=True, channels=()
+    )
+    assert [channel.name for channel in found[2].channels] == ["x", "y"]
+    assert found[2].channels[0] == ChannelStats("x", 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False)
+    assert "topic" not in fake.queries("/stats")[0]
+
+
+async def test_no_topics_at_all(fake: Fake) -> None:
+    fake.answer("/stats", {"topics": None})
+    async with NsqdHttp(fake.url) as nsqd:
+        assert await nsqd.stats() == ()
+
+
+async def test_recorded_replicas_decode(fake: Fake) -> None:
+    fake.answer("/coordinator/stats", recorded("coordinator_stats")["body"])
+    async with NsqdHttp(fake.url) as nsqd:
+        assert await nsqd.replicas("proto_plain", 0) == ("127.0.0.1:4410:4310:137833",)
+        assert await nsqd.replicas("proto_plain", 1) == ()
+        assert await nsqd.replicas("other", 0) == ()
+
+
+async def test_a_recorded_message_decodes(fake: Fake) -> None:
+    fake.answer("/message/get", recorded("message_get_by_offset")["body"])
+    async with NsqdHttp(fake.url) as nsqd:
+        found = await nsqd.message_get("proto_plain", 0, "virtual_offset", 3476)
+    assert (found.internal_id, found.trace_id, found.offset, found.number) == (111, 9, 3476, 110)
+    assert (found.body, found.headers, found.timestamp_ns) == ("findme", "", 1795231990307086240)
+    assert fake.queries("/message/get") == [
+        {
+            "topic": "proto_plain",
+            "partition": "0",
+            "search_mode": "virtual_offset",
+            "search_pos": "3476",
+            "needext": "true",
+        }
+    ]
+
+
+async def test_changes_of_a_channel(fake: Fake) -> None:
+    place = {"topic": "orders", "partition": "3", "channel": "billing"}
+    for path in ("create", "delete", "setoffset", "setorder"):
+        fake.answer(f"/channel/{path}", b"")
+    async with NsqdHttp(fake.url + "/") as nsqd:
+        await nsqd.start_channel_from("orders", 3, "billing", "virtual_queue:7")
+        await nsqd.set_offset("orders", 3, "billing", StartFrom.end())
+        await nsqd.set_order("orders", 3, "billing", ordered=False)
+        await nsqd.delete_channel("orders", 3, "billing")
+    assert fake.queries("/channel/create") == [place]
+    assert fake.queries("/channel/setoffset") == [place, place]
+    assert fake.bodies == [b"virtual_queue:7", b"special:-1"]
+    assert fake.queries("/channel/setorder") == [place | {"order": "false"}]
+    assert fake.queries("/channel/delete") == [place]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "wanted"),
+    [
+        ("channel_create_on_follower", NotLeaderError),
+        ("channel_create_unknown_topic", TopicNotExistError),
+        ("channel_create_noauto", ChannelNotRegisteredError),
+        ("channel_setoffset_bad", ServerError),
+        ("channel_pause_unknown", ServerError),
+    ],
+)
+async def test_recorded_refusals_are_server_errors(fake: Fake, exchange: str, wanted: type[Exception]) -> None:
+    step = recorded(exchange)
+    fake.answer("/channel/create", step["body"], step["status"])
+    async with NsqdHttp(fake.url) as nsqd:
+        with pytest.raises(wanted) as caught:
+            await nsqd.create_channel("orders", 0, "billing")
+    assert type(caught.value) is wanted
+    assert step["body"]["message"] in str(caught.value)
+
+
+async def test_a_refusal_without_words_tells_its_status(fake: Fake) -> None:
+    fake.answer("/channel/create", b"", 500)
+    async with NsqdHttp(fake.url) as nsqd:
+        with pytest.raises(ServerError, match="HTTP status 500"):
+            await nsqd.create_channel("orders", 0, "billing")
+
+
+async def test_a_node_that_gives_no_answer_is_named(fake: Fake) -> None:
+    async with NsqdHttp(fake.url, timeout=0.2) as nsqd:
+        fake.answer("/stats", b"NO_TOPICS")
+        with pytest.raises(RemoteProtocolError):
+            await nsqd.stats()
+        fake.behave = hang
+        with pytest.raises(ResponseTimeoutError, match=fake.url):
+            await nsqd.stats()
+        await fake.stop()
+        with pytest.raises(ConnectError, match=fake.url):
+            await nsqd.stats()
+
+
+async def test_bad_arguments_send_nothing(fake: Fake) -> None:
+    async with NsqdHttp(fake.url) as nsqd:
+        for topic, partition, channel in (("a b", 0, "c"), ("a", -1, "c"), ("a", 0, "c/d"), ("a", True, "c")):
+            with pytest.raises(ConfigError):
+                await nsqd.create_channel(topic, partition, channel)
+    assert fake.requests == []
+
+
+async def test_closing_leaves_a_shared_client_open(fake: Fake) -> None:
+    async with new_client() as shared:
+        nsqd = NsqdHttp(fake.url, client=shared)
+        await nsqd.aclose()
+        await nsqd.aclose()
+        assert not shared.is_closed
+        with pytest.raises(ClosedError):
+            await nsqd.stats()
