@@ -12,8 +12,10 @@ from nsq_ha.protocol import (
     Layout,
     Received,
     Sub,
+    Traced,
     encode_frame,
     encode_message,
+    encode_traced,
 )
 
 LARGEST = 1024 * 1024
@@ -22,6 +24,8 @@ ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"
 
 OK_FRAME = encode_frame(FrameType.RESPONSE, b"OK")
 HEARTBEAT_FRAME = encode_frame(FrameType.RESPONSE, b"_heartbeat_")
+TRACED_FRAME = encode_frame(FrameType.RESPONSE, encode_traced(Traced(1, 2, 3, 4)))
+NOT_LEADER = encode_frame(FrameType.ERROR, b"E_FAILED_ON_NOT_LEADER ")
 
 
 class Source:

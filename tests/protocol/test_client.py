@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import struct
-from collections.abc import Callable
-
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from nsq_ha.errors import (
     ConfigError,
@@ -24,7 +18,6 @@ from nsq_ha.protocol import (
     ClientProtocol,
     Close,
     Command,
-    DamagedMessage,
     DeflateCodec,
     Finish,
     Identify,
@@ -43,28 +36,22 @@ from nsq_ha.protocol import (
     SubAdvanced,
     SubOrdered,
     Touch,
-    Traced,
-    encode_traced,
 )
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,
     LARGEST,
+    NOT_LEADER,
     OK_FRAME,
     SOURCE,
+    TRACED_FRAME,
     delivery,
     error,
     identified,
-    message,
-    message_frame,
     response,
-    seen,
     subscribed,
     summary,
 )
-
-TRACED_FRAME = response(encode_traced(Traced(1, 2, 3, 4)))
-NOT_LEADER = error(b"E_FAILED_ON_NOT_LEADER ")
 
 
 def answers(received: Received) -> list[str]:
@@ -334,298 +321,3 @@ def test_the_end_of_the_stream_tells_what_was_left_unanswered() -> None:
     assert protocol.end_of_stream() == [Request.PUBLISH, Request.PUBLISH, Request.CLOSE]
     assert (protocol.state, protocol.awaiting) == (State.CLOSED, 0)
     assert protocol.end_of_stream() == []
-
-
-# ---------------------------------------------------------------- what does not fit
-
-
-@pytest.mark.parametrize(
-    ("request_of", "answer"),
-    [
-        (Pub("t", 0, b"a"), b""),
-        (Pub("t", 0, b"a"), b"KO"),
-        (Pub("t", 0, b"a"), b"OK "),
-        (Pub("t", 0, b"a"), b"OK" + bytes(27)),
-        (Pub("t", 0, b"a"), b"NO" + bytes(28)),
-        (Pub("t", 0, b"a"), b"CLOSE_WAIT"),
-        (Sub("t", "c", 0), b""),
-        (Sub("t", "c", 0), b"OK" + bytes(28)),
-        (Auth(b"s"), b"OK"),
-        (Auth(b"s"), b""),
-        (None, b"OK"),
-        (None, b"CLOSE_WAIT"),
-        (None, b""),
-    ],
-)
-def test_an_answer_that_does_not_fit_ends_the_connection(request_of: Command | None, answer: bytes) -> None:
-    protocol = identified()
-    if isinstance(request_of, Sub):
-        protocol.subscribe_to(SOURCE, Layout.PLAIN)
-    if request_of is not None:
-        protocol.send(request_of)
-    with pytest.raises(RemoteProtocolError, match=r"is no answer to|answers no request"):
-        protocol.receive(response(answer))
-    assert protocol.state is State.CLOSED
-
-
-@pytest.mark.parametrize("answer", [b"", b"KO", b"[]", b"null", b"OK!", b"CLOSE_WAIT"])
-def test_identify_is_answered_by_json_or_ok(answer: bytes) -> None:
-    protocol = ClientProtocol(max_frame_bytes=LARGEST)
-    protocol.send(Identify(b"{}"))
-    with pytest.raises(RemoteProtocolError, match="no answer to IDENTIFY"):
-        protocol.receive(response(answer))
-
-
-def test_two_answers_to_one_command() -> None:
-    protocol = identified()
-    protocol.send(Pub("t", 0, b"a"))
-    with pytest.raises(RemoteProtocolError, match="answers no request"):
-        protocol.receive(OK_FRAME * 2)
-    assert answers(protocol.received) == ["OK"]
-
-
-@pytest.mark.parametrize("expected", [1, 20, 33, 64])
-def test_a_run_of_answers_ends_where_the_requests_end(expected: int) -> None:
-    protocol = identified()
-    protocol.expect_publish(expected)
-    with pytest.raises(RemoteProtocolError, match="answers no request"):
-        protocol.receive(OK_FRAME * 100)
-    assert (len(protocol.received.answers), protocol.awaiting) == (expected, 0)
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (error(b"E_INVALID what"), "'E_INVALID what' came out of place"),
-        (error(b"E_FIN_FAILED x"), "'E_FIN_FAILED x' came out of place"),
-        (error(b""), "error frame is empty"),
-        (message_frame(bytes(30)), "RECV_MESSAGE is not allowed while READY"),
-    ],
-)
-def test_what_a_producer_never_gets(data: bytes, text: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=text):
-        identified().receive(data)
-
-
-def test_a_closed_wait_that_was_not_asked_for() -> None:
-    with pytest.raises(RemoteProtocolError, match="answers no request"):
-        subscribed().receive(response(b"CLOSE_WAIT"))
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, -1, -(2**31), LARGEST + 1, 2**28, 2**31 - 1])
-@pytest.mark.parametrize("make", [identified, subscribed])
-def test_a_size_is_judged_before_anything_is_reserved(make: Callable[[], ClientProtocol], size: int) -> None:
-    head = struct.pack(">i", size)
-    for rest in (b"", b"\0\0", b"\0\0\0\2", bytes(200)):
-        with pytest.raises(RemoteProtocolError, match=f"frame announces {size} bytes"):
-            make().receive(head + rest)
-
-
-@pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x03\x00\x02\x02\x28" + bytes(20)])
-def test_other_protocols_are_told_by_their_size(data: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="more than the limit"):
-        identified().receive(data)
-
-
-@pytest.mark.parametrize("kind", [-1, 3, 2**31 - 1, -(2**31)])
-def test_an_unknown_type_is_refused_before_its_data_comes(kind: int) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"frame type {kind} is unknown"):
-        subscribed().receive(struct.pack(">ii", 1000, kind))
-
-
-def test_a_frame_of_just_the_limit_is_taken() -> None:
-    frame = delivery(bytes(LARGEST - 30))
-    assert len(frame) == LARGEST + 4
-    [got] = subscribed().receive(frame).messages
-    assert len(got.body) == LARGEST - 30
-
-
-def test_what_came_before_a_fault_is_good() -> None:
-    protocol = subscribed()
-    with pytest.raises(RemoteProtocolError):
-        protocol.receive(delivery(b"first") + HEARTBEAT_FRAME + b"\0\0\0\0")
-    assert [got.body for got in protocol.received.messages] == [b"first"]
-    assert protocol.received.heartbeats == 1
-    # The fault is told once.
-    assert summary([protocol.receive(b"\0\0\0\0")]) == ([], [], [], [], [0])
-
-
-def test_a_large_error_text_is_cut_and_need_not_be_text() -> None:
-    protocol = identified()
-    protocol.expect_publish()
-    [answer] = protocol.receive(error(b"E_INVALID " + b"\xff" * (LARGEST - 100))).answers
-    assert not isinstance(answer, bytes)
-    assert answer.code == "E_INVALID"
-    assert 4000 < len(answer.detail) < 4100
-
-
-def test_thousands_of_heartbeats() -> None:
-    assert identified().receive(HEARTBEAT_FRAME * 10_000).heartbeats == 10_000
-
-
-# ---------------------------------------------------------------- messages
-
-
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("ext", [None, b"", b'{"k":"v"}', b"\n" * 300])
-def test_a_message_of_each_layout(layout: Layout, ext: bytes | None) -> None:
-    received = subscribed(layout).receive(delivery(b"first", layout, ext=ext) + delivery(b"", layout) + HEARTBEAT_FRAME)
-    first, second = received.messages
-    expected = message(b"first", ext=ext if layout.ext else None)
-    if not layout.detail:
-        expected.offset = expected.raw_size = None
-    assert seen(first) == seen(expected)
-    assert (second.body, second.ext, received.heartbeats) == (b"", None, 1)
-    assert first.source is SOURCE
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        (-1, 0, bytes(16)),
-        (2**63 - 1, 65535, b"\n" * 16),
-        (-(2**63), 1, b"\xff" * 16),
-    ],
-)
-def test_numbers_of_any_size_are_taken(head: tuple[int, int, bytes]) -> None:
-    [got] = subscribed().receive(message_frame(struct.pack(">qH16s", *head) + b"\xff\xfe")).messages
-    assert (got.timestamp_ns, got.attempts, got.id, got.body) == (*head, b"\xff\xfe")
-
-
-def test_the_same_message_many_times_is_the_callers_to_judge() -> None:
-    assert len(subscribed().receive(delivery() * 200).messages) == 200
-
-
-@pytest.mark.parametrize("size", [0, 1, 25])
-@pytest.mark.parametrize("layout", Layout)
-def test_a_message_without_a_whole_head_ends_the_connection(layout: Layout, size: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="less than the head"):
-        subscribed(layout).receive(message_frame(bytes(size)) + delivery(b"x" * 50, layout))
-
-
-@pytest.mark.parametrize(
-    ("layout", "rest", "parts"),
-    [
-        (Layout.DETAIL, b"", "offset and raw size"),
-        (Layout.DETAIL, bytes(11), "offset and raw size"),
-        (Layout.EXT, b"", "extension header"),
-        (Layout.EXT, b"\4", "extension header"),
-        (Layout.EXT, b"\4\0", "extension header"),
-        (Layout.EXT, b"\4\xff\xffbody", "extension header"),
-        (Layout.EXT_DETAIL, b"", "extension header and offset and raw size"),
-        (Layout.EXT_DETAIL, b"\0" + bytes(11), "extension header and offset and raw size"),
-        (Layout.EXT_DETAIL, b"\4\0\2{}" + bytes(11), "extension header and offset and raw size"),
-    ],
-)
-def test_a_good_message_after_a_damaged_one_still_comes(layout: Layout, rest: bytes, parts: str) -> None:
-    head = struct.pack(">qH16s", 5, 7, ID)
-    received = subscribed(layout).receive(message_frame(head + rest) + delivery(b"good", layout))
-    reason = f"message of {26 + len(rest)} bytes is cut inside its {parts}"
-    assert received.damaged == [DamagedMessage(ID, 7, 5, reason)]
-    assert [got.body for got in received.messages] == [b"good"]
-
-
-def test_the_bodies_are_copies() -> None:
-    buffer = bytearray(delivery(b"first"))
-    [got] = subscribed().receive(memoryview(buffer)).messages
-    buffer[:] = bytes(len(buffer))
-    assert got.body == b"first"
-
-
-def test_a_tail_that_waits_is_a_copy() -> None:
-    protocol = subscribed()
-    buffer = bytearray(delivery(b"first"))
-    protocol.receive(memoryview(buffer)[:20])
-    rest = bytes(buffer[20:])
-    buffer[:] = bytes(len(buffer))
-    assert [got.body for got in protocol.receive(rest).messages] == [b"first"]
-
-
-def test_a_huge_frame_in_small_pieces_is_put_together_once() -> None:
-    frame = delivery(bytes(900_000))
-    protocol = subscribed()
-    found = [protocol.receive(frame[at : at + 1000]) for at in range(0, len(frame), 1000)]
-    assert [len(received.messages) for received in found] == [0] * (len(found) - 1) + [1]
-    assert len(protocol._tail) == 0
-
-
-# ---------------------------------------------------------------- any chunking, and garbage
-
-pieces_of = {
-    "message": delivery(b"m" * 3),
-    "empty": delivery(b""),
-    "ok": OK_FRAME,
-    "traced": TRACED_FRAME,
-    "heartbeat": HEARTBEAT_FRAME,
-    "failed": error(b"E_FIN_FAILED x"),
-    "not leader": NOT_LEADER,
-    "close": response(b"CLOSE_WAIT"),
-    "damaged": message_frame(bytes(26)),
-    "short": message_frame(bytes(20)),
-    "bad size": b"\0\0\0\1",
-    "unknown": struct.pack(">ii", 4, 9),
-}
-
-
-@given(
-    st.sampled_from(Layout),
-    st.lists(st.sampled_from(sorted(pieces_of)), max_size=12),
-    st.integers(0, 40),
-    st.data(),
-)
-@example(Layout.PLAIN, ["ok"] * 40 + ["message", "ok"], 41, None)
-def test_what_is_received_does_not_depend_on_how_the_stream_was_cut(
-    layout: Layout, sent: list[str], publishes: int, data: st.DataObject | None
-) -> None:
-    stream = b"".join(pieces_of[name] for name in sent)
-    cuts = range(len(stream)) if data is None else data.draw(st.lists(st.integers(0, len(stream))).map(sorted))
-
-    def read(pieces: list[bytes]) -> tuple[object, ...]:
-        protocol = subscribed(layout)
-        if publishes:
-            protocol.expect_publish(publishes)
-        found: list[Received] = []
-        fault = ""
-        for piece in pieces:
-            try:
-                protocol.receive(piece)
-            except RemoteProtocolError as problem:
-                fault = str(problem)
-            found.append(protocol.received)
-        return summary(found), fault, protocol.state, protocol.awaiting
-
-    assert read([stream[a:b] for a, b in itertools.pairwise([0, *cuts, len(stream)])]) == read([stream])
-
-
-@given(
-    st.sampled_from(Layout),
-    st.booleans(),
-    st.lists(st.binary(max_size=60) | st.sampled_from(sorted(pieces_of.values())), max_size=8),
-)
-def test_garbage_raises_documented_errors_and_memory_is_bounded(
-    layout: Layout, consumes: bool, garbage: list[bytes]
-) -> None:
-    protocol = subscribed(layout, 1024) if consumes else identified(1024)
-    protocol.expect_publish(2)
-    for piece in garbage:
-        try:
-            protocol.receive(piece)
-        except RemoteProtocolError:
-            assert protocol.state is State.CLOSED
-        assert len(protocol._tail) <= 1024 + 4
-    assert protocol.end_of_stream()[2:] == []
-
-
-@given(st.integers(0, 8 * len(delivery(b"paid", Layout.EXT_DETAIL, ext=b"{}")) - 1), st.integers(1, 30))
-def test_a_flipped_bit_is_survived(flipped: int, step: int) -> None:
-    stream = bytearray(delivery(b"paid", Layout.EXT_DETAIL, ext=b"{}") * 3)
-    stream[flipped // 8] ^= 1 << flipped % 8
-    protocol = subscribed(Layout.EXT_DETAIL, 4096)
-    with_messages = 0
-    for at in range(0, len(stream), step):
-        try:
-            received = protocol.receive(bytes(stream[at : at + step]))
-        except RemoteProtocolError:
-            return
-        with_messages += len(received.messages) + len(received.damaged)
-    assert with_messages <= 3

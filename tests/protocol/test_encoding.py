@@ -55,6 +55,7 @@ def test_layouts_byte_for_byte() -> None:
         b"MPUB_EXT t 3\n\0\0\0\x14\0\0\0\2\0\0\0\3\0\0a\0\0\0\5\0\2{}b"
     )
     assert encode_fin(ID) == b"FIN " + ID + b"\n"
+    assert encode_fins([ID, ID[::-1]]) == encode_fin(ID) + encode_fin(ID[::-1])
     assert encode_req(ID, 1500) == b"REQ " + ID + b" 1500\n"
     assert encode_touch(ID) == b"TOUCH " + ID + b"\n"
     assert encode_ready(0) == b"RDY 0\n"

@@ -1,0 +1,164 @@
+"""What a peer may do wrong, and what that ends."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from nsq_ha.errors import (
+    RemoteProtocolError,
+)
+from nsq_ha.protocol import (
+    Auth,
+    ClientProtocol,
+    Command,
+    Identify,
+    Layout,
+    Pub,
+    Received,
+    State,
+    Sub,
+)
+from tests.protocol.fakes import (
+    HEARTBEAT_FRAME,
+    LARGEST,
+    OK_FRAME,
+    SOURCE,
+    delivery,
+    error,
+    identified,
+    message_frame,
+    response,
+    subscribed,
+    summary,
+)
+
+
+def answers(received: Received) -> list[str]:
+    return [answer.decode() if isinstance(answer, bytes) else str(answer) for answer in received.answers]
+
+
+@pytest.mark.parametrize(
+    ("request_of", "answer"),
+    [
+        (Pub("t", 0, b"a"), b""),
+        (Pub("t", 0, b"a"), b"KO"),
+        (Pub("t", 0, b"a"), b"OK "),
+        (Pub("t", 0, b"a"), b"OK" + bytes(27)),
+        (Pub("t", 0, b"a"), b"NO" + bytes(28)),
+        (Pub("t", 0, b"a"), b"CLOSE_WAIT"),
+        (Sub("t", "c", 0), b""),
+        (Sub("t", "c", 0), b"OK" + bytes(28)),
+        (Auth(b"s"), b"OK"),
+        (Auth(b"s"), b""),
+        (None, b"OK"),
+        (None, b"CLOSE_WAIT"),
+        (None, b""),
+    ],
+)
+def test_an_answer_that_does_not_fit_ends_the_connection(request_of: Command | None, answer: bytes) -> None:
+    protocol = identified()
+    if isinstance(request_of, Sub):
+        protocol.subscribe_to(SOURCE, Layout.PLAIN)
+    if request_of is not None:
+        protocol.send(request_of)
+    with pytest.raises(RemoteProtocolError, match=r"is no answer to|answers no request"):
+        protocol.receive(response(answer))
+    assert protocol.state is State.CLOSED
+
+
+@pytest.mark.parametrize("answer", [b"", b"KO", b"[]", b"null", b"OK!", b"CLOSE_WAIT"])
+def test_identify_is_answered_by_json_or_ok(answer: bytes) -> None:
+    protocol = ClientProtocol(max_frame_bytes=LARGEST)
+    protocol.send(Identify(b"{}"))
+    with pytest.raises(RemoteProtocolError, match="no answer to IDENTIFY"):
+        protocol.receive(response(answer))
+
+
+def test_two_answers_to_one_command() -> None:
+    protocol = identified()
+    protocol.send(Pub("t", 0, b"a"))
+    with pytest.raises(RemoteProtocolError, match="answers no request"):
+        protocol.receive(OK_FRAME * 2)
+    assert answers(protocol.received) == ["OK"]
+
+
+@pytest.mark.parametrize("expected", [1, 20, 33, 64])
+def test_a_run_of_answers_ends_where_the_requests_end(expected: int) -> None:
+    protocol = identified()
+    protocol.expect_publish(expected)
+    with pytest.raises(RemoteProtocolError, match="answers no request"):
+        protocol.receive(OK_FRAME * 100)
+    assert (len(protocol.received.answers), protocol.awaiting) == (expected, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (error(b"E_INVALID what"), "'E_INVALID what' came out of place"),
+        (error(b"E_FIN_FAILED x"), "'E_FIN_FAILED x' came out of place"),
+        (error(b""), "error frame is empty"),
+        (message_frame(bytes(30)), "RECV_MESSAGE is not allowed while READY"),
+    ],
+)
+def test_what_a_producer_never_gets(data: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=text):
+        identified().receive(data)
+
+
+def test_a_closed_wait_that_was_not_asked_for() -> None:
+    with pytest.raises(RemoteProtocolError, match="answers no request"):
+        subscribed().receive(response(b"CLOSE_WAIT"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, -1, -(2**31), LARGEST + 1, 2**28, 2**31 - 1])
+@pytest.mark.parametrize("make", [identified, subscribed])
+def test_a_size_is_judged_before_anything_is_reserved(make: Callable[[], ClientProtocol], size: int) -> None:
+    head = struct.pack(">i", size)
+    for rest in (b"", b"\0\0", b"\0\0\0\2", bytes(200)):
+        with pytest.raises(RemoteProtocolError, match=f"frame announces {size} bytes"):
+            make().receive(head + rest)
+
+
+@pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x03\x00\x02\x02\x28" + bytes(20)])
+def test_other_protocols_are_told_by_their_size(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="more than the limit"):
+        identified().receive(data)
+
+
+@pytest.mark.parametrize("kind", [-1, 3, 2**31 - 1, -(2**31)])
+def test_an_unknown_type_is_refused_before_its_data_comes(kind: int) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"frame type {kind} is unknown"):
+        subscribed().receive(struct.pack(">ii", 1000, kind))
+
+
+def test_a_frame_of_just_the_limit_is_taken() -> None:
+    frame = delivery(bytes(LARGEST - 30))
+    assert len(frame) == LARGEST + 4
+    [got] = subscribed().receive(frame).messages
+    assert len(got.body) == LARGEST - 30
+
+
+def test_what_came_before_a_fault_is_good() -> None:
+    protocol = subscribed()
+    with pytest.raises(RemoteProtocolError):
+        protocol.receive(delivery(b"first") + HEARTBEAT_FRAME + b"\0\0\0\0")
+    assert [got.body for got in protocol.received.messages] == [b"first"]
+    assert protocol.received.heartbeats == 1
+    # The fault is told once.
+    assert summary([protocol.receive(b"\0\0\0\0")]) == ([], [], [], [], [0])
+
+
+def test_a_large_error_text_is_cut_and_need_not_be_text() -> None:
+    protocol = identified()
+    protocol.expect_publish()
+    [answer] = protocol.receive(error(b"E_INVALID " + b"\xff" * (LARGEST - 100))).answers
+    assert not isinstance(answer, bytes)
+    assert answer.code == "E_INVALID"
+    assert 4000 < len(answer.detail) < 4100
+
+
+def test_thousands_of_heartbeats() -> None:
+    assert identified().receive(HEARTBEAT_FRAME * 10_000).heartbeats == 10_000

@@ -1,0 +1,202 @@
+"""Messages as a connection reads them, however the stream was cut or damaged."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import (
+    RemoteProtocolError,
+)
+from nsq_ha.protocol import (
+    DamagedMessage,
+    Layout,
+    Received,
+    State,
+)
+from tests.protocol.fakes import (
+    HEARTBEAT_FRAME,
+    ID,
+    NOT_LEADER,
+    OK_FRAME,
+    SOURCE,
+    TRACED_FRAME,
+    delivery,
+    error,
+    identified,
+    message,
+    message_frame,
+    response,
+    seen,
+    subscribed,
+    summary,
+)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("ext", [None, b"", b'{"k":"v"}', b"\n" * 300])
+def test_a_message_of_each_layout(layout: Layout, ext: bytes | None) -> None:
+    received = subscribed(layout).receive(delivery(b"first", layout, ext=ext) + delivery(b"", layout) + HEARTBEAT_FRAME)
+    first, second = received.messages
+    expected = message(b"first", ext=ext if layout.ext else None)
+    if not layout.detail:
+        expected.offset = expected.raw_size = None
+    assert seen(first) == seen(expected)
+    assert (second.body, second.ext, received.heartbeats) == (b"", None, 1)
+    assert first.source is SOURCE
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        (-1, 0, bytes(16)),
+        (2**63 - 1, 65535, b"\n" * 16),
+        (-(2**63), 1, b"\xff" * 16),
+    ],
+)
+def test_numbers_of_any_size_are_taken(head: tuple[int, int, bytes]) -> None:
+    [got] = subscribed().receive(message_frame(struct.pack(">qH16s", *head) + b"\xff\xfe")).messages
+    assert (got.timestamp_ns, got.attempts, got.id, got.body) == (*head, b"\xff\xfe")
+
+
+def test_the_same_message_many_times_is_the_callers_to_judge() -> None:
+    assert len(subscribed().receive(delivery() * 200).messages) == 200
+
+
+@pytest.mark.parametrize("size", [0, 1, 25])
+@pytest.mark.parametrize("layout", Layout)
+def test_a_message_without_a_whole_head_ends_the_connection(layout: Layout, size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="less than the head"):
+        subscribed(layout).receive(message_frame(bytes(size)) + delivery(b"x" * 50, layout))
+
+
+@pytest.mark.parametrize(
+    ("layout", "rest", "parts"),
+    [
+        (Layout.DETAIL, b"", "offset and raw size"),
+        (Layout.DETAIL, bytes(11), "offset and raw size"),
+        (Layout.EXT, b"", "extension header"),
+        (Layout.EXT, b"\4", "extension header"),
+        (Layout.EXT, b"\4\0", "extension header"),
+        (Layout.EXT, b"\4\xff\xffbody", "extension header"),
+        (Layout.EXT_DETAIL, b"", "extension header and offset and raw size"),
+        (Layout.EXT_DETAIL, b"\0" + bytes(11), "extension header and offset and raw size"),
+        (Layout.EXT_DETAIL, b"\4\0\2{}" + bytes(11), "extension header and offset and raw size"),
+    ],
+)
+def test_a_good_message_after_a_damaged_one_still_comes(layout: Layout, rest: bytes, parts: str) -> None:
+    head = struct.pack(">qH16s", 5, 7, ID)
+    received = subscribed(layout).receive(message_frame(head + rest) + delivery(b"good", layout))
+    reason = f"message of {26 + len(rest)} bytes is cut inside its {parts}"
+    assert received.damaged == [DamagedMessage(ID, 7, 5, reason)]
+    assert [got.body for got in received.messages] == [b"good"]
+
+
+def test_the_bodies_are_copies() -> None:
+    buffer = bytearray(delivery(b"first"))
+    [got] = subscribed().receive(memoryview(buffer)).messages
+    buffer[:] = bytes(len(buffer))
+    assert got.body == b"first"
+
+
+def test_a_tail_that_waits_is_a_copy() -> None:
+    protocol = subscribed()
+    buffer = bytearray(delivery(b"first"))
+    protocol.receive(memoryview(buffer)[:20])
+    rest = bytes(buffer[20:])
+    buffer[:] = bytes(len(buffer))
+    assert [got.body for got in protocol.receive(rest).messages] == [b"first"]
+
+
+def test_a_huge_frame_in_small_pieces_is_put_together_once() -> None:
+    frame = delivery(bytes(900_000))
+    protocol = subscribed()
+    found = [protocol.receive(frame[at : at + 1000]) for at in range(0, len(frame), 1000)]
+    assert [len(received.messages) for received in found] == [0] * (len(found) - 1) + [1]
+    assert len(protocol._tail) == 0
+
+
+# ---------------------------------------------------------------- any chunking, and garbage
+
+pieces_of = {
+    "message": delivery(b"m" * 3),
+    "empty": delivery(b""),
+    "ok": OK_FRAME,
+    "traced": TRACED_FRAME,
+    "heartbeat": HEARTBEAT_FRAME,
+    "failed": error(b"E_FIN_FAILED x"),
+    "not leader": NOT_LEADER,
+    "close": response(b"CLOSE_WAIT"),
+    "damaged": message_frame(bytes(26)),
+    "short": message_frame(bytes(20)),
+    "bad size": b"\0\0\0\1",
+    "unknown": struct.pack(">ii", 4, 9),
+}
+
+
+@given(
+    st.sampled_from(Layout),
+    st.lists(st.sampled_from(sorted(pieces_of)), max_size=12),
+    st.integers(0, 40),
+    st.data(),
+)
+@example(Layout.PLAIN, ["ok"] * 40 + ["message", "ok"], 41, None)
+def test_what_is_received_does_not_depend_on_how_the_stream_was_cut(
+    layout: Layout, sent: list[str], publishes: int, data: st.DataObject | None
+) -> None:
+    stream = b"".join(pieces_of[name] for name in sent)
+    cuts = range(len(stream)) if data is None else data.draw(st.lists(st.integers(0, len(stream))).map(sorted))
+
+    def read(pieces: list[bytes]) -> tuple[object, ...]:
+        protocol = subscribed(layout)
+        if publishes:
+            protocol.expect_publish(publishes)
+        found: list[Received] = []
+        fault = ""
+        for piece in pieces:
+            try:
+                protocol.receive(piece)
+            except RemoteProtocolError as problem:
+                fault = str(problem)
+            found.append(protocol.received)
+        return summary(found), fault, protocol.state, protocol.awaiting
+
+    assert read([stream[a:b] for a, b in itertools.pairwise([0, *cuts, len(stream)])]) == read([stream])
+
+
+@given(
+    st.sampled_from(Layout),
+    st.booleans(),
+    st.lists(st.binary(max_size=60) | st.sampled_from(sorted(pieces_of.values())), max_size=8),
+)
+def test_garbage_raises_documented_errors_and_memory_is_bounded(
+    layout: Layout, consumes: bool, garbage: list[bytes]
+) -> None:
+    protocol = subscribed(layout, 1024) if consumes else identified(1024)
+    protocol.expect_publish(2)
+    for piece in garbage:
+        try:
+            protocol.receive(piece)
+        except RemoteProtocolError:
+            assert protocol.state is State.CLOSED
+        assert len(protocol._tail) <= 1024 + 4
+    assert protocol.end_of_stream()[2:] == []
+
+
+@given(st.integers(0, 8 * len(delivery(b"paid", Layout.EXT_DETAIL, ext=b"{}")) - 1), st.integers(1, 30))
+def test_a_flipped_bit_is_survived(flipped: int, step: int) -> None:
+    stream = bytearray(delivery(b"paid", Layout.EXT_DETAIL, ext=b"{}") * 3)
+    stream[flipped // 8] ^= 1 << flipped % 8
+    protocol = subscribed(Layout.EXT_DETAIL, 4096)
+    with_messages = 0
+    for at in range(0, len(stream), step):
+        try:
+            received = protocol.receive(bytes(stream[at : at + step]))
+        except RemoteProtocolError:
+            return
+        with_messages += len(received.messages) + len(received.damaged)
+    assert with_messages <= 3
