@@ -25,6 +25,8 @@ from nsq_ha.cli.topic import topic
 def app(verbose: int) -> None:
     """Work with a partitioned, replicated NSQ cluster: `nsq-ha dev` starts one here, `nsq-ha demo` shows it at work."""
     log_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
+    # One of several nsqlookupds that fails is no news here, and when all fail, the command says so itself.
+    logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
 
 
 for command in (demo, dev, topic, pub, tail, lookup):

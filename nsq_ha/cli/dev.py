@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsq_ha.cli.options import json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.errors import NsqError
 from nsq_ha.names import MAX_PARTITIONS, check_topic
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
+    from collections.abc import Callable
 
-INSTALL = "nsq-ha dev needs starlette and uvicorn: pip install 'nsq_ha[cluster,cli]'"
+    from nsq_ha.devcluster import DevCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +56,25 @@ class WantedTopic(click.ParamType[Wanted]):
 @click.option("--nsqlookupds", type=click.IntRange(1, 8), default=2, show_default=True)
 @click.option("--topic", "topics", type=WantedTopic(), multiple=True, help="Create it at the start. May be repeated.")
 @click.option("--time-scale", type=click.FloatRange(0.01, 10), default=0.1, show_default=True, help="Of fail-overs.")
-@click.option("--json", "as_json", is_flag=True, default=None, help="Print the addresses as one JSON line.")
+@json_option
 def dev(nsqds: int, nsqlookupds: int, topics: tuple[Wanted, ...], time_scale: float, as_json: bool | None) -> None:
     """Run a cluster in this process, on free ports of the loopback, until Ctrl-C; it keeps nothing on disk."""
     try:
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
-    except ModuleNotFoundError:
-        raise click.ClickException(INSTALL) from None
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
     with DevCluster(nsqlookupds=nsqlookupds, nsqds=nsqds, time_scale=time_scale) as cluster:
         for wanted in topics:
             try:
                 cluster.create_topic(wanted.name, wanted.partitions, min(3, nsqds), ordered=wanted.ordered)
             except ChangeRefusedError as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
-        _tell(cluster, topics, as_json=wants_json(as_json))
-        run(_until_stopped(), stopped=0)
+        run(_until_stopped(lambda: _tell(cluster, topics, as_json=wants_json(as_json))), stopped=0)
 
 
-async def _until_stopped() -> int:
+async def _until_stopped(tell: Callable[[], None]) -> int:
+    # Told from here: whoever reads it may stop us at once, and signals are taken care of by now.
+    tell()
     await asyncio.Event().wait()
     return 0
 

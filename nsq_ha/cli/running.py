@@ -66,7 +66,6 @@ def log_to_stderr(level: int) -> None:
     logger.setLevel(level)
     if not any(isinstance(handler, _Lines) for handler in logger.handlers):
         logger.addHandler(_Lines())
-        logger.propagate = False
 
 
 class _Lines(logging.Handler):

@@ -97,7 +97,11 @@ async def _tail(
                 break
             if message is None:
                 break
-            show(message)
+            try:
+                show(message)
+            except BaseException:
+                message.requeue(0)
+                raise
             message.finish()
             printed += 1
     return printed

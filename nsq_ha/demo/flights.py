@@ -78,19 +78,15 @@ def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
     Raises:
         ConfigError: A month is none.
         FileNotFoundError: The data is not installed.
+        OSError: The file is damaged.
     """
     if strange := sorted(set(months) - set(MONTHS)):
         raise ConfigError(f"months are 1 to 12, not {', '.join(map(str, strange))}")
-    wanted = {str(month) for month in months}
-    same: dict[str, str] = {}
-    with zipfile.ZipFile(path or archive()) as opened, opened.open("flights.csv") as raw:
-        rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
-        columns = tuple(next(rows))
-        month = columns.index("month")
-        # The same few thousand texts fill the whole file; each is kept once.
-        flights = [
-            _flight(columns, tuple(same.setdefault(text, text) for text in row)) for row in rows if row[month] in wanted
-        ]
+    source = path or archive()
+    try:
+        columns, flights = _rows({str(month) for month in months}, source)
+    except (zipfile.BadZipFile, KeyError, StopIteration, UnicodeDecodeError) as error:
+        raise OSError(f"{source} is damaged: {error}") from error
     departure = [columns.index(column) for column in ("year", "month", "day", "hour", "minute")]
     flights.sort(key=lambda flight: tuple(int(flight.values[index]) for index in departure))
     return flights
@@ -110,6 +106,19 @@ def months_of(text: str) -> tuple[int, ...]:
             raise ConfigError(f"months are written 1, 1-3 or 1,6-8, not {text!r}")
         months.update(range(begin, end + 1))
     return tuple(sorted(months))
+
+
+def _rows(months: Collection[str], path: Path) -> tuple[tuple[str, ...], list[Flight]]:
+    """Return the columns, and the rows of some months in the order of the file."""
+    same: dict[str, str] = {}
+    with zipfile.ZipFile(path) as opened, opened.open("flights.csv") as raw:
+        rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        columns = tuple(next(rows))
+        month = columns.index("month")
+        # The same few thousand texts fill the whole file; each is kept once.
+        return columns, [
+            _flight(columns, tuple(same.setdefault(text, text) for text in row)) for row in rows if row[month] in months
+        ]
 
 
 def _flight(columns: tuple[str, ...], values: tuple[str, ...]) -> Flight:

@@ -250,7 +250,10 @@ class Demo:
 
 @contextlib.asynccontextmanager
 async def _embedded() -> AsyncIterator[DevCluster]:
-    from nsq_ha.devcluster import DevCluster  # needs starlette and uvicorn, which a real cluster does not
+    try:
+        from nsq_ha.devcluster import DevCluster  # needs starlette and uvicorn, which a real cluster does not
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the embedded cluster needs {error.name}: pip install 'nsq_ha[demo]'") from error
 
     cluster = DevCluster(nsqlookupds=2, nsqds=3)
     await asyncio.to_thread(cluster.__enter__)

@@ -1,0 +1,188 @@
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+from rich.console import Console
+
+from nsq_ha.cli import demo as command
+from nsq_ha.demo import flights
+from nsq_ha.demo.audit import Audit
+from nsq_ha.demo.flights import Flight
+from nsq_ha.demo.spark_step import CarrierDelay, Latency, SparkReport
+from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
+from nsq_ha.devcluster import DevCluster
+from tests.cli.conftest import Invoke
+
+KEYS = {
+    "ok",
+    "published",
+    "acknowledged",
+    "consumed",
+    "lost",
+    "out_of_order",
+    "repeated",
+    "errors",
+    "longest_publish_stall",
+    "longest_consume_stall",
+    "messages_per_second",
+    "partitions",
+    "leader_moves",
+    "nodes_killed",
+    "spark",
+}
+
+
+@pytest.fixture
+def few_flights(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Flight(f"N{number % 40}", ("flight", "carrier"), (str(number), "UA")) for number in range(400)]
+    monkeypatch.setattr(flights, "read", lambda months: rows * len(months))
+
+
+def audit_of(consumed: Iterable[int] = (1, 2, 3), *, failed: int = 0) -> Audit:
+    """Books of 3 messages of one key."""
+    audit = Audit(3)
+    for now in range(3):
+        number = audit.publish(now)
+        if number <= failed:
+            audit.fail(now, maybe_stored=False)
+        else:
+            audit.acknowledge(number, 0, "127.0.0.1:4150", now)
+    for number in consumed:
+        audit.consume(number, "N1", number - 1, 3)
+    return audit
+
+
+def report_of(audit: Audit, spark: SparkReport | None = None, **rest: str) -> Report:
+    return Report(audit, "flights", True, 4, 3, None, [], spark, **rest)
+
+
+@pytest.fixture
+def ends_with(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
+    """Put the report here that the demo is to end with."""
+    reports: list[Report] = []
+
+    async def run(self: Demo) -> Report:
+        return reports[0]
+
+    monkeypatch.setattr(Demo, "run", run)
+    return reports
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_on_a_cluster_it_ends_with_one_json_line(invoke: Invoke, cluster: DevCluster) -> None:
+    told = invoke("demo", "--lookupd", cluster.lookupd[0], "--no-spark", "--json", "--months", "1-2", "--rate", "5000")
+    assert told.exit_code == 0
+    result = json.loads(told.stdout)
+    assert set(result) >= KEYS
+    assert (result["ok"], result["published"], result["consumed"], result["lost"]) == (True, 800, 800, 0)
+    assert (result["cluster"], result["leader_moves"], result["nodes_killed"]) == ("real", 0, 0)
+    assert "created ordered topic nsq_ha_demo_" in told.stderr
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_on_an_embedded_cluster_it_prints_a_table_and_its_events(invoke: Invoke) -> None:
+    told = invoke("demo", "--no-spark", "--rate", "2000")
+    assert told.exit_code == 0
+    figures = dict(line.rsplit(maxsplit=1) for line in told.stdout.splitlines() if len(line.split()) > 1)
+    assert {figures[f" {row}"] for row in ("published", "acknowledged", "consumed")} == {"400"}
+    assert {figures[f" {row}"] for row in ("lost", "out of order per key", "errors")} == {"0"}
+    assert told.stdout.endswith("\nok: 400 flights of 40 aircraft came through, 0 lost, 0 out of order\n")
+    events = told.stderr
+    assert events.index("moved the leader of partition 1") < events.index("killed ") < events.index(" again")
+
+
+@pytest.mark.parametrize(
+    ("audit", "verdict"),
+    [
+        (audit_of((1, 2)), "FAILED: 1 lost, 0 out of order, 0 errors, 0 not acknowledged"),
+        (audit_of((2, 1, 3)), "FAILED: 0 lost, 1 out of order, 0 errors, 0 not acknowledged"),
+        (audit_of((2, 3), failed=1), "FAILED: 0 lost, 0 out of order, 1 errors, 1 not acknowledged"),
+    ],
+)
+def test_whatever_is_wrong_is_exit_code_1(invoke: Invoke, ends_with: list[Report], audit: Audit, verdict: str) -> None:
+    ends_with.append(report_of(audit))
+    told = invoke("demo")
+    assert told.exit_code == 1
+    assert told.stdout.splitlines()[-1] == verdict
+    assert json.loads(invoke("demo", "--json").stdout)["ok"] is False
+
+
+def test_a_failed_spark_is_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
+    ends_with.append(report_of(audit_of(), spark_error="Spark read 2 flights\nof 3"))
+    told = invoke("demo")
+    assert (told.exit_code, told.stdout.splitlines()[-1]) == (1, "FAILED: Spark read 2 flights\\nof 3")
+
+
+def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends_with: list[Report]) -> None:
+    ends_with.append(report_of(audit_of(), spark_missing="Spark needs Java 17: apt install it"))
+    told = invoke("demo")
+    assert told.exit_code == 0
+    assert "Spark step left out: Spark needs Java 17: apt install it\n" in told.stdout
+
+
+def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
+    carriers = (CarrierDelay("UA", 2, 1, 1.25, -3.0, 0.5), CarrierDelay("B6", 1, 0, None, None, None))
+    latency = (Latency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), Latency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
+    ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 1.0, 2.0, "4.3.0")))
+    told = invoke("demo").stdout
+    assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in told
+    rows = [line.split() for line in told.splitlines()]
+    assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
+    assert ["B6", "1", "-", "-", "-"] in rows
+    assert ["all", "3", "1.5", "2.0", "2.5", "1,234.5"] in rows
+    assert json.loads(invoke("demo", "--json").stdout)["spark"]["carriers"][0]["carrier"] == "UA"
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
+    told = invoke("demo", "--lookupd", nobody, "--no-spark")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert told.stderr.startswith("Error: ")
+    assert told.stderr.count("\n") == 1
+
+
+async def test_on_a_terminal_the_bars_follow_the_books() -> None:
+    console = Console(force_terminal=True, width=120, record=True)
+    running = Demo(DemoOptions(), show=print)
+    with command._progress(console) as progress:
+        assert progress is not None
+        display = command._Display(running, progress)
+        display._refresh()
+        running.audit = audit_of((1, 2))
+        display._refresh()
+        acknowledged, consumed = progress.tasks
+    assert (acknowledged.completed, acknowledged.total, acknowledged.finished) == (3, 3, True)
+    assert (consumed.completed, consumed.total, consumed.finished) == (2, 3, False)
+    assert "2/3" in console.export_text()
+
+
+def test_events_are_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(stderr=True, width=20)
+    command._print_event(console, Event(12.34, "killed [red]nsqd-0[/red]\x1b[2J, which led partition 0"))
+    command._print_event(console, Event(-1, "created"))
+    assert capsys.readouterr().err == (
+        "  12.3 s  killed [red]nsqd-0[/red]\\x1b[2J, which led partition 0\n          created\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_january_comes_through_a_moved_leader_and_a_killed_node() -> None:
+    """The main job as a user runs it, Spark included; where Spark cannot run it says so."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "nsq_ha.cli", "demo", "--json"], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert (told["published"], told["acknowledged"], told["consumed"]) == (27_004, 27_004, 27_004)
+    assert (told["lost"], told["out_of_order"], told["errors"], told["foreign"]) == (0, 0, 0, 0)
+    assert (told["leader_moves"], told["nodes_killed"], told["nodes_restarted"]) == (1, 1, 1)
+    assert told["leader_changes_seen"] >= 1
+    if told["spark"] is None:
+        assert "install" in told["spark_missing"]
+    else:
+        assert told["spark"]["flights"] == 27_004
+        assert len(told["spark"]["carriers"]) == 16
+        assert [entry["partition"] for entry in told["spark"]["latency"]] == [0, 1, 2, 3, None]

@@ -1,0 +1,68 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nsq_ha.cli.dev import Wanted, WantedTopic
+from tests.cli.conftest import Invoke
+
+COMMAND = (sys.executable, "-m", "nsq_ha.cli", "dev")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("orders", Wanted("orders", 1, ordered=False)),
+        ("orders:4", Wanted("orders", 4, ordered=False)),
+        ("orders:4:ordered", Wanted("orders", 4, ordered=True)),
+    ],
+)
+def test_topics_as_people_write_them(text: str, wanted: Wanted) -> None:
+    assert WantedTopic().convert(text, None, None) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":2", "a:", "a:0", "a:256", "a:99999999999", "a:2:other", "a:2:ordered:x", "a b:1"]
+)
+def test_other_topics_are_refused(invoke: Invoke, text: str) -> None:
+    assert invoke("dev", "--topic", text).exit_code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> None:
+    arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--topic", "orders:2:ordered", "--json"]
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert len(told["lookupd"]) == 1
+        assert sorted(told["nsqds"]) == ["nsqd-0", "nsqd-1"]
+        assert told["topics"] == ["orders"]
+        [lookupd] = told["lookupd"]
+        assert invoke("pub", "orders", "--key", "a", stdin="hello", lookupd=lookupd).exit_code == 0
+        tailed = invoke("tail", "orders", "--from", "beginning", "-n", "1", "--raw", lookupd=lookupd)
+        assert tailed.stdout == "hello\n"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (0, b"", b"")
+
+
+def test_people_get_addresses_and_an_example_to_paste() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--table"], stdout=subprocess.PIPE, env=os.environ | {"COLUMNS": "100"}
+    ) as process:
+        assert process.stdout is not None
+        told = b""
+        while b"Ctrl-C" not in told:
+            line = process.stdout.readline()
+            assert line
+            told += line
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert told.count(b"nsqd-") == 3
+    assert told.count(b"nsqlookupd-") == 2
+    assert b"export NSQ_HA_LOOKUPD=http://127.0.0.1:" in told
+    assert b"nsq-ha pub" in told

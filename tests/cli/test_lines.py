@@ -1,0 +1,99 @@
+import asyncio
+import io
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.cli.lines import READ_BYTES, Line, Splitter, read_lines
+
+LIMIT = 8
+
+
+def split(*chunks: bytes, limit: int = LIMIT) -> list[Line]:
+    splitter = Splitter(limit)
+    return [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.end()
+
+
+async def collect(stream: io.RawIOBase | io.BufferedIOBase, limit: int = LIMIT) -> list[Line]:
+    return [line async for line in read_lines(stream, limit)]  # type: ignore[arg-type]
+
+
+def test_the_last_line_needs_no_newline_and_loses_nothing() -> None:
+    assert split(b"a\nbc") == [(1, b"a"), (2, b"bc")]
+
+
+def test_a_newline_at_the_end_makes_no_empty_line() -> None:
+    assert split(b"a\n") == [(1, b"a")]
+    assert split(b"") == []
+
+
+def test_empty_lines_and_carriage_returns_are_kept() -> None:
+    assert split(b"\n\r\n") == [(1, b""), (2, b"\r")]
+
+
+def test_a_line_that_is_too_long_is_told_and_the_next_one_is_whole() -> None:
+    assert split(b"12345678\n", b"1234", b"56789", b"12345", b"6\nok\n", b"123456789") == [
+        (1, b"12345678"),
+        (2, None),
+        (3, b"ok"),
+        (4, None),
+    ]
+
+
+@given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line)), st.data())
+def test_lines_do_not_depend_on_how_the_stream_was_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"\n".join(lines)
+    cuts = data.draw(st.lists(st.integers(0, len(stream))).map(sorted))
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    expected = [line if len(line) <= LIMIT else None for line in lines]
+    if lines and not lines[-1]:
+        expected.pop()
+    assert split(*pieces) == list(enumerate(expected, 1))
+
+
+async def test_a_stream_without_descriptor_is_read() -> None:
+    assert await collect(io.BytesIO(b"a\nb")) == [(1, b"a"), (2, b"b")]
+
+
+async def test_a_pipe_gives_each_line_as_it_comes() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream:
+        lines = read_lines(stream, LIMIT)
+        os.write(writing, b"a\nb")
+        assert await anext(lines) == (1, b"a")
+        os.write(writing, b"c\n")
+        assert await anext(lines) == (2, b"bc")
+        os.close(writing)
+        assert await anext(lines, None) is None
+
+
+async def test_what_cannot_be_read_is_raised() -> None:
+    class Broken(io.RawIOBase):
+        def read(self, size: int = -1, /) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        await collect(Broken())
+
+
+async def test_it_reads_only_a_little_ahead() -> None:
+    class Endless(io.RawIOBase):
+        reads = 0
+        enough = threading.Event()
+
+        def read(self, size: int = -1, /) -> bytes:
+            self.reads += 1
+            if self.reads == 4:
+                self.enough.set()
+            return b"x\n" * (READ_BYTES // 2)
+
+    stream = Endless()
+    lines = read_lines(stream, LIMIT)  # type: ignore[arg-type]
+    assert await anext(lines) == (1, b"x")
+    assert await asyncio.to_thread(stream.enough.wait, 5)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert stream.reads <= 6

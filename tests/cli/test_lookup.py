@@ -1,0 +1,85 @@
+import json
+
+from nsq_ha.cli.views import View, agree, differing, partitions_of
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from tests.cli.conftest import Invoke
+
+A, B = Node("127.0.0.1", 1, 2), Node("127.0.0.1", 3, 4)
+
+
+def view(
+    *leaders: Node | None, number: int = 2, writable: bool = True, error: str | None = None, exists: bool = True
+) -> View:
+    if error is not None:
+        return View("http://x", False, None, None, error)
+    partitions = {partition: node for partition, node in enumerate(leaders) if node is not None}
+    readable = LookupAnswer("http://x", False, TopicMeta(number, 3), partitions, exists)
+    return View(
+        "http://x", False, readable, LookupAnswer("http://x", False, None, partitions if writable else {}, exists), None
+    )
+
+
+def test_the_same_answers_agree() -> None:
+    assert agree([view(A, B), view(A, B)])
+    assert list(partitions_of([view(A, B)])) == [0, 1]
+
+
+def test_each_kind_of_disagreement_is_found() -> None:
+    assert differing([view(A, B), view(A, A), view(A, B)]) == [1]
+    assert differing([view(A, B), view(A, None)]) == [1]
+    assert differing([view(A, B), view(A, B, writable=False)]) == [0, 1]
+    assert not agree([view(A, B), view(A, B, number=4)])
+    assert not agree([view(A, B), view(error="no answer")])
+    assert not agree([view(A, B), view(exists=False)])
+
+
+def test_one_that_does_not_answer_makes_no_partition_differ() -> None:
+    assert differing([view(A, B), view(error="no answer")]) == []
+
+
+def test_all_nsqlookupds_are_asked_though_one_is_named(cluster: DevCluster, invoke: Invoke, ordered: str) -> None:
+    told = invoke("lookup", ordered)
+    assert told.exit_code == 0
+    answers = [json.loads(line) for line in told.stdout.splitlines()]
+    assert {answer["lookupd"] for answer in answers} == set(cluster.lookupd)
+    assert [answer["leads"] for answer in answers] == [True, False]
+    for answer in answers:
+        assert (answer["agree"], answer["partition_num"], answer["ordered"]) == (True, 4, True)
+        for partition, told_partition in answer["partitions"].items():
+            leader = cluster.leader(ordered, int(partition))
+            assert leader is not None
+            assert told_partition == {"leader": cluster.nsqds[leader], "writable": True}
+
+
+def test_people_get_them_side_by_side(invoke: Invoke, ordered: str) -> None:
+    told = invoke("lookup", ordered, "--table")
+    assert told.exit_code == 0
+    assert "(leads)" in told.stdout
+    assert "differs" not in told.stdout
+
+
+def test_an_unknown_topic_is_told_for_each(invoke: Invoke, name: str) -> None:
+    told = invoke("lookup", name, "--table")
+    assert told.exit_code == 1
+    assert told.stdout.count("does not know the topic") == 2
+
+
+def test_one_that_is_down_is_shown_and_the_others_answer(invoke: Invoke, name: str) -> None:
+    with DevCluster(time_scale=0.02) as broken:
+        broken.create_topic(name, 2, 3)
+        broken.kill("nsqlookupd-1")
+        told = invoke("lookup", name, "--table", "--lookupd", ",".join(broken.lookupd))
+        assert told.exit_code == 1
+        assert broken.lookupd[1].removeprefix("http://") + " does not answer: " in told.stdout.replace(" (leads)", "")
+        assert broken.lookupd[0].removeprefix("http://") in told.stdout
+
+
+def test_a_partition_that_takes_no_writes_is_shown(invoke: Invoke, name: str) -> None:
+    with DevCluster(time_scale=0.02) as broken:
+        broken.create_topic(name, 1, 2)
+        follower = broken.followers(name)[0]
+        broken.kill(follower)
+        # The nsqlookupds learn of it a little later.
+        told = (invoke("lookup", name, "--table", "--lookupd", broken.lookupd[0]).stdout for _ in range(100))
+        assert any("(not writable)" in table for table in told)

@@ -1,0 +1,89 @@
+import subprocess
+import sys
+
+import pytest
+
+from nsq_ha._version import __version__
+from tests.cli.conftest import Invoke
+
+COMMANDS = ("demo", "dev", "topic", "pub", "tail", "lookup")
+
+WITHOUT = """
+import sys
+for module in {missing!r}:
+    sys.modules[module] = None
+from nsq_ha.cli.__main__ import main
+sys.argv = ["nsq-ha", *{arguments!r}]
+main()
+"""
+
+
+def without(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own that lacks some modules."""
+    code = WITHOUT.format(missing=missing, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "line"),
+    [
+        (["click"], "nsq-ha needs click: pip install 'nsq_ha[cli]'\n"),
+        (["click", "rich"], "nsq-ha needs click and rich: pip install 'nsq_ha[cli]'\n"),
+    ],
+)
+def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: str) -> None:
+    ran = without(missing, "--help")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", line)
+
+
+@pytest.mark.parametrize("command", ["dev", "demo"])
+def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(command: str) -> None:
+    ran = without(["starlette", "uvicorn"], command)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].startswith("Error: ")
+    assert "pip install 'nsq_ha[" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_it_runs_as_a_module() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "nsq_ha.cli", "--version"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert ran.stdout == f"nsq-ha, version {__version__}\n"
+
+
+def test_help_names_every_command(invoke: Invoke) -> None:
+    told = invoke("--help")
+    assert told.exit_code == 0
+    assert all(f"\n  {command} " in told.stdout for command in COMMANDS)
+    assert "Exit codes" in told.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(invoke: Invoke, command: str) -> None:
+    told = invoke(command, "--help")
+    assert told.exit_code == 0
+    assert told.stdout.startswith(f"Usage: nsq-ha {command} ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("lookup",),
+        ("lookup", "no/topic"),
+        ("lookup", "x" * 65),
+        ("lookup", "t", "--lookupd", "http://a:b"),
+        ("tail", "t", "--channel", "a b"),
+        ("tail", "t", "-n", "0"),
+        ("tail", "t", "--from", "yesterday"),
+        ("pub", "t", "--header", "novalue"),
+        ("pub", "t", "--key", "a", "--key-field", "b"),
+        ("topic", "create", "t", "--partitions", "256"),
+        ("demo", "--months", "13"),
+        ("demo", "--lookupd", ""),
+        ("dev", "--topic", "a:0"),
+    ],
+)
+def test_wrong_usage_ends_with_2(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    assert invoke(*arguments).exit_code == 2

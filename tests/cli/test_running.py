@@ -1,0 +1,86 @@
+import asyncio
+import logging
+import os
+import signal
+
+import click
+import pytest
+
+from nsq_ha.cli.running import log_to_stderr, run
+from nsq_ha.errors import ConfigError, ConnectError
+
+
+async def fail(error: BaseException) -> None:
+    raise error
+
+
+async def send_and_wait(number: int, closed: list[str]) -> int:
+    os.kill(os.getpid(), number)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0)
+        closed.append("closed")
+    return 1
+
+
+def test_a_result_is_returned() -> None:
+    async def work() -> int:
+        return 7
+
+    assert run(work()) == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConnectError("cannot connect"), "cannot connect"),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (ConfigError("two\nlines \x1b[31m"), "two\\nlines \\x1b[31m"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [ConnectError("inside")]), ConnectError("second")]), "inside"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_what_the_outside_causes_is_one_line(error: Exception, line: str) -> None:
+    with pytest.raises(click.ClickException) as caught:
+        run(fail(error))
+    assert caught.value.message == line
+    assert caught.value.exit_code == 1
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(fail(ZeroDivisionError()))
+    with pytest.raises(ExceptionGroup):
+        run(fail(ExceptionGroup("g", [ConnectError("outside"), ZeroDivisionError()])))
+
+
+def test_a_reader_that_has_gone_is_left_to_click() -> None:
+    with pytest.raises(BrokenPipeError):
+        run(fail(BrokenPipeError()))
+    with pytest.raises(BrokenPipeError):
+        run(fail(ExceptionGroup("g", [BrokenPipeError()])))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_the_command_close_and_sets_the_exit_code(number: int, code: int) -> None:
+    closed: list[str] = []
+    with pytest.raises(click.exceptions.Exit) as caught:
+        run(send_and_wait(number, closed))
+    assert caught.value.exit_code == code
+    assert closed == ["closed"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_where_a_signal_is_the_ordinary_end_it_is_no_failure(number: int) -> None:
+    closed: list[str] = []
+    assert run(send_and_wait(number, closed), stopped=0) == 0
+    assert closed == ["closed"]
+
+
+def test_log_lines_go_to_standard_error_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.INFO)
+    logging.getLogger("nsq_ha.consumer").info("partition %d\nmoved", 3)
+    logging.getLogger("nsq_ha.consumer").debug("not shown")
+    assert capsys.readouterr().err == "info: consumer: partition 3\\nmoved\n"

@@ -1,0 +1,135 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nsq_ha.cli.tail import as_dict
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.message import Message
+from tests.cli.conftest import Invoke
+
+COMMAND = (sys.executable, "-m", "nsq_ha.cli", "tail")
+
+
+class Source:
+    """Where a message of a test comes from."""
+
+    topic, channel, partition, nsqd = "orders", "billing", 3, "127.0.0.1:4150"
+
+    def finish(self, message: Message) -> None: ...
+
+    def requeue(self, message: Message, delay: float | None) -> None: ...
+
+    def touch(self, message: Message) -> None: ...
+
+
+def tailing(cluster: DevCluster, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}
+    return subprocess.Popen([*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def channels(invoke: Invoke, topic: str) -> dict[str, int]:
+    depth: dict[str, int] = json.loads(invoke("topic", "describe", topic).stdout)["depth"]
+    return depth
+
+
+def test_all_that_was_printed_is_finished(invoke: Invoke, topic: str) -> None:
+    invoke("tail", topic, "--channel", "billing", "--idle", "0.2")
+    invoke("pub", topic, stdin="\n".join(f"m{number}" for number in range(50)))
+    seen = [
+        json.loads(line)["body"]
+        for line in invoke("tail", topic, "--channel", "billing", "-n", "20").stdout.splitlines()
+    ]
+    assert len(set(seen)) == 20
+    rest = invoke("tail", topic, "--channel", "billing", "-n", "30")
+    seen += [json.loads(line)["body"] for line in rest.stdout.splitlines()]
+    assert sorted(seen) == sorted(f"m{number}" for number in range(50))
+    assert channels(invoke, topic) == {"billing": 0}
+
+
+def test_its_own_channel_goes_with_it(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
+    told = invoke("tail", topic, "--idle", "0.2")
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert channels(invoke, topic) == {}
+
+
+def test_each_message_is_a_json_line(invoke: Invoke, ordered: str) -> None:
+    invoke("pub", ordered, "--key", "a", "--trace", stdin="grün\n".encode())
+    message = json.loads(invoke("tail", ordered, "--from", "beginning", "-n", "1").stdout)
+    assert message["body"] == "grün"
+    assert (message["topic"], message["attempts"], message["headers"], message["tag"]) == (ordered, 1, {}, None)
+    assert message["offset"] == 0
+    assert message["trace_id"] > 0
+    assert message["internal_id"] >> 50 == message["partition"]
+
+
+def test_people_get_time_partition_and_a_harmless_body(invoke: Invoke, topic: str) -> None:
+    invoke("pub", topic, "--partition", "1", stdin=b"\x1b[2Jboo\xff")
+    told = invoke("tail", topic, "--from", "beginning", "--partition", "1", "-n", "1", "--table")
+    assert told.stdout.endswith(" [1] \\x1b[2Jboo\\xff\n")
+
+
+def test_bodies_alone_come_byte_for_byte(invoke: Invoke, topic: str) -> None:
+    invoke("pub", topic, stdin=b"a\x00\xff")
+    assert invoke("tail", topic, "--from", "beginning", "-n", "1", "--raw").stdout_bytes == b"a\x00\xff\n"
+
+
+def test_from_a_time_only_what_is_newer_comes(invoke: Invoke, topic: str) -> None:
+    invoke("pub", topic, "--partition", "0", stdin="old")
+    told = invoke("tail", topic, "--partition", "0", "--from", "2001-01-01", "-n", "1", "--raw")
+    assert told.stdout == "old\n"
+    told = invoke("tail", topic, "--partition", "0", "--from", "end", "--idle", "0.3", "--raw")
+    assert told.stdout == ""
+
+
+def test_an_unknown_topic_is_told(invoke: Invoke, name: str) -> None:
+    told = invoke("tail", name)
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert told.stderr == f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
+
+
+def test_what_is_no_text_comes_as_base64() -> None:
+    message = Message(bytes(15) + b"\x07", b"\xff\x00", 2, 5, Source(), 10, 40, b'{"a":1,"##client_dispatch_tag":"t"}')
+    assert as_dict(message) == {
+        "topic": "orders",
+        "partition": 3,
+        "offset": 10,
+        "internal_id": 0,
+        "trace_id": 7,
+        "attempts": 2,
+        "timestamp_ns": 5,
+        "nsqd": "127.0.0.1:4150",
+        "headers": {"a": 1},
+        "tag": "t",
+        "body_base64": "/wA=",
+    }
+
+
+def test_a_header_that_is_damaged_does_not_end_it() -> None:
+    told = as_dict(Message(bytes(16), b"x", 1, 5, Source(), ext=b"[1]"))
+    assert (told["headers"], told["tag"], told["body"]) == (None, None, "x")
+    assert "no JSON object" in told["header_error"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic: str, number: int) -> None:
+    invoke("pub", topic, "--partition", "0", stdin="a")
+    with tailing(cluster, topic, "--from", "beginning", "--partition", "0", "--raw") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, b"")
+
+
+def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
+    with tailing(cluster, topic, "--from", "beginning", "--partition", "0") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        invoke("pub", topic, "--partition", "0", stdin="a\nb\nc\n")
+        assert process.wait(20) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == b""

@@ -1,0 +1,76 @@
+import json
+
+from nsq_ha.devcluster import DevCluster
+from tests.cli.conftest import Invoke
+
+
+def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: str) -> None:
+    created = invoke("topic", "create", name, "--partitions", "4", "--ordered")
+    assert created.exit_code == 0
+    told = json.loads(created.stdout)
+    assert (told["topic"], told["partitions"], sorted(told["leaders"])) == (name, 4, ["0", "1", "2", "3"])
+
+    listed = [json.loads(line) for line in invoke("topic", "list").stdout.splitlines()]
+    assert {"topic": name, "ordered": True, "extended": False} in listed
+
+    described = json.loads(invoke("topic", "describe", name).stdout)
+    assert (described["ordered"], described["extended"], described["replicas"]) == (True, False, 3)
+    assert [entry["partition"] for entry in described["partitions"]] == [0, 1, 2, 3]
+    assert all(entry["writable"] and entry["messages"] == 0 for entry in described["partitions"])
+
+    deleted = invoke("topic", "delete", name)
+    assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", f"deleted {name}\n")
+    gone = invoke("topic", "describe", name)
+    assert (gone.exit_code, gone.stdout) == (1, "")
+    assert gone.stderr.startswith("Error: ")
+    assert name in gone.stderr
+
+
+def test_options_of_a_topic_reach_the_cluster(invoke: Invoke, name: str) -> None:
+    assert invoke("topic", "create", name, "-r", "2", "--extended", "--register-channels").exit_code == 0
+    told = json.loads(invoke("topic", "describe", name).stdout)
+    assert (told["replicas"], told["extended"], told["register_channels"]) == (2, True, True)
+
+
+def test_a_topic_of_a_small_cluster_gets_as_many_replicas_as_there_are_nodes(invoke: Invoke, name: str) -> None:
+    with DevCluster(nsqds=1, time_scale=0.02) as small:
+        assert invoke("topic", "create", name, lookupd=small.lookupd[0]).exit_code == 0
+        told = json.loads(invoke("topic", "describe", name, lookupd=small.lookupd[0]).stdout)
+    assert told["replicas"] == 1
+
+
+def test_a_description_shows_channels_and_depths(invoke: Invoke, topic: str) -> None:
+    invoke("tail", topic, "--channel", "billing", "--idle", "0.2")
+    assert invoke("pub", topic, stdin="a\nb\nc").exit_code == 0
+    told = json.loads(invoke("topic", "describe", topic).stdout)
+    assert told["depth"] == {"billing": 3}
+    assert sum(entry["channels"]["billing"]["depth"] for entry in told["partitions"]) == 3
+
+    table = invoke("topic", "describe", topic, "--table").stdout
+    assert f"{topic}: 2 partition(s), 3 replica(s)" in table
+    assert "billing" in table
+    assert "127.0.0.1:" in table
+
+
+def test_tables_are_for_people(invoke: Invoke, name: str) -> None:
+    created = invoke("topic", "create", name, "--table")
+    assert f"created {name}" in created.stdout
+    listed = invoke("topic", "list", "--table")
+    assert name in listed.stdout
+    assert "ordered" in listed.stdout
+    assert not listed.stdout.lstrip().startswith("{")
+
+
+def test_a_refusal_of_the_cluster_is_one_line(invoke: Invoke, topic: str) -> None:
+    refused = invoke("topic", "create", topic, "--partitions", "5", "--timeout", "2")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
+    for arguments in (("topic", "list"), ("topic", "describe", "orders"), ("pub", "orders"), ("tail", "orders")):
+        failed = invoke(*arguments, lookupd=nobody)
+        assert (failed.exit_code, failed.stdout) == (1, "")
+        assert failed.stderr.startswith("Error: ")
+        assert nobody.removeprefix("http://") in failed.stderr
+        assert len(failed.stderr.splitlines()) == 1

@@ -1,0 +1,134 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.demo.audit import Audit, Stall
+
+
+def published(count: int, *, acknowledged: bool = True) -> Audit:
+    """Books of a run in which everything was published, at the times 0, 1, 2 ..."""
+    audit = Audit(count)
+    for now in range(count):
+        number = audit.publish(now)
+        if acknowledged:
+            audit.acknowledge(number, 0, "a:1", now)
+    return audit
+
+
+def test_a_run_without_trouble_is_clean() -> None:
+    audit = published(3)
+    assert not audit.is_settled
+    for number in (1, 2, 3):
+        audit.consume(number, "key", number - 1, 2.0 + number)
+    assert audit.is_clean
+    assert (audit.published, audit.acknowledged, audit.consumed, audit.lost, audit.keys) == (3, 3, 3, 0, 1)
+    assert audit.seconds == pytest.approx(5.0)
+    assert audit.messages_per_second == pytest.approx(3 / 5)
+
+
+def test_what_is_acknowledged_and_not_consumed_is_lost() -> None:
+    audit = published(2)
+    audit.consume(2, "key", 0, 3)
+    assert audit.lost == 1
+    assert not audit.is_settled
+
+
+def test_what_was_never_acknowledged_is_not_lost() -> None:
+    audit = published(1, acknowledged=False)
+    audit.fail(1, maybe_stored=True)
+    assert (audit.lost, audit.failed, audit.maybe_stored) == (0, 1, 1)
+    assert audit.is_settled
+    assert not audit.is_clean
+
+
+def test_a_delivery_may_come_before_the_acknowledgement() -> None:
+    audit = published(1, acknowledged=False)
+    audit.consume(1, "key", 0, 1)
+    assert audit.unanswered == 1
+    audit.acknowledge(1, 0, "a:1", 2)
+    assert audit.lost == 0
+    assert audit.is_clean
+
+
+def test_a_repeat_is_neither_consumed_twice_nor_out_of_order() -> None:
+    audit = published(3)
+    for number in (1, 2, 1, 2, 3):
+        audit.consume(number, "key", number - 1, 3)
+    assert (audit.consumed, audit.repeated, audit.out_of_order) == (3, 2, 0)
+
+
+def test_a_first_delivery_behind_a_later_one_of_its_key_is_out_of_order() -> None:
+    audit = published(3)
+    for number in (1, 3, 2):
+        audit.consume(number, "key", number - 1, 3)
+    assert audit.out_of_order == 1
+    assert audit.is_settled
+    assert not audit.is_clean
+
+
+@pytest.mark.parametrize("number", [0, -1, 2])
+def test_a_number_that_was_never_published_is_foreign(number: int) -> None:
+    audit = published(1)
+    audit.consume(number, "key", 0, 1)
+    assert (audit.foreign, audit.consumed) == (1, 0)
+
+
+def test_another_node_that_acknowledges_is_a_change_of_leader() -> None:
+    audit = Audit(3)
+    for nsqd, before in (("a:1", None), ("a:1", None), ("b:1", "a:1")):
+        assert audit.acknowledge(audit.publish(0), 0, nsqd, 0) == before
+    assert audit.leader_changes == 1
+    assert audit.leaders == {0: "b:1"}
+
+
+def test_stalls_count_only_while_something_is_due() -> None:
+    audit = Audit(3)
+    first = audit.publish(0)
+    audit.acknowledge(first, 0, "a:1", 2)
+    audit.consume(first, "key", 0, 3)
+    second = audit.publish(100)
+    audit.acknowledge(second, 0, "a:1", 101)
+    audit.consume(second, "key", 1, 101.5)
+    assert (audit.publish_stall.longest, audit.publish_stall.at) == (2, 0)
+    assert (audit.consume_stall.longest, audit.consume_stall.at) == (1, 2)
+
+
+def test_what_never_comes_is_a_stall_until_the_end() -> None:
+    stall = Stall()
+    stall.measure(5)
+    assert stall.longest == 0
+    stall.due(10)
+    stall.due(11)
+    stall.measure(20)
+    assert (stall.longest, stall.at) == (10, 10)
+
+
+@given(st.data())
+def test_any_mix_of_ordered_keys_with_repeats_is_in_order(data: st.DataObject) -> None:
+    lengths = data.draw(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 6), min_size=1))
+    numbers: dict[tuple[str, int], int] = {}
+    audit = Audit(sum(lengths.values()))
+    for key, length in lengths.items():
+        for sequence in range(length):
+            number = numbers[key, sequence] = audit.publish(0)
+            audit.acknowledge(number, 0, "a:1", 0)
+    at = dict.fromkeys(lengths, 0)
+    repeats = 0
+    while open_keys := sorted(key for key in lengths if at[key] < lengths[key]):
+        key = data.draw(st.sampled_from(open_keys))
+        back = data.draw(st.integers(0, at[key]))
+        repeats += back
+        for sequence in range(at[key] - back, at[key] + 1):
+            audit.consume(numbers[key, sequence], key, sequence, 1)
+        at[key] += 1
+    assert (audit.out_of_order, audit.repeated, audit.lost) == (0, repeats, 0)
+    assert audit.is_clean
+
+
+@given(st.integers(2, 8), st.data())
+def test_any_other_order_of_a_key_is_found(length: int, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(length)))
+    audit = published(length)
+    for sequence in order:
+        audit.consume(sequence + 1, "key", sequence, length)
+    assert (audit.out_of_order == 0) is (list(order) == list(range(length)))

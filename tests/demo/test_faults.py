@@ -1,0 +1,55 @@
+"""The script of faults against a cluster that only notes what is done to it."""
+
+import pytest
+
+from nsq_ha.demo import faults
+from nsq_ha.demo.faults import Faults
+from nsq_ha.demo.job import Job, JobOptions
+
+
+class Notes:
+    """Stands in for a cluster."""
+
+    def __init__(self, leader: str | None = "nsqd-0") -> None:
+        self.done: list[str] = []
+        self._leader = leader
+
+    def leader(self, topic: str, partition: int, /) -> str | None:
+        return self._leader
+
+    def move_leader(self, topic: str, partition: int, /) -> str:
+        self.done.append(f"move {topic}-{partition}")
+        return "nsqd-1"
+
+    def kill(self, name: str, /) -> None:
+        self.done.append(f"kill {name}")
+
+    def start(self, name: str, /) -> None:
+        self.done.append(f"start {name}")
+
+
+def job_at(share: float) -> Job:
+    job = Job([], "flights", [], JobOptions(), tell=print)
+    job.audit.total = 100
+    job.audit.acknowledged = round(share * 100)
+    return job
+
+
+async def test_each_step_waits_for_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "RESTART_LIMIT", 0.01)
+    cluster, told = Notes(), list[str]()
+    await Faults(cluster, job_at(0.6), tell=told.append).run()
+    assert cluster.done == ["move flights-1", "kill nsqd-0", "start nsqd-0"]
+    assert told == [
+        "moved the leader of partition 1: nsqd-0 -> nsqd-1",
+        "killed nsqd-0, which led partition 0",
+        "started nsqd-0 again",
+    ]
+
+
+async def test_nobody_is_killed_where_nobody_leads() -> None:
+    cluster, told = Notes(leader=None), list[str]()
+    run = Faults(cluster, job_at(1.0), tell=told.append)
+    await run.run()
+    assert run.nodes_killed == 0
+    assert told[-1] == "partition 0 has no leader to kill"

@@ -1,0 +1,137 @@
+import json
+import uuid
+
+import pytest
+
+from nsq_ha.demo import flights, spark_step
+from nsq_ha.demo.flights import Flight
+from nsq_ha.demo.job import JobOptions
+from nsq_ha.demo.spark_step import SparkReport
+from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.errors import ConfigError, SparkUnavailableError
+
+
+@pytest.fixture(autouse=True)
+def few_flights(monkeypatch: pytest.MonkeyPatch, rows: list[Flight]) -> None:
+    monkeypatch.setattr(flights, "read", lambda months: rows)
+
+
+def on(cluster: DevCluster, topic: str | None = None, *, keep_topic: bool = False, spark: bool = False) -> DemoOptions:
+    return DemoOptions(lookupd=tuple(cluster.lookupd), topic=topic, keep_topic=keep_topic, spark=spark)
+
+
+async def report_of(options: DemoOptions, events: list[Event] | None = None) -> Report:
+    return await Demo(options, show=(events if events is not None else []).append).run()
+
+
+async def topics(cluster: DevCluster) -> set[str]:
+    async with AdminClient(cluster.lookupd) as admin:
+        return {info.name for info in await admin.topics()}
+
+
+def spark_report(flights_found: int) -> SparkReport:
+    return SparkReport("t", 4, flights_found, flights_found, 0, 0, (), (), 1.0, 1.0, "4")
+
+
+async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
+    events: list[Event] = []
+    options = DemoOptions(spark=False, job=JobOptions(rate=2000))
+    report = await report_of(options, events)
+    assert report.is_clean
+    told = report.as_dict()
+    assert {
+        name: told[name] for name in ("published", "acknowledged", "consumed", "lost", "out_of_order", "errors")
+    } == {
+        "published": 400,
+        "acknowledged": 400,
+        "consumed": 400,
+        "lost": 0,
+        "out_of_order": 0,
+        "errors": 0,
+    }
+    assert (told["cluster"], told["partitions"], told["replicas"]) == ("embedded", 4, 3)
+    assert (told["leader_moves"], told["nodes_killed"], told["nodes_restarted"]) == (1, 1, 1)
+    assert told["longest_publish_stall"] > 0
+    assert [event.text for event in events] == [entry["text"] for entry in told["events"]]
+    assert json.loads(json.dumps(told)) == told
+
+
+async def test_on_a_real_cluster_the_topic_is_deleted_at_the_end(cluster: DevCluster) -> None:
+    report = await report_of(on(cluster))
+    assert report.is_clean
+    assert report.faults is None
+    assert report.as_dict()["cluster"] == "real"
+    assert report.topic.startswith("nsq_ha_demo_")
+    assert report.topic not in await topics(cluster)
+
+
+async def test_a_topic_that_was_created_can_be_kept(cluster: DevCluster) -> None:
+    name = f"demo_{uuid.uuid4().hex[:10]}"
+    report = await report_of(on(cluster, name, keep_topic=True))
+    assert (report.topic, report.partitions, report.replicas) == (name, 4, 3)
+    assert name in await topics(cluster)
+
+
+async def test_a_topic_that_was_there_is_used_and_never_deleted(cluster: DevCluster, topic: str) -> None:
+    report = await report_of(on(cluster, topic))
+    assert (report.is_clean, report.partitions) == (True, 2)
+    assert topic in await topics(cluster)
+
+
+async def test_an_ordinary_topic_is_refused(cluster: DevCluster) -> None:
+    name = cluster.create_topic(f"demo_{uuid.uuid4().hex[:10]}", 1, 3)
+    with pytest.raises(ConfigError, match="not ordered"):
+        await report_of(on(cluster, name))
+    assert name in await topics(cluster)
+
+
+async def test_replicas_are_as_many_as_there_are_nodes() -> None:
+    with DevCluster(nsqds=2, time_scale=0.02) as small:
+        report = await report_of(on(small))
+    assert (report.replicas, report.is_clean) == (2, True)
+
+
+async def test_a_missing_spark_is_told_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> SparkReport:
+        raise SparkUnavailableError("Spark needs Java: install one")
+
+    monkeypatch.setattr(spark_step, "run", missing)
+    report = await report_of(on(cluster, spark=True))
+    assert report.spark_missing == "Spark needs Java: install one"
+    assert report.is_clean
+
+
+async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, object]] = []
+
+    def read(lookupd: tuple[str, ...], topic: str, path: object) -> SparkReport:
+        assert lookupd == tuple(cluster.lookupd)
+        with open(str(path), encoding="utf-8") as log:  # noqa: PTH123 - whatever path it is
+            lines.extend(json.loads(line) for line in log)
+        return spark_report(400)
+
+    monkeypatch.setattr(spark_step, "run", read)
+    report = await report_of(on(cluster, spark=True))
+    assert report.is_clean
+    events = [line["event"] for line in lines]
+    assert {event: events.count(event) for event in set(events)} == {"publish": 400, "delivery": 400, "finish": 400}
+    assert {line["trace_id"] for line in lines} == set(range(1, 401))
+
+
+async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_step, "run", lambda *_: spark_report(399))
+    report = await report_of(on(cluster, spark=True))
+    assert report.spark_error == "Spark read 399 flights of 400 acknowledged ones"
+    assert not report.is_clean
+
+
+async def test_an_error_of_spark_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> SparkReport:
+        raise RuntimeError("no good")
+
+    monkeypatch.setattr(spark_step, "run", broken)
+    report = await report_of(on(cluster, spark=True))
+    assert report.spark_error == "RuntimeError: no good"
+    assert (report.is_clean, report.as_dict()["ok"]) == (False, False)
