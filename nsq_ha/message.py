@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 
@@ -73,7 +73,7 @@ class Message:
 
     __slots__ = ("answered", "attempts", "body", "ext", "id", "offset", "raw_size", "source", "timestamp_ns")
 
-    def __init__(  # noqa: PLR0913, PLR0917 - positional: made once for each delivery
+    def __init__(  # noqa: PLR0917 - positional: made once for each delivery
         self,
         id: bytes,  # noqa: A002 - the protocol's own word
         body: bytes,
@@ -161,7 +161,9 @@ class Message:
         Raises:
             LocalProtocolError: It was finished or requeued already.
         """
-        self._answer()
+        if self.answered:
+            self._refuse()
+        self.answered = True
         self.source.finish(self)
 
     def requeue(self, delay: float | None = None) -> None:
@@ -178,7 +180,9 @@ class Message:
         """
         if delay is not None and not 0 <= delay < float("inf"):
             raise ValueError(f"delay must be 0 or more seconds, not {delay}")
-        self._answer()
+        if self.answered:
+            self._refuse()
+        self.answered = True
         self.source.requeue(self, delay)
 
     def touch(self) -> None:
@@ -188,13 +192,11 @@ class Message:
             LocalProtocolError: It was finished or requeued already.
         """
         if self.answered:
-            raise LocalProtocolError(f"{self!r} was answered already")
+            self._refuse()
         self.source.touch(self)
 
-    def _answer(self) -> None:
-        if self.answered:
-            raise LocalProtocolError(f"{self!r} was answered already: finish or requeue a message once")
-        self.answered = True
+    def _refuse(self) -> NoReturn:
+        raise LocalProtocolError(f"{self!r} was answered already: finish or requeue a message once")
 
     async def __aenter__(self) -> Self:
         """Give the message; leaving FINs it, or REQs it when an exception leaves."""

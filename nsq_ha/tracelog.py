@@ -27,12 +27,17 @@ log: Final = logging.getLogger("nsq_ha.trace")
 
 
 class TraceSwitch:
-    """For which topics lines are written; may be changed at any time, from any thread."""
+    """For which topics lines are written; may be changed at any time, from any thread.
+
+    Attributes:
+        is_any: False while nothing is switched on: one look for whoever asks for each message.
+    """
 
     def __init__(self) -> None:
         """Start switched off."""
         self._all = False
         self._topics: frozenset[str] = frozenset()
+        self.is_any = False
 
     def enable(self, *topics: str) -> None:
         """Switch on for ``topics``; for all when none is named."""
@@ -40,6 +45,7 @@ class TraceSwitch:
             self._topics |= set(topics)
         else:
             self._all = True
+        self.is_any = True
 
     def disable(self, *topics: str) -> None:
         """Switch off for ``topics``; everything when none is named."""
@@ -47,6 +53,7 @@ class TraceSwitch:
             self._topics -= set(topics)
         else:
             self._all, self._topics = False, frozenset()
+        self.is_any = self._all or bool(self._topics)
 
     def is_on(self, topic: str) -> bool:
         """Tell whether lines of ``topic`` are written: switched on, and somebody listens to the logger."""

@@ -77,6 +77,7 @@ class Consumer:
         for partition in self.config.partitions or ():
             check_partition(partition)
         self._tries = Tries(self.config, producer)
+        self._fine_below = self._tries.fine_below
         self._max_in_flight = self.config.max_in_flight
         self._subscriptions: dict[int, Subscription] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -294,7 +295,9 @@ class Consumer:
     def left(self, subscription: Subscription) -> None:
         """Note that it is not subscribed any more."""
         self._changed.set()
-        self._inbox = deque(message for message in self._inbox if getattr(message.source, "is_alive", True))
+        alive = [message for message in self._inbox if getattr(message.source, "is_alive", True)]
+        self._inbox.clear()
+        self._inbox.extend(alive)
         if not self._closing.is_set():
             self._share_ready()
 
@@ -368,12 +371,11 @@ class Consumer:
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died, or the consumer was not entered.
         """
+        inbox = self._inbox
         while True:
-            while self._inbox:
-                message = self._inbox.popleft()
-                if not getattr(message.source, "is_alive", True):
-                    continue
-                if self._tries.is_fine(message) or await self._tries.may_be_handled(message):
+            while inbox:
+                message = inbox.popleft()
+                if message.attempts < self._fine_below or await self._tries.may_be_handled(message):
                     return message
             if self._closing.is_set() and self._failure is None:
                 self._raise_if_died()

@@ -11,11 +11,13 @@ REQ is ignored on an ordered channel).
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha import tracelog
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.protocol import encode_fin, encode_req, encode_touch
+from nsq_ha.protocol import encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,9 @@ TOUCH_SHARE: Final = 0.5
 class Delivery:
     """What one subscribed connection delivers; the ``source`` of its messages.
 
+    A message may be answered from any thread, since plain handlers run in one of
+    their own; the answer then goes by way of the event loop.
+
     Attributes:
         in_flight: Delivered and not answered.
         is_alive: The connection may be answered through.
@@ -41,9 +46,11 @@ class Delivery:
     __slots__ = (
         "_backoff",
         "_connection",
+        "_finished",
         "_held",
         "_loop",
         "_on_freed",
+        "_thread",
         "channel",
         "in_flight",
         "is_alive",
@@ -76,8 +83,10 @@ class Delivery:
         self._backoff = backoff
         self._on_freed = on_freed
         self._connection: Connection | None = None
+        self._finished: list[bytes] = []
         self._held: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
 
     def attach(self, connection: Connection) -> None:
         """Answer through ``connection`` from now on."""
@@ -87,6 +96,7 @@ class Delivery:
 
     def detach(self) -> None:
         """Drop all answers from now on: the connection has gone or is being left."""
+        self._finished.clear()
         self.is_alive = False
         self._connection = None
         self.in_flight = 0
@@ -95,18 +105,35 @@ class Delivery:
         self._held.clear()
 
     def finish(self, message: Message) -> None:
-        """Buffer a FIN."""
-        connection = self._connection
-        if connection is None:
+        """Buffer a FIN; all that are buffered in one turn of the loop are written as one run of bytes."""
+        if get_ident() != self._thread:
+            self._in_loop(self.finish, message)
             return
-        connection.write(encode_fin(message.id))
-        self.in_flight -= 1
-        self._on_freed()
-        if tracelog.switch.is_on(self.topic):
+        finished = self._finished
+        if not finished:
+            if self._connection is None:
+                return
+            self._loop.call_soon(self.flush)
+        finished.append(message.id)
+        if tracelog.switch.is_any and tracelog.switch.is_on(self.topic):
             tracelog.log_message("finish", message)
+
+    def flush(self) -> None:
+        """Write the FINs that are buffered."""
+        finished, connection = self._finished, self._connection
+        if connection is None or not finished:
+            return
+        connection.write(encode_fins(finished))
+        connection.flush()
+        self.in_flight -= len(finished)
+        finished.clear()
+        self._on_freed()
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Buffer a REQ, or hold the message here until its delay is over (ordered)."""
+        if get_ident() != self._thread:
+            self._in_loop(self.requeue, message, delay)
+            return
         if self._connection is None:
             return
         if delay is None:
@@ -120,8 +147,14 @@ class Delivery:
 
     def touch(self, message: Message) -> None:
         """Buffer a TOUCH."""
-        if self._connection is not None:
+        if get_ident() != self._thread:
+            self._in_loop(self.touch, message)
+        elif self._connection is not None:
             self._connection.write(encode_touch(message.id))
+
+    def _in_loop(self, answer: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has gone, and the connection with it
+            self._loop.call_soon_threadsafe(answer, *arguments)
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:

@@ -27,7 +27,11 @@ class Publisher(Protocol):
 
 
 class Tries:
-    """Decides what becomes of a message by the number of its deliveries."""
+    """Decides what becomes of a message by the number of its deliveries.
+
+    Attributes:
+        fine_below: A message with fewer attempts needs no further thought.
+    """
 
     def __init__(self, config: ConsumerConfig, producer: Publisher | None) -> None:
         """Keep the policy.
@@ -40,11 +44,7 @@ class Tries:
         self._config = config
         self._producer = producer
         warn = config.warn_attempts or 65536
-        self._fine_below = min(warn, (config.max_attempts or 65535) + 1)
-
-    def is_fine(self, message: Message) -> bool:
-        """Tell cheaply whether the message needs no further thought."""
-        return message.attempts < self._fine_below
+        self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
 
     async def may_be_handled(self, message: Message) -> bool:
         """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""

@@ -143,6 +143,8 @@ class Subscription:
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection, within the limit."""
         if self._connection is not None:
+            if self.delivery is not None:
+                self.delivery.flush()
             await self._connection.aclose(timeout)
 
     def _is_permanent(self, error: NsqError) -> bool:

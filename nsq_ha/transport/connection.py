@@ -182,6 +182,11 @@ class Connection:
         if self._stream is not None:
             self._stream.write(data)
 
+    def flush(self) -> None:
+        """Hand what is buffered to the socket now, where waiting for the end of the turn gains nothing."""
+        if self._stream is not None:
+            self._stream.flush()
+
     def write_publishes(self, commands: list[bytes]) -> None:
         """Buffer publish commands; one answer for each comes to ``answers``, in this order."""
         self._protocol.expect_publish(len(commands))
