@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PAUSE: Final = 0.3
 """Seconds between two looks at something that is under way."""
 
+_LONGEST_PAUSE: Final = 2.0
 _ABSENT: Final = ("key not found", "topic is not created")
 _PASSING: Final = (
     "e_failed_on_not_leader",
@@ -124,7 +125,7 @@ class Leading:
             TopicNotFoundError: There is no such topic.
             ServerError: Refused for good.
         """
-        in_doubt = False
+        in_doubt, pause = False, PAUSE
         while True:
             leader = await self.leader(call)
             try:
@@ -141,7 +142,9 @@ class Leading:
                 call.last = server_error((body.message or f"HTTP status {body.status}").encode())
                 if not any(word in text for word in _PASSING):
                     raise call.last
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+            # An unstable cluster stays so for minutes, and each try is a line in its log.
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def leader(self, call: Bounded) -> str:
         """Return the base URL of the leading nsqlookupd; waits until there is one."""
