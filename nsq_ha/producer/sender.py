@@ -41,6 +41,9 @@ log = logging.getLogger("nsq_ha.producer")
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the old leader has to answer what it was sent, once the look-up names another one."""
+REFUSED_PAUSE: Final = 0.25
+"""Most seconds between two tries after refusals: one small publish each time, and a leader that takes
+writes again is not kept waiting."""
 _WRITE_CHUNK: Final = 64
 
 
@@ -126,9 +129,12 @@ class Sender:
     def view_changed(self, view: TopicView) -> None:
         """Take note of another leader."""
         leader = view.leaders.get(self.partition)
+        if leader is None:
+            return
+        # Also when it is the same: it may have been left out because it took no writes.
+        self._end_hold()
         current = self._connection.node if self._connection is not None else self._opening
-        if leader is not None and leader != current:
-            self._end_hold()
+        if leader != current:
             self._wake.set()
 
     async def run(self) -> None:
@@ -301,15 +307,17 @@ class Sender:
         if not again:
             self.fail(entry, error)
         if error.retriable:
-            self._refusals += 1
-            self._hold(delay_after(self._config.backoff, self._refusals, random.random))
+            self._hold()
             self._note(error)
         if entry.item.close_on_error:
             # After an error the server reads the rest of an MPUB_EXT as commands.
             connection.abort(RemoteProtocolError("closed after a refused MPUB_EXT"))
 
-    def _hold(self, delay: float) -> None:
+    def _hold(self) -> None:
+        """Write nothing for a moment; all refusals of one try are one."""
         if self._hold_handle is None:
+            self._refusals += 1
+            delay = min(delay_after(self._config.backoff, self._refusals, random.random), REFUSED_PAUSE)
             self._hold_handle = self._loop.call_later(delay, self._end_hold)
 
     def _end_hold(self) -> None:

@@ -1,0 +1,97 @@
+"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--verbose] [--list]``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from integration.faults.bench import Bench
+from integration.faults.cluster import Cluster
+from integration.faults.scenarios import ALL
+
+if TYPE_CHECKING:
+    from integration.faults.bench import Scenario
+    from integration.faults.rows import Row
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m integration.faults", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", help="names; none for all")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path, help="append each row as a line of JSON")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--debug", action="store_true", help="with the library's own log")
+    parser.add_argument("--list", action="store_true")
+    return parser.parse_args()
+
+
+def _chosen(names: list[str]) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in ALL}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; known are: {', '.join(known)}")
+    return [known[name] for name in names] if names else list(ALL)
+
+
+async def _run(arguments: argparse.Namespace) -> list[Row]:
+    bench = Bench(Cluster.of_environment(), verbose=arguments.verbose)
+    rows: list[Row] = []
+    await bench.restore()
+    try:
+        for scenario in _chosen(arguments.scenarios):
+            for run in range(1, arguments.runs + 1):
+                row = await _once(bench, scenario, run)
+                rows.append(row)
+                sys.stdout.write(f"{row}\n")
+                sys.stdout.flush()
+                if arguments.json is not None:
+                    with arguments.json.open("a") as file:
+                        file.write(json.dumps(row.as_json()) + "\n")
+    finally:
+        await bench.restore()
+        await bench.delete(*bench.topics.values())
+    return rows
+
+
+async def _once(bench: Bench, scenario: Scenario, run: int) -> Row:
+    try:
+        row = await scenario.play(bench, scenario)
+    except Exception as error:
+        logging.getLogger("integration.faults").exception("%s did not run", scenario.name)
+        row = scenario.row()
+        row.broken.append(f"did not run: {error!r}")
+    row.run = run
+    return row
+
+
+class _Clock(logging.Formatter):
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's
+        return f"{time.monotonic():.3f}"
+
+
+def main() -> int:
+    """Run; 1 when an invariant broke."""
+    arguments = _arguments()
+    if arguments.list:
+        for scenario in ALL:
+            sys.stdout.write(f"{scenario.name:24} {scenario.fault}: {scenario.target}\n")
+        return 0
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Clock("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if arguments.debug:
+        logging.getLogger("nsq_ha").setLevel(logging.DEBUG)
+    else:
+        logging.getLogger("nsq_ha").setLevel(logging.ERROR)
+    rows = asyncio.run(_run(arguments))
+    return 1 if any(row.broken for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The books of one load: what was asked, acknowledged, refused and delivered, and the figures out of it.
+
+Pure: it is told times and keeps none itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from integration.faults.probes import longest_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMIT_GRACE: Final = 0.5
+"""Seconds by which a call may exceed its limit."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ack:
+    """An acknowledged publish."""
+
+    at: float
+    seq: int
+    partition: int
+    nsqd: str
+    attempts: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """A publish that failed; ``maybe_stored`` is None for an error that does not tell."""
+
+    at: float
+    key: str
+    seq: int
+    maybe_stored: bool | None
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delivered:
+    """One delivery."""
+
+    at: float
+    seq: int
+    partition: int
+    internal_id: int
+    nsqd: str
+
+
+class Audit:
+    """The books.
+
+    Args:
+        keys: All keys that are published.
+        limit: Time limit of a call, for the slowest one.
+    """
+
+    def __init__(self, keys: list[str], limit: float) -> None:
+        self.keys = keys
+        self.limit = limit
+        self.acks: dict[str, list[Ack]] = {key: [] for key in keys}
+        self.deliveries: dict[str, list[Delivered]] = {key: [] for key in keys}
+        self.failures: list[Failure] = []
+        self.slowest = 0.0
+        self.started = 0
+        self._acked: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int]] = set()
+
+    def acked(self, key: str, ack: Ack, began: float) -> None:
+        """Enter an acknowledgement."""
+        self.acks[key].append(ack)
+        self._acked.add((key, ack.seq))
+        self.slowest = max(self.slowest, ack.at - began)
+
+    def failed(self, failure: Failure, began: float) -> None:
+        """Enter an error."""
+        self.failures.append(failure)
+        self.slowest = max(self.slowest, failure.at - began)
+
+    def delivered(self, key: str, delivery: Delivered) -> None:
+        """Enter a delivery."""
+        self.deliveries[key].append(delivery)
+        self._seen.add((key, delivery.seq))
+
+    @property
+    def missing(self) -> set[tuple[str, int]]:
+        """Acknowledged and not delivered."""
+        return self._acked - self._seen
+
+    @property
+    def false_denials(self) -> list[Failure]:
+        """Called *not stored*, and delivered."""
+        return [one for one in self.failures if one.maybe_stored is False and (one.key, one.seq) in self._seen]
+
+    def publish_stall(self, key: str, since: float, until: float) -> float:
+        """Return the longest time between two acknowledgements of a key."""
+        return longest_gap((ack.at for ack in self.acks[key]), since, until)
+
+    def consume_stall(self, key: str, since: float, until: float) -> float:
+        """Return the longest time between two first deliveries of a key."""
+        return longest_gap((one.at for one in self._first(key)), since, until)
+
+    def partition_of(self, key: str, since: float) -> int | None:
+        """Return the partition that took the key first after ``since``."""
+        return next((ack.partition for ack in self.acks[key] if ack.at >= since), None)
+
+    def _first(self, key: str) -> Iterator[Delivered]:
+        seen: set[int] = set()
+        for one in self.deliveries[key]:
+            if one.seq not in seen:
+                seen.add(one.seq)
+                yield one
+
+    def out_of_order(self) -> int:
+        """Count first deliveries that came after a later one of their key."""
+        wrong = 0
+        for key in self.keys:
+            highest = -1
+            for one in self._first(key):
+                wrong += one.seq < highest
+                highest = max(highest, one.seq)
+        return wrong
+
+    def out_of_order_within_partitions(self) -> int:
+        """Count the same for each key and partition apart, for a topic that grew."""
+        wrong = 0
+        for key in self.keys:
+            highest: dict[int, int] = {}
+            for one in self._first(key):
+                wrong += one.seq < highest.get(one.partition, -1)
+                highest[one.partition] = max(highest.get(one.partition, -1), one.seq)
+        return wrong
+
+    def repeats(self, key: str) -> int:
+        """Count deliveries of a key beyond the first ones."""
+        return len(self.deliveries[key]) - len({one.seq for one in self.deliveries[key]})
+
+    def stored_again(self, key: str) -> int:
+        """Count copies of a key's messages that were stored beyond the first: repeats of our own retries."""
+        copies = {(one.seq, one.partition, one.internal_id) for one in self.deliveries[key]}
+        return len(copies) - len({seq for seq, *_ in copies})

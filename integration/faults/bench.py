@@ -1,0 +1,229 @@
+"""What all scenarios share: topics, a stage with loads and probes, and the way back to a whole cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from integration.faults.load import Load
+from integration.faults.probes import Probes
+from integration.faults.rows import Row, Target, broken_by, figures_of
+from nsq_ha.discovery.admin import AdminClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from integration.faults.cluster import Cluster, Partition
+
+PARTITIONS: Final = 2
+REPLICAS: Final = 3
+WARM_UP: Final = 4.0
+ORDERED: Final = "ordered"
+ORDINARY: Final = "ordinary"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scenario:
+    """One row of the table.
+
+    Attributes:
+        name: For the command line.
+        fault: For the table.
+        target: What is to be reached.
+        play: Does it and returns the row.
+    """
+
+    name: str
+    fault: str
+    target: Target
+    play: Callable[[Bench, Scenario], Awaitable[Row]]
+
+    def row(self) -> Row:
+        """Return an empty row."""
+        return Row(self.name, self.fault, self.target)
+
+
+class Bench:
+    """The cluster and the topics that scenarios share.
+
+    Args:
+        cluster: The cluster.
+        verbose: Tell what happens, with seconds since the fault.
+    """
+
+    def __init__(self, cluster: Cluster, *, verbose: bool) -> None:
+        self.cluster = cluster
+        self.verbose = verbose
+        self.zero = time.monotonic()
+        self.topics: dict[str, str] = {}
+        self._stamp = f"{int(time.time()) % 10_000_000}"
+        self._made = 0
+
+    def say(self, text: str) -> None:
+        """Print with seconds since the fault, when verbose."""
+        if self.verbose:
+            sys.stdout.write(f"  {time.monotonic() - self.zero:8.3f} {text}\n")
+            sys.stdout.flush()
+
+    def fresh(self, what: str) -> str:
+        """Return a name that was not used before."""
+        self._made += 1
+        return f"faults_{what}_{self._stamp}_{self._made}"
+
+    async def make_topic(self, kind: str, *, partitions: int = PARTITIONS, replicas: int = REPLICAS) -> str:
+        """Create a topic of its own for a scenario."""
+        topic = self.fresh(kind)
+        await self.create_topic(topic, kind, partitions=partitions, replicas=replicas)
+        return topic
+
+    async def create_topic(self, topic: str, kind: str, *, partitions: int = PARTITIONS, replicas: int = 3) -> None:
+        """Create a topic by name."""
+        async with AdminClient(self.cluster.lookupds) as admin:
+            await admin.create_topic(topic, partitions, replicas, ordered=kind == ORDERED, multi_part=True)
+
+    async def shared_topics(self) -> dict[str, str]:
+        """Return the ordered and the ordinary topic, made once; partition 0 of both is led by one node."""
+        for kind in (ORDERED, ORDINARY):
+            if kind not in self.topics:
+                self.topics[kind] = await self.make_topic(kind)
+        return self.topics
+
+    async def wait_whole(self, *, stable: bool = False) -> None:
+        """Wait until the shared topics have all their replicas; ``stable`` for what the operator does."""
+        took = await self.cluster.wait_whole(dict.fromkeys(self.topics.values(), PARTITIONS), self.say, stable=stable)
+        self.say(f"cluster is whole after {took:.1f} s")
+
+    async def restore(self) -> None:
+        """Wake and start all nodes."""
+        await self.cluster.start_all()
+
+    async def delete(self, *topics: str) -> None:
+        """Delete topics of a scenario; one that cannot be deleted now stays."""
+        async with AdminClient(self.cluster.lookupds) as admin:
+            for topic in topics:
+                with contextlib.suppress(Exception):
+                    await admin.delete_topic(topic)
+
+    @contextlib.asynccontextmanager
+    async def stage(
+        self,
+        topics: dict[str, str],
+        *,
+        lookupds: tuple[str, ...] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> AsyncIterator[Stage]:
+        """Load and probe topics; leaving closes all, restores the nodes and reports nothing."""
+        stage = Stage(self, topics, lookupds or self.cluster.lookupds, options or {})
+        try:
+            await stage.start()
+            yield stage
+        finally:
+            await stage.close()
+            await self.restore()
+
+
+class Stage:
+    """Loads under way on one or two topics, beside the probes.
+
+    Attributes:
+        loads: By kind.
+        since: When the fault began; set by :meth:`fault`.
+    """
+
+    def __init__(
+        self, bench: Bench, topics: dict[str, str], lookupds: tuple[str, ...], options: dict[str, Any]
+    ) -> None:
+        self.bench = bench
+        self.cluster = bench.cluster
+        self.topics = topics
+        self.probes = Probes(bench.say, bench.cluster)
+        channel = bench.fresh("ch")
+        self.loads = {
+            kind: Load(topic, ordered=kind == ORDERED, channel=channel, lookupds=lookupds, options=options)
+            for kind, topic in topics.items()
+        }
+        self.since = 0.0
+
+    async def start(self) -> None:
+        """Start, and let it run for a while."""
+        await asyncio.gather(*(load.start() for load in self.loads.values()))
+        await self.probes.start(dict.fromkeys(self.topics.values(), PARTITIONS), await self.cluster.nodes())
+        await asyncio.sleep(WARM_UP)
+        for load in self.loads.values():
+            load.lag = 0.0
+
+    async def partition(self, kind: str = ORDERED, number: int = 0) -> Partition:
+        """Tell where a partition is."""
+        return (await self.cluster.partitions(self.topics[kind]))[number]
+
+    async def victim(self) -> int:
+        """Return the node (TCP port) that leads partition 0, and as much else as possible, of the first topic."""
+        kinds = list(self.topics)
+        leaders = {
+            kind: [partition.leader for partition in (await self.cluster.partitions(topic)).values()]
+            for kind, topic in self.topics.items()
+        }
+        best = max(set(leaders[kinds[0]]), key=lambda port: [leaders[kind].count(port) > 0 for kind in kinds])
+        for kind in kinds:
+            self.bench.say(f"{self.cluster.nsqd(best)} leads {leaders[kind].count(best)} of {self.topics[kind]}")
+        return best
+
+    def fault(self, text: str) -> None:
+        """Note that the fault begins now."""
+        now = time.monotonic()
+        if not self.since:
+            self.since = self.bench.zero = now
+        self.bench.say(f"--- {text}")
+
+    async def recovered(self, limit: float = 90.0, hold: float = 3.0) -> None:
+        """Wait until cluster, publishing and consuming have been well for ``hold`` seconds, at most ``limit``."""
+        began = time.monotonic()
+        well_since: float | None = None
+        while (now := time.monotonic()) - began < limit:
+            well = self.probes.is_taking(now) and all(one.has_recovered(began, now) for one in self.loads.values())
+            if not well:
+                well_since = None
+            elif well_since is None:
+                well_since = now
+            elif now - well_since >= hold:
+                self.bench.say(f"well since {well_since - self.bench.zero:.3f}")
+                return
+            await asyncio.sleep(0.05)
+        self.bench.say(f"not well within {limit:g} s")
+
+    async def finish(self, row: Row, *, drain: float = 75.0) -> Row:
+        """Stop publishing, drain, and enter the figures into ``row``."""
+        until = time.monotonic()
+        loads = list(self.loads.values())
+        await asyncio.gather(*(load.end_publishing() for load in loads))
+        await asyncio.gather(*(load.drain(drain) for load in loads))
+        for load in loads:
+            figures = figures_of(load, self.probes, self.since, until)
+            row.figures.append(figures)
+            row.broken += broken_by(figures, load.audit.limit)
+        return row
+
+    async def close(self) -> None:
+        """End loads and probes."""
+        await asyncio.gather(*(load.close() for load in self.loads.values()), self.probes.stop())
+
+
+def staged(
+    fault: Callable[[Stage], Awaitable[None]], *kinds: str, stable: bool = False
+) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    """Make a ``play`` of a function that does a fault on the shared topics and waits for its end."""
+
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        shared = await bench.shared_topics()
+        topics = {kind: shared[kind] for kind in kinds or (ORDERED, ORDINARY)}
+        await bench.wait_whole(stable=stable)
+        row = scenario.row()
+        async with bench.stage(topics) as stage:
+            await fault(stage)
+            return await stage.finish(row)
+
+    return play

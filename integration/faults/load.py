@@ -1,0 +1,147 @@
+"""One topic's load: 150 messages a second over 16 keys through the library, and their audit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from integration.faults.audit import Ack, Audit, Delivered, Failure
+from integration.faults.probing import MARK
+from nsq_ha import Consumer, Producer, PublishError
+
+if TYPE_CHECKING:
+    from nsq_ha import Message
+
+RATE: Final = 150.0
+KEYS: Final = 16
+LIMIT: Final = 30.0
+"""Seconds of the default ``publish_timeout``."""
+
+
+class Load:
+    """Publishes to a topic and reads it back. Start it, let it run, stop it.
+
+    Args:
+        topic: An existing topic.
+        ordered: Publish with keys. Without, any partition may take a message and
+            the key is only a label.
+        channel: A channel of its own.
+        lookupds: What producer and consumer are configured with.
+        options: Options that differ from the defaults.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        ordered: bool,
+        channel: str,
+        lookupds: tuple[str, ...],
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.ordered = ordered
+        self.channel = channel
+        self.lookupds = lookupds
+        self.options = options or {}
+        self.audit = Audit([f"k{number:02}" for number in range(KEYS)], LIMIT)
+        self.producer = Producer(lookupd=lookupds, **self.options)
+        self.consumer: Consumer | None = Consumer(topic, channel, lookupd=lookupds, **self.options)
+        self.lag = 0.0
+        self.probes_seen = 0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._publishing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Subscribe, then publish; returns when all partitions are subscribed."""
+        if self.consumer is not None:
+            await self.consumer.__aenter__()
+            self._tasks.append(asyncio.create_task(self._consume(self.consumer)))
+        await self.producer.__aenter__()
+        self._publishing = asyncio.create_task(self._publish())
+        self._tasks.append(asyncio.create_task(self._watch_lag()))
+
+    async def end_publishing(self) -> None:
+        """Publish nothing more and wait for the calls under way; each ends by its limit."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LIMIT + 5)
+
+    async def drain(self, limit: float) -> None:
+        """Wait until all that was acknowledged is delivered, at most ``limit`` seconds."""
+        deadline = time.monotonic() + limit
+        while self.audit.missing and time.monotonic() < deadline:  # noqa: ASYNC110 - the audit is pure
+            await asyncio.sleep(0.1)
+        # What was called "not stored" and yet is must have its chance to come, too.
+        await asyncio.sleep(1.0)
+
+    async def close(self) -> None:
+        """Close both sides."""
+        for call in self._calls:
+            call.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
+        if self.consumer is not None:
+            await self.consumer.aclose()
+        await self.producer.aclose()
+
+    def has_recovered(self, since: float, now: float) -> bool:
+        """Tell whether every key was acknowledged and delivered quite lately."""
+        audit = self.audit
+        for key in audit.keys:
+            acks, deliveries = audit.acks[key], audit.deliveries[key]
+            if not acks or now - acks[-1].at > 0.6 or not deliveries or now - deliveries[-1].at > 0.6:
+                return False
+        return now - since > 1.0
+
+    async def _publish(self) -> None:
+        began = time.monotonic()
+        for number in itertools.count():
+            wait = began + number / RATE - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            key = self.audit.keys[number % KEYS]
+            call = asyncio.create_task(self._call(key, number // KEYS))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, key: str, seq: int) -> None:
+        audit = self.audit
+        audit.started += 1
+        began = time.monotonic()
+        body = b"%s:%d" % (key.encode(), seq)
+        try:
+            receipt = await self.producer.publish(self.topic, body, key=key if self.ordered else None)
+        except PublishError as error:
+            audit.failed(Failure(time.monotonic(), key, seq, error.maybe_stored, str(error)), began)
+        except Exception as error:  # noqa: BLE001 - it counts as an error of the library, whatever it is
+            audit.failed(Failure(time.monotonic(), key, seq, None, repr(error)), began)
+        else:
+            audit.acked(key, Ack(time.monotonic(), seq, receipt.partition, receipt.nsqd, receipt.attempts), began)
+
+    async def _consume(self, consumer: Consumer) -> None:
+        async for message in consumer:
+            self.take(message)
+            message.finish()
+
+    def take(self, message: Message) -> None:
+        """Enter a delivery; probes are only counted."""
+        if message.body == MARK:
+            self.probes_seen += 1
+            return
+        key, _, seq = message.body.decode().partition(":")
+        self.audit.delivered(
+            key, Delivered(time.monotonic(), int(seq), message.partition, message.internal_id, message.nsqd)
+        )
+
+    async def _watch_lag(self) -> None:
+        """Keep the longest hold-up of the event loop: it is noise of the measurement."""
+        while True:
+            due = time.monotonic() + 0.05
+            await asyncio.sleep(0.05)
+            self.lag = max(self.lag, time.monotonic() - due)

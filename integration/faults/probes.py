@@ -1,0 +1,105 @@
+"""What the cluster itself took, as told by the probes' process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from integration.faults.cluster import Cluster
+
+PARTITION = tuple[str, int]
+
+
+class Probes:
+    """Runs the probes; :meth:`start` and :meth:`stop` it.
+
+    Attributes:
+        taken: Times at which each partition took a publish, ascending.
+    """
+
+    def __init__(self, say: Callable[[str], None], cluster: Cluster) -> None:
+        self.taken: dict[PARTITION, list[float]] = {}
+        self._say = say
+        self._cluster = cluster
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self, topics: dict[str, int], ports: Iterable[int]) -> None:
+        """Probe every partition of ``topics`` at every node of ``ports``: any of them may come to lead it."""
+        ports = tuple(ports)
+        targets = [
+            (topic, partition, "127.0.0.1", port)
+            for topic, number in topics.items()
+            for partition in range(number)
+            for port in ports
+        ]
+        self.taken = {(topic, partition): [] for topic, partition, *_ in targets}
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "integration.faults.probing",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        if self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(targets).encode() + b"\n")
+        self._reading = asyncio.create_task(self._read(self._process))
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._process is None or self._reading is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            async with asyncio.timeout(5):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+        await self._reading
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdout is None:
+            return
+        async for line in process.stdout:
+            told = json.loads(line)
+            if "said" in told:
+                self._say(f"probe {told['topic']} at {self._cluster.nsqd(told['port'])}: {told['said']}")
+            else:
+                times = self.taken[told["topic"], told["partition"]]
+                times.append(told["t"])
+
+    def is_taking(self, now: float, within: float = 0.5) -> bool:
+        """Tell whether every partition took a publish during the last ``within`` seconds."""
+        return all(times and now - times[-1] < within for times in self.taken.values())
+
+    def outage(self, topic: str, partition: int, since: float, until: float) -> float:
+        """Return the longest time between ``since`` and ``until`` in which the partition took nothing."""
+        return longest_gap(self.taken.get((topic, partition), []), since, until)
+
+    def of(self, topic: str) -> list[PARTITION]:
+        """Return the topic's partitions."""
+        return [partition for partition in self.taken if partition[0] == topic]
+
+
+def longest_gap(times: Iterable[float], since: float, until: float) -> float:
+    """Return the longest gap between ascending ``times`` that reaches into ``since..until``.
+
+    The gap under way at ``since`` counts from its own beginning.
+    """
+    before = since
+    longest = 0.0
+    for time in times:
+        if time <= since:
+            before = time
+            continue
+        if time > until:
+            break
+        longest = max(longest, time - before)
+        before = time
+    return max(longest, until - before)
