@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -136,23 +135,6 @@ class TlsConfig:
     key_file: str | None = None
     verify: bool = True
     server_name: str | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Make the SSL context.
-
-        Raises:
-            ConfigError: A file cannot be read or is no PEM.
-        """
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"TLS files cannot be used: {error}") from error
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
 from nsq_ha.policy import ready
+from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -72,6 +73,8 @@ class Consumer:
         self.config = config or ConsumerConfig.of({"lookupd": lookupd, **options})
         if not self.config.lookupd and not self.config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
+        if self.config.tls is not None:
+            ssl_context(self.config.tls)
         self.topic = check_topic(topic)
         self.channel = check_channel(channel)
         for partition in self.config.partitions or ():

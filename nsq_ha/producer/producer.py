@@ -19,6 +19,7 @@ from nsq_ha.names import check_topic
 from nsq_ha.policy.batching import chunks
 from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Prepared, kind_of, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
+from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -60,6 +61,8 @@ class Producer:
         self.config = config or ProducerConfig.of({"lookupd": lookupd, **options})
         if not self.config.lookupd and not self.config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
+        if self.config.tls is not None:
+            ssl_context(self.config.tls)
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
         self._pending_bytes = 0

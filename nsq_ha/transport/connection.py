@@ -41,6 +41,7 @@ from nsq_ha.protocol import (
     upgrades,
 )
 from nsq_ha.transport.stream import Stream
+from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +132,7 @@ class Connection:
             self._protocol.expect_upgrade()
             trailing = self._protocol.take_trailing()
             if upgrade == "tls" and config.tls is not None:
-                await stream.start_tls(config.tls.context(), config.tls.server_name or self.node.host)
+                await stream.start_tls(ssl_context(config.tls), config.tls.server_name or self.node.host)
             elif upgrade == "snappy":
                 stream.start_codec(SnappyCodec())
             else:
