@@ -1,0 +1,164 @@
+"""Topics that are made, moved, grown and deleted under their clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
+from tests.devcluster.wire import attempts, pub
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def distributed_ids(seen: Probe) -> dict[str, str]:
+    """Name of each node and the id that operators know it by."""
+    answer = seen.http.get(seen.cluster.http_address(seen.leader()) + "/coordinator/stats")
+    ids = [member["node_id"] for member in answer.json()["topic_coord_stats"][0]["isr_stats"]]
+    return {
+        name: found
+        for name, address in seen.cluster.nsqds.items()
+        for found in ids
+        if found.split(":")[2] == address.rpartition(":")[2]
+    }
+
+
+def move(seen: Probe, former: str, to: str) -> httpx.Response:
+    ids = distributed_ids(seen)
+    params = {"topic": "orders", "partition": "0", "move_leader": "true", "move_from": ids[former], "move_to": ids[to]}
+    return seen.http.post(seen.cluster.lookupd[0] + "/topic/partition/move", params=params)
+
+
+def test_a_moved_leader_closes_its_consumers_without_a_word_and_refuses_publishers() -> None:
+    with probe() as seen:
+        former = seen.leader()
+        with seen.wire(former) as publishing, consumer(seen) as consuming:
+            assert seen.publish(former, b"held") == b"OK"
+            held = consuming.message()
+            moved = seen.cluster.move_leader("orders")
+            assert moved != former
+            assert consuming.ends()
+            publishing.send(pub("orders", b"late"))
+            assert publishing.answer() == NOT_LEADER
+            assert publishing.is_quiet(0.05)
+        with consumer(seen) as again:
+            data = again.message()
+            assert data[10:26] == held[10:26]
+            assert attempts(data) == 1
+
+
+def test_writes_stop_while_a_leader_moves_and_no_lookup_names_it() -> None:
+    with probe(scale=1.0) as seen:
+        former, to = seen.leader(), seen.cluster.followers("orders")[0]
+        assert move(seen, former, to).status_code == 200
+        assert seen.publish(former, b"refused") == NOT_WRITABLE
+        assert seen.lookup("w") == seen.lookup("r") == {}
+        again = move(seen, former, to)
+        assert (again.status_code, again.json()["message"]) == (400, "the cluster is unstable")
+        until(lambda: seen.lookup("w") == {0: to})
+        assert seen.publish(former, b"refused") == NOT_LEADER
+        assert seen.publish(to, b"stored") == b"OK"
+        assert seen.stored() == [b"stored"]
+
+
+def test_a_leader_moves_to_a_node_that_held_nothing() -> None:
+    with probe(nsqds=4) as seen:
+        former = seen.leader()
+        assert seen.publish(former, b"kept") == b"OK"
+        (spare,) = set(seen.cluster.nsqds) - {former, *seen.cluster.followers("orders")}
+        assert seen.cluster.move_leader("orders", to=spare) == spare
+        assert seen.lookup("w") == {0: spare}
+        assert former not in seen.cluster.followers("orders")
+        assert seen.publish(former, b"gone") == b"E_TOPIC_NOT_EXIST "
+        assert seen.publish(spare, b"stored") == b"OK"
+        assert seen.stored() == [b"kept", b"stored"]
+
+
+def test_a_move_that_cannot_be_done_is_refused() -> None:
+    with probe() as seen:
+        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
+        assert seen.cluster.move_leader("orders", to=leader) == leader
+        seen.cluster.kill(follower)
+        with pytest.raises(ChangeRefusedError, match="unstable"):
+            seen.cluster.move_leader("orders", to=follower)
+
+
+def test_a_move_to_a_node_that_dies_under_way_leaves_the_leader_where_it_was() -> None:
+    with probe(scale=0.2) as seen:
+        former, to = seen.leader(), seen.cluster.followers("orders")[0]
+        assert move(seen, former, to).status_code == 200
+        seen.cluster.kill(to)
+        until(lambda: seen.publish(former, b"stored") == b"OK")
+        assert seen.lookup("w") == {0: former}
+
+
+def test_two_nsqlookupds_disagree_while_a_topic_grows() -> None:
+    with probe(2) as seen, consumer(seen, partition=0):
+        seen.cluster.expand("orders", 4)
+        until(lambda: seen.partition_num(0) == 4)
+        assert len(seen.lookup("w", 0)) == 2
+        until(lambda: len(seen.lookup("w", 1)) == 4)
+        assert seen.partition_num(1) == 2
+        until(lambda: seen.partition_num(1) == 4)
+        assert seen.publish(seen.leader(3), b"new", 3) == b"OK"
+        # The new partition knows no channel; what was published there before is not delivered.
+        with consumer(seen, partition=3) as late:
+            assert late.is_quiet(0.05)
+            assert seen.publish(seen.leader(3), b"newer", 3) == b"OK"
+            assert late.message().endswith(b"newer")
+        with pytest.raises(ChangeRefusedError):
+            seen.cluster.expand("orders", 3)
+        with pytest.raises(ChangeRefusedError, match="Key not found"):
+            seen.cluster.expand("unknown", 3)
+
+
+def test_a_deleted_topic_is_gone_for_clients_and_comes_back_empty() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        assert seen.publish(leader, b"old") == b"OK"
+        with consumer(seen) as consuming, seen.wire(leader) as publishing:
+            seen.cluster.delete_topic("orders")
+            assert consuming.ends()
+            publishing.send(pub("orders", b"late"))
+            assert publishing.answer() == b"E_TOPIC_NOT_EXIST "
+            assert publishing.ends()
+        until(lambda: seen.partition_num(0) == 0)
+        assert seen.partition_num(1) == 1  # the other one hears of it later
+        until(lambda: seen.partition_num(1) == 0)
+        with pytest.raises(ChangeRefusedError, match="Key not found"):
+            seen.cluster.delete_topic("orders")
+        seen.cluster.create_topic("orders", 1, ordered=True)
+        with consumer(seen) as late:
+            assert late.is_quiet(0.05)
+            assert seen.publish(seen.leader(), b"new") == b"OK"
+            data = late.message()
+            assert data.endswith(b"new")
+            finish(late, data)
+        assert seen.stored() == [b"new"]
+
+
+def test_a_new_topic_is_named_before_it_can_be_used() -> None:
+    with DevCluster(time_scale=0.5) as cluster:
+        cluster.create_topic("orders", 2, ordered=True, wait=False)
+        seen = Probe(cluster, "orders")
+        until(lambda: seen.partition_num() == 2)
+        assert seen.lookup("w") == {}
+        leader = until(lambda: seen.lookup("r").get(0))
+        assert seen.publish(leader, b"early") == NOT_WRITABLE
+        until(seen.is_whole)
+        assert seen.publish(leader, b"stored") == b"OK"
+        seen.http.close()
+
+
+def test_an_ordinary_topic_takes_a_node_for_each_replica_unless_told_otherwise() -> None:
+    with DevCluster(nsqds=3) as cluster:
+        with pytest.raises(ChangeRefusedError, match="No node is available"):
+            cluster.create_topic("orders", 2, 3, multi_part=False)
+        cluster.create_topic("orders", 2, 3)
+        with pytest.raises(ChangeRefusedError, match="already exist"):
+            cluster.create_topic("orders", 3, 3)
+        cluster.create_topic("spread", 3, 1)
+        assert len({cluster.leader("spread", number) for number in range(3)}) == 3

@@ -1,0 +1,271 @@
+"""Nodes that die, stop and hang: what clients see, in the order in which the real cluster shows it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
+from tests.devcluster.wire import attempts, connect, pub
+
+
+def test_a_killed_leader_leaves_both_lookups_until_another_is_elected() -> None:
+    with probe(2) as seen:
+        leader, other = seen.leader(0), seen.leader(1)
+        assert leader != other
+        assert seen.publish(leader, b"kept") == b"OK"
+        with seen.wire(leader) as open_connection:
+            seen.cluster.kill(leader)
+            assert open_connection.ends()
+        with pytest.raises(OSError, match="refused"):
+            connect(seen.cluster.nsqds[leader])
+        until(lambda: 0 not in seen.lookup("r"))
+        assert 0 not in seen.lookup("w")
+        assert seen.lookup("r") == {1: other}
+        for follower in seen.cluster.followers("orders", 0):
+            if follower != leader:
+                assert seen.publish(follower, b"lost") == NOT_LEADER
+        elected = seen.successor(leader)
+        assert seen.publish(elected, b"new") == b"OK"
+        assert seen.stored() == [b"kept", b"new"]
+
+
+def test_a_killed_leader_comes_back_as_a_follower_and_stops_writing_for_a_moment() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        seen.cluster.kill(leader)
+        elected = seen.successor(leader)
+        seen.cluster.start(leader)
+        assert until(lambda: seen.publish(leader, b"refused") == NOT_LEADER)
+        until(lambda: not seen.lookup("w"))
+        assert seen.lookup("r") == {0: elected}
+        assert seen.publish(elected, b"refused") == NOT_WRITABLE
+        until(lambda: seen.lookup("w") == {0: elected})
+        assert seen.publish(elected, b"stored") == b"OK"
+        # It is in sync again: the loss of both others leaves it the data.
+        assert seen.stored() == [b"stored"]
+        seen.cluster.stop(elected)
+        seen.successor(elected)
+        assert seen.stored() == [b"stored"]
+
+
+def test_a_stopping_leader_refuses_then_closes_and_hands_over_at_once() -> None:
+    with probe(scale=0.3) as seen, consumer(seen) as consuming:
+        leader = seen.leader()
+        with seen.wire(leader) as publishing:
+            assert seen.publish(leader, b"before") == b"OK"
+            assert consuming.message().endswith(b"before")
+            stop = threading.Thread(target=seen.cluster.stop, args=(leader,))
+            stop.start()
+            answers = []
+
+            def refused() -> bool:
+                publishing.send(pub("orders", b"late"))
+                answers.append(publishing.answer())
+                return answers[-1] != b"OK"
+
+            until(refused)
+            assert answers[-1] == b"E_PUB_FAILED exiting"
+            assert consuming.ends()
+            assert publishing.ends()
+            stop.join()
+        seen.successor(leader)
+        assert seen.stored() == [b"before"] + [b"late"] * answers.count(b"OK")
+
+
+def test_a_frozen_leader_is_silent_until_another_leads_and_refuses_on_waking() -> None:
+    with probe(scale=0.1) as seen:
+        leader = seen.leader()
+        with seen.wire(leader) as publishing, consumer(seen) as consuming:
+            seen.cluster.freeze(leader)
+            publishing.send(pub("orders", b"waits"))
+            late = connect(seen.cluster.nsqds[leader], pub("orders", b"waits too"))  # the kernel accepts
+            assert seen.lookup("w") == {0: leader}
+            until(lambda: not seen.lookup("r"))
+            elected = seen.successor(leader)
+            assert publishing.is_quiet(0)
+            assert consuming.is_quiet(0)
+            assert late.is_quiet(0)
+            seen.cluster.thaw(leader)
+            assert publishing.answer() == NOT_WRITABLE
+            assert late.answer() == NOT_WRITABLE
+            assert consuming.ends()
+            until(lambda: seen.publish(leader, b"refused") == NOT_LEADER)
+            late.close()
+        assert seen.publish(elected, b"stored") == b"OK"
+        assert seen.stored() == [b"stored"]
+
+
+def test_what_waits_for_a_leader_that_wakes_in_time_is_stored() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        with seen.wire(leader) as publishing:
+            seen.cluster.freeze(leader)
+            publishing.send(pub("orders", b"waits"))
+            assert publishing.is_quiet(0.1)
+            seen.cluster.thaw(leader)
+            assert publishing.answer() == b"OK"
+        assert seen.lookup("w") == {0: leader}
+        assert seen.stored() == [b"waits"]
+
+
+def test_a_killed_follower_holds_publishes_up_then_has_them_refused_then_is_left_out() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        follower = seen.cluster.followers("orders")[0]
+        with consumer(seen) as consuming, seen.wire(leader) as publishing:
+            seen.cluster.kill(follower)
+            publishing.send(pub("orders", b"in doubt"))
+            assert publishing.is_quiet(0.2)
+            assert seen.lookup("w") == {0: leader}
+            with seen.wire(leader, b"SUB_ORDERED orders late 0\n") as late:
+                assert publishing.answer() == NOT_WRITABLE
+                assert late.answer() == NOT_WRITABLE
+                assert late.ends()
+            assert seen.publish(leader, b"refused at once") == NOT_WRITABLE
+            until(lambda: not seen.lookup("w"))
+            assert seen.lookup("r") == {0: leader}
+            until(lambda: seen.lookup("w") == {0: leader})
+            assert seen.publish(leader, b"stored") == b"OK"
+            stored = seen.stored()
+            assert stored in ([b"stored"], [b"in doubt", b"stored"])
+            for body in stored:  # the consumer's connection lived through it
+                data = consuming.message()
+                assert data.endswith(body)
+                finish(consuming, data)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_follower_that_is_back_in_time_lets_what_waits_through(*, frozen: bool) -> None:
+    with probe(scale=0.1) as seen:
+        leader = seen.leader()
+        follower = seen.cluster.followers("orders")[0]
+        with seen.wire(leader) as publishing:
+            (seen.cluster.freeze if frozen else seen.cluster.kill)(follower)
+            publishing.send(pub("orders", b"waits") + pub("orders", b"waits behind"))
+            assert publishing.is_quiet(0.1)
+            (seen.cluster.thaw if frozen else seen.cluster.start)(follower)
+            assert publishing.answer() == b"OK"
+            assert publishing.answer() == b"OK"
+        assert seen.stored() == [b"waits", b"waits behind"]
+
+
+def test_whether_a_message_in_doubt_survives_is_left_to_chance() -> None:
+    outcomes = {in_doubt(seed) for seed in range(6)}
+    assert outcomes == {True, False}
+
+
+def in_doubt(seed: int) -> bool:
+    with probe(seed=seed, scale=0.02) as seen:
+        leader = seen.leader()
+        seen.cluster.kill(seen.cluster.followers("orders")[0])
+        assert seen.publish(leader, b"doubt") == NOT_WRITABLE
+        until(lambda: seen.publish(leader, b"sure") == b"OK")
+        stored = seen.stored()
+        assert stored[-1] == b"sure"
+        return b"doubt" in stored
+
+
+def test_two_replicas_need_both() -> None:
+    with probe(replicas=2) as seen:
+        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
+        assert seen.publish(leader, b"kept") == b"OK"
+        seen.cluster.kill(leader)
+        until(lambda: seen.lookup("r") == {0: follower})
+        assert not seen.lookup("w")
+        assert seen.publish(follower, b"refused") == NOT_WRITABLE
+        with seen.wire(follower, b"SUB_ORDERED orders billing 0\n") as refused:
+            assert refused.answer() == NOT_WRITABLE
+            assert refused.ends()
+        seen.cluster.start(leader)
+        until(lambda: seen.lookup("w") == {0: follower})
+        assert seen.publish(follower, b"stored") == b"OK"
+        assert seen.stored() == [b"kept", b"stored"]
+
+
+def test_a_single_replica_waits_for_its_node() -> None:
+    with probe(replicas=1) as seen:
+        leader = seen.leader()
+        assert seen.publish(leader, b"kept") == b"OK"
+        seen.cluster.kill(leader)
+        until(lambda: not seen.lookup("r"))
+        until(lambda: seen.cluster.leader("orders") is None)
+        seen.cluster.start(leader)
+        until(lambda: seen.lookup("w") == {0: leader})
+        assert seen.stored() == [b"kept"]
+
+
+def test_what_a_consumer_held_comes_again_from_the_new_leader_with_attempts_1() -> None:
+    with probe() as seen:
+        with consumer(seen) as consuming:
+            for body in (b"first", b"second"):
+                assert seen.publish(seen.leader(), body) == b"OK"
+            finish(consuming, consuming.message())
+            held = consuming.message()
+            assert held.endswith(b"second")
+            leader = seen.leader()
+            seen.cluster.kill(leader)
+            assert consuming.ends()
+        seen.successor(leader)
+        with consumer(seen) as again:
+            data = again.message()
+            assert data[10:26] == held[10:26]
+            assert attempts(data) == 1
+
+
+def test_a_finish_waits_for_the_replicas_and_is_refused_with_them() -> None:
+    with probe() as seen, consumer(seen) as consuming:
+        assert seen.publish(seen.leader(), b"held") == b"OK"
+        data = consuming.message()
+        seen.cluster.kill(seen.cluster.followers("orders")[0])
+        finish(consuming, data)
+        assert consuming.answer() == NOT_WRITABLE
+        assert consuming.ends()
+        until(lambda: seen.publish(seen.leader(), b"next") == b"OK")
+        with consumer(seen) as again:
+            assert again.message()[10:26] == data[10:26]
+
+
+def test_cut_delay_and_refused_writes() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        with seen.wire(leader) as wire:
+            seen.cluster.cut(leader)
+            assert wire.ends()
+        seen.cluster.delay(leader, 0.2)
+        with seen.wire(leader, pub("orders", b"late")) as wire:
+            assert wire.is_quiet(0.1)
+            assert wire.answer() == b"OK"
+        seen.cluster.delay(leader, 0)
+        seen.cluster.refuse_writes(leader)
+        assert seen.publish(leader, b"refused") == NOT_LEADER
+        seen.cluster.refuse_writes(leader, refuse=False)
+        assert seen.publish(leader, b"stored") == b"OK"
+        seen.cluster.refuse_writes()
+        assert seen.publish(leader, b"refused") == NOT_LEADER
+        assert seen.lookup("w") == {}
+        assert seen.lookup("r") == {0: leader}
+        seen.cluster.refuse_writes(refuse=False)
+        assert seen.stored() == [b"late", b"stored"]
+
+
+def test_doing_again_what_was_done_has_no_effect() -> None:
+    with probe() as seen:
+        cluster, leader = seen.cluster, seen.leader()
+        cluster.start(leader)
+        cluster.thaw(leader)
+        cluster.freeze(leader)
+        cluster.freeze(leader)
+        assert not cluster.is_up(leader)
+        cluster.stop(leader)  # cannot take its leave
+        cluster.stop(leader)
+        cluster.kill(leader)
+        cluster.start(leader)
+        assert cluster.is_up(leader)
+        until(seen.is_whole)
+        assert publishes(seen)
+
+
+def publishes(seen: Probe) -> bool:
+    return until(lambda: seen.publish(seen.cluster.leader("orders"), b"x") == b"OK") is True

@@ -1,0 +1,124 @@
+"""nsqlookupds that die, hang, come back and disagree."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from tests.devcluster.probes import Probe, probe, until
+
+
+def leading(seen: Probe, number: int) -> bool:
+    answer = seen.http.get(seen.cluster.lookupd[number] + "/cluster/stats")
+    return answer.status_code == 200
+
+
+def listed(seen: Probe, number: int) -> tuple[str, list[str]]:
+    answer = seen.http.get(seen.cluster.lookupd[number] + "/listlookup").json()
+    port = answer["lookupdleader"]["HttpPort"]
+    return port, sorted(node["HttpPort"] for node in answer["lookupdnodes"])
+
+
+def test_lookups_go_on_while_the_leading_one_is_dead_and_another_takes_over() -> None:
+    with probe() as seen:
+        ports = [url.rpartition(":")[2] for url in seen.cluster.lookupd]
+        leader = seen.leader()
+        assert leading(seen, 0)
+        seen.cluster.kill("nsqlookupd-0")
+        with pytest.raises(httpx.ConnectError):
+            seen.lookup("w", 0)
+        assert seen.lookup("w", 1) == {0: leader}
+        assert listed(seen, 1) == (ports[0], sorted(ports))  # the dead one is still named, as leader too
+        assert not leading(seen, 1)
+        refused = seen.http.post(
+            seen.cluster.lookupd[1] + "/topic/create", params={"topic": "new", "partition_num": 1, "replicator": 1}
+        )
+        assert (refused.status_code, refused.json()) == (400, {"message": "E_FAILED_ON_NOT_LEADER"})
+        until(lambda: leading(seen, 1))
+        assert listed(seen, 1) == (ports[1], [ports[1]])
+        seen.cluster.start("nsqlookupd-0")
+        assert seen.lookup("w", 0) == {}  # nothing has registered yet
+        assert seen.partition_num(0) == 1
+        until(lambda: seen.lookup("w", 0) == {0: leader})
+        assert not leading(seen, 0)
+
+
+def test_a_leader_lost_while_no_nsqlookupd_leads_waits_for_the_next_check() -> None:
+    with probe(scale=0.02) as seen:
+        leader = seen.leader()
+        seen.cluster.kill("nsqlookupd-0")
+        seen.cluster.stop(leader)
+        until(lambda: not seen.lookup("r", 1))
+        until(lambda: leading(seen, 1))
+        assert seen.lookup("r", 1) == {}
+        until(lambda: seen.lookup("w", 1))
+        assert seen.cluster.leader("orders") != leader
+
+
+def test_asking_for_a_check_ends_that_wait() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        seen.cluster.kill("nsqlookupd-0")
+        seen.cluster.stop(leader)
+        until(lambda: leading(seen, 1))
+        assert seen.lookup("r", 1) == {}
+        answer = seen.http.post(seen.cluster.lookupd[1] + "/topic/meta/update", params={"topic": "orders"})
+        assert answer.status_code == 200
+        until(lambda: seen.lookup("w", 1), limit=1)
+
+
+def test_publishing_goes_on_without_any_nsqlookupd() -> None:
+    with probe() as seen:
+        leader = seen.leader()
+        for name in seen.cluster.lookupds:
+            seen.cluster.kill(name)
+        assert seen.publish(leader, b"stored") == b"OK"
+        for name in seen.cluster.lookupds:
+            seen.cluster.start(name)
+        until(seen.is_whole)
+        assert seen.stored() == [b"stored"]
+
+
+def test_a_frozen_nsqlookupd_accepts_and_answers_when_it_wakes() -> None:
+    with probe() as seen:
+        seen.cluster.freeze("nsqlookupd-1")
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(seen.cluster.lookupd[1] + "/ping", timeout=0.2, trust_env=False)
+        moved = seen.cluster.move_leader("orders")
+        assert seen.lookup("w", 0) == {0: moved}
+        seen.cluster.thaw("nsqlookupd-1")
+        assert seen.lookup("w", 1) == {0: moved}
+
+
+def test_a_frozen_leading_nsqlookupd_loses_its_place() -> None:
+    with probe() as seen:
+        seen.cluster.freeze("nsqlookupd-0")
+        until(lambda: leading(seen, 1))
+        seen.cluster.thaw("nsqlookupd-0")
+        assert not leading(seen, 0)
+        assert len(listed(seen, 1)[1]) == 2
+
+
+def test_a_delayed_nsqlookupd_answers_late() -> None:
+    with probe() as seen:
+        seen.cluster.delay("nsqlookupd-0", 0.3)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=0.1, trust_env=False)
+        assert httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=5, trust_env=False).text == "OK"
+
+
+def test_default_settings_demand_a_channel_before_writing() -> None:
+    with DevCluster(write_without_channels=False, nsqds=1, nsqlookupds=1) as cluster:
+        cluster.create_topic("orders", 1, 1)
+        seen = Probe(cluster, "orders")
+        params = {"topic": "orders", "access": "w"}
+        answer = seen.http.get(cluster.lookupd[0] + "/lookup", params=params)
+        assert (answer.status_code, answer.json()["message"]) == (
+            404,
+            "Topic has no channel, should init at least one for the new topic",
+        )
+        channel = {"topic": "orders", "partition": 0, "channel": "billing"}
+        assert seen.http.post(cluster.http_address("nsqd-0") + "/channel/create", params=channel).status_code == 200
+        assert seen.lookup("w") == {0: "nsqd-0"}
+        seen.http.close()
