@@ -1,7 +1,11 @@
 """Settings of the documentation's build: Sphinx with furo and MyST; a dead reference is an error."""
 
 import builtins
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "nsq_ha"
 author = "the nsq_ha developers"
@@ -13,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_click",
+    "reference",  # docs/_ext/reference.py
 ]
 exclude_patterns = ["_build"]
 
@@ -34,7 +39,10 @@ napoleon_numpy_docstring = False
 # No intersphinx, for a build must not need the network; so names that others document cannot resolve. Ours must.
 nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
+# In signatures, and not public: aliases of builtin types, and what the library itself implements.
+nitpick_ignore += [("py:class", name) for name in ("Access", "Key", "Publisher", "nsq_ha.message.MessageSource")]
 nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),
+    (r"py:.*", r"(Path|SparkSession)"),
     (r"py:.*", r"(click|httpx|msgspec|opentelemetry|pyarrow|pyspark|starlette)\..+"),
 ]

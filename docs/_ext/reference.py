@@ -1,0 +1,336 @@
+"""Tables of the reference pages, made from the code itself so that they cannot drift.
+
+Directives for reStructuredText blocks::
+
+    .. options-table::          every option of producers and consumers
+    .. constants-table::        named constants, one dotted name a line
+    .. errors-table::           the tree of errors
+    .. errors-details::         the docstring of each
+    .. server-codes-table::     the server's codes and the errors that they become
+    .. spark-options-table::    the options of ``format("nsq")``
+    .. connection-states::      the life of a connection, from its table of transitions
+    .. sharding-vectors::       keys and their partitions by each rule
+
+What a table says is in the docstrings of ``nsq_ha``; a missing one is an error
+of the build.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import importlib
+import inspect
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
+
+from nsq_ha import config, errors
+from nsq_ha.protocol import state
+from nsq_ha.spark.options import KNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from docutils import nodes
+    from sphinx.addnodes import pending_xref
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+VECTORS: Final = Path(__file__).parents[2] / "tests" / "vectors" / "sharding.json"
+
+_OWNERS: Final = (
+    (config.ClientConfig, "both"),
+    (config.ProducerConfig, "producer"),
+    (config.ConsumerConfig, "consumer"),
+)
+_SHOWN_PARTITIONS: Final = (2, 3, 4, 8, 10, 16)
+_SHOWN_TEXTS: Final = ("order-1", "order-2", "user:42", "订单-1", "😀")
+_SHOWN_NUMBERS: Final = (1, 123456789012345, -1)
+
+
+class Option(NamedTuple):
+    """One option: its name, whose it is, its default, its unit and what it is for."""
+
+    name: str
+    owner: str
+    default: str
+    unit: str
+    meaning: str
+
+
+def options() -> list[Option]:
+    """Return every option once, in the order of the code.
+
+    Raises:
+        LookupError: One has no docstring.
+    """
+    listed: list[Option] = []
+    seen: set[str] = set()
+    for owner, whose in _OWNERS:
+        told = attribute_docs(owner)
+        for field in dataclasses.fields(owner):
+            if field.name in seen:
+                continue
+            seen.add(field.name)
+            if field.name not in told:
+                raise LookupError(f"{owner.__name__}.{field.name} has no docstring")
+            default = _shown(field.default)
+            listed.append(Option(field.name, whose, default, unit_of(field), told[field.name]))
+    return listed
+
+
+def attribute_docs(owner: type) -> dict[str, str]:
+    """Return the docstrings that stand below the attributes of a class, each as one line."""
+    (body,) = (node.body for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.ClassDef))
+    return dict(_documented(body))
+
+
+def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement, after in itertools.pairwise(body):
+        match statement, after:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(text.split())
+            case _:
+                pass
+
+
+def unit_of(field: dataclasses.Field[Any]) -> str:
+    """Return the unit that an option's name and type tell."""
+    kind = str(field.type)
+    if field.name.endswith(("_timeout", "_interval")) or kind == "Backoff":
+        return "s"
+    if field.name.endswith("_bytes"):
+        return "bytes"
+    if field.name.endswith("_jitter"):
+        return "share"
+    if kind.startswith("float"):
+        raise LookupError(f"{field.name} is a float whose name tells no unit")
+    return "number" if kind.startswith("int") else ""
+
+
+def _shown(default: object) -> str:
+    if default == ():
+        return "none"
+    if default == "":
+        return "empty"
+    if isinstance(default, config.Backoff):
+        return f"{default.initial:g}, then × {default.factor:g} up to {default.maximum:g}, jitter {default.jitter:g}"
+    if isinstance(default, enum.Enum):
+        return f"``{default}``"
+    if isinstance(default, int) and not isinstance(default, bool):
+        return _number(default)
+    return f"``{default!r}``"
+
+
+def _number(value: float) -> str:
+    for size, unit in ((1 << 20, "Mi"), (1 << 10, "Ki")):
+        if isinstance(value, int) and value >= size and value % size == 0:
+            return f"{value // size} {unit}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def options_table() -> str:
+    """Return the table of all options."""
+    rows = [(f"``{option.name}``", option.owner, option.default, option.unit, option.meaning) for option in options()]
+    return _in_module("nsq_ha.config", _table(("Option", "For", "Default", "Unit", "What it is, and why"), rows))
+
+
+def constants_table(names: Iterable[str]) -> str:
+    """Return the table of some constants.
+
+    Raises:
+        LookupError: There is no such constant, or it has no docstring.
+    """
+    rows = []
+    for dotted in names:
+        module_name, _, name = dotted.rpartition(".")
+        module = importlib.import_module(module_name)
+        told = dict(_documented(ast.parse(inspect.getsource(module)).body))
+        if name not in told:
+            raise LookupError(f"{dotted} is no documented constant")
+        rows.append((f"``{name}``", _number(getattr(module, name)), told[name]))
+    return _table(("Name", "Value", "What it is"), rows)
+
+
+def error_classes() -> list[tuple[type[errors.NsqError], int]]:
+    """Return every error below the root with its depth, parents before children."""
+
+    def below(parent: type[errors.NsqError], depth: int) -> Iterator[tuple[type[errors.NsqError], int]]:
+        yield parent, depth
+        for child in parent.__subclasses__():
+            if child.__module__ == errors.__name__:
+                yield from below(child, depth + 1)
+
+    return list(below(errors.NsqError, 0))
+
+
+def errors_table() -> str:
+    """Return the tree of errors with what a caller may do about each."""
+    rows = [
+        (
+            "\N{EM SPACE}" * depth + f":exc:`~nsq_ha.errors.{error.__name__}`",
+            _yes(error.retriable),
+            _yes(error.stale_leader),
+            _first_paragraph(error),
+        )
+        for error, depth in error_classes()
+    ]
+    return _in_module("nsq_ha.errors", _table(("Error", "Later", "Look up", "What happened, what to do"), rows))
+
+
+def errors_details() -> str:
+    """Return what autodoc says of each error."""
+    return "\n".join(f".. autoexception:: nsq_ha.errors.{error.__name__}\n" for error, _ in error_classes())
+
+
+def server_codes_table() -> str:
+    """Return the table of the server's codes."""
+    rows = [
+        (f"``{code}``", f":exc:`~nsq_ha.errors.{error.__name__}`", _yes(error.retriable), _yes(error.stale_leader))
+        for code, error in errors.SERVER_ERRORS.items()
+    ]
+    return _table(("Code", "Becomes", "Later", "Look up"), rows)
+
+
+def spark_options_table() -> str:
+    """Return the table of the options of ``format("nsq")``."""
+    return _table(("Option", "Meaning"), [(f"``{name}``", meaning) for name, meaning in KNOWN.items()])
+
+
+def connection_states() -> str:
+    """Return what may happen in each state of a connection, and where it leads."""
+    told = attribute_docs(state.State)
+    rows = []
+    for here in state.State:
+        after = {event: to for (at, event), to in state.TRANSITIONS.items() if at is here}
+        sends = [_step(event, to, here) for event, to in after.items() if event.name.startswith("SEND_")]
+        comes = [_step(event, to, here) for event, to in after.items() if event.name.startswith("RECV_")]
+        rows.append((here.name, told[here.name], ", ".join(sends) or "–", ", ".join(comes)))
+    return _table(("State", "Meaning", "May be sent", "May arrive"), rows)
+
+
+def _step(event: state.Input, to: state.State, here: state.State) -> str:
+    name = event.name.partition("_")[2]
+    return name if to is here else f"{name} → {to.name}"
+
+
+def sharding_vectors() -> str:
+    """Return keys and their partitions by the rules of the three existing clients, as those computed them.
+
+    Raises:
+        LookupError: A key that is shown was not recorded.
+    """
+    recorded = json.loads(VECTORS.read_text("utf-8"))
+    rows: list[tuple[str, ...]] = []
+    for text in _SHOWN_TEXTS:
+        rows.append(_vector(repr(text), "murmur3", recorded["go_murmur3_32"], key=text))
+        rows.append(_vector(repr(text), "java", recorded["java_hashcode"], key=text, type="string"))
+    for number in _SHOWN_NUMBERS:
+        rows.append(_vector(str(number), "murmur3", recorded["go_murmur3_32"], key=str(number)))
+        rows.append(_vector(str(number), "java", recorded["java_hashcode"], key=number, type="long"))
+        if number >= 0:
+            rows.append(_vector(str(number), "modulo", recorded["php_modulo"], key=number))
+    rows.append(_vector("JavaInt(-7)", "java", recorded["java_hashcode"], key=-7, type="int"))
+    return _table(("Key", "Rule", *(f"of {count}" for count in _SHOWN_PARTITIONS)), rows)
+
+
+def _vector(shown: str, rule: str, recorded: dict[str, Any], **wanted: object) -> tuple[str, ...]:
+    for vector in recorded["vectors"]:
+        if all(vector.get(name) == value for name, value in wanted.items()):
+            return (f"``{shown}``", rule, *(str(vector["partition"][str(count)]) for count in _SHOWN_PARTITIONS))
+    raise LookupError(f"no vector of {rule} for {shown}")
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "–"
+
+
+def _first_paragraph(documented: type) -> str:
+    text = inspect.getdoc(documented)
+    if not text:
+        raise LookupError(f"{documented.__name__} has no docstring")
+    paragraphs = text.partition("\nAttributes:")[0].split("\n\n")
+    return " ".join(" ".join(paragraphs).split())
+
+
+def _in_module(module: str, text: str) -> str:
+    return f".. py:currentmodule:: {module}\n\n{text}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a list-table of cells that are one line of reStructuredText each."""
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
+    for row in (head, *rows):
+        lines += [f"   {'* -' if index == 0 else '  -'} {cell}" for index, cell in enumerate(row)]
+    return "\n".join(lines) + "\n"
+
+
+class _Made(SphinxDirective):
+    """Puts the text that ``make`` gives into the page."""
+
+    make: ClassVar[Callable[[], str]]
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the text where the directive stands."""
+        return self.parse_text_to_nodes(self.text())
+
+    def text(self) -> str:
+        """Return the text; an error of its making ends the build."""
+        return type(self).make()
+
+
+class _Constants(_Made):
+    has_content = True
+
+    def text(self) -> str:
+        return constants_table(line.strip() for line in self.content if line.strip())
+
+
+def whole_first_line(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:  # noqa: PLR0917 - Sphinx's signature
+    """Keep napoleon from taking what stands before the colon of an attribute's docstring for its type."""
+    if what in ("attribute", "property") and lines:
+        lines[0] = lines[0].replace(": ", " – ", 1)
+
+
+def by_last_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
+) -> nodes.reference | None:
+    """Resolve a name of ours that docstrings write as their module imports it, such as ``ConfigError``."""
+    target = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or ("." in target and not target.startswith("nsq_ha.")):
+        return None
+    objects = env.domains.python_domain.objects
+    wanted = target.rpartition(".")[2]
+    found = [name for name, entry in objects.items() if name.rpartition(".")[2] == wanted and not entry.aliased]
+    if len(found) != 1:
+        return None
+    entry = objects[found[0]]
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, shown, found[0])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directives, and what makes docstrings resolve."""
+    app.connect("autodoc-process-docstring", whole_first_line, priority=400)
+    app.connect("missing-reference", by_last_name)
+    tables: dict[str, Callable[[], str]] = {
+        "options-table": options_table,
+        "errors-table": errors_table,
+        "errors-details": errors_details,
+        "server-codes-table": server_codes_table,
+        "spark-options-table": spark_options_table,
+        "connection-states": connection_states,
+        "sharding-vectors": sharding_vectors,
+    }
+    for name, make in tables.items():
+        app.add_directive(name, type(name, (_Made,), {"make": staticmethod(make)}))
+    app.add_directive("constants-table", _Constants)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

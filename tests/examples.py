@@ -1,0 +1,360 @@
+"""Reads the examples out of Markdown pages and runs them.
+
+What a page can say about its examples, in comments that readers do not see::
+
+    <!-- example: until="got it" -->     above a block; settings of that block
+    <!-- output -->                      above a text block: what the block before it prints
+    <!-- run                             Python that readers need not see: topics, messages
+    cluster.create_topic("orders", 4)
+    -->
+
+Settings of a block:
+
+    until="text"        stop it once it has printed this (it runs for ever)
+    background="text"   go on with the page once it has printed this; it runs on to the page's end
+    file="name.py"      save it under this name; a file ``test_*.py`` is run by pytest
+    run                 run this file, or the commands of this console block, as processes
+    skip="reason"       do not run it, for this reason
+
+The Python blocks of a page run in the page's order. One that calls ``asyncio.run``
+is a program and runs on its own, as a reader would run it; others have the names
+that the blocks before them have left, and ``cluster`` (a DevCluster), ``folder``
+and ``stock``. ``await`` may stand at their top.
+An output may leave out what differs from run to run by ``...``.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha import Producer, Receipt
+from nsq_ha.discovery.admin import AdminClient
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
+
+ROOT: Final = Path(__file__).parents[1]
+ADDRESS: Final = "127.0.0.1:4161"
+"""Stands for the cluster's nsqlookupd in all pages."""
+FOLDER: Final = "/etc/nsq"
+"""Stands for a folder of the page's own."""
+LIMIT: Final = 30.0
+"""Seconds for one block."""
+PROCESS_LIMIT: Final = 120.0
+"""The same for a program of its own: it may start Spark."""
+SETTINGS: Final = frozenset({"until", "background", "file", "skip", "run"})
+
+_FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
+_COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output|run\b)(?P<text>.*?)-->", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Example:
+    """One block.
+
+    Attributes:
+        page: The file.
+        line: Where the block begins, from 1.
+        language: As the fence says; ``python`` for hidden code.
+        code: Its text.
+        settings: From the comment above it.
+        output: What it prints. None when the page does not say.
+        hidden: It stands in a comment.
+    """
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    settings: dict[str, str] = field(default_factory=dict)
+    output: str | None = None
+    hidden: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def examples_of(page: Path) -> list[Example]:
+    """Return the blocks of a page in their order.
+
+    Raises:
+        ValueError: A comment makes no sense.
+    """
+    found: list[Example] = []
+    lines = page.read_text("utf-8").splitlines()
+    said: tuple[str, str] | None = None
+    index = 0
+    while index < len(lines):
+        start, line = index, lines[index]
+        index += 1
+        if line.lstrip().startswith("<!--"):
+            while "-->" not in lines[index - 1]:
+                index += 1
+            comment = _COMMENT.fullmatch("\n".join(lines[start:index]).strip())
+            if comment is not None and comment["kind"] == "run":
+                found.append(Example(page, start + 1, "python", comment["text"].strip("\n") + "\n", hidden=True))
+            elif comment is not None:
+                said = comment["kind"], comment["text"]
+        elif opening := _FENCE.fullmatch(line):
+            while index < len(lines) and not lines[index].strip().startswith(opening["fence"]):
+                index += 1
+            if index == len(lines):
+                raise ValueError(f"{page}:{start + 1}: the block does not end")
+            code = "\n".join(text[len(opening["indent"]) :] for text in lines[start + 1 : index]) + "\n"
+            index += 1
+            _take(found, Example(page, start + 1, opening["language"], code), said)
+            said = None
+        elif line.strip() and said is not None:
+            raise ValueError(f"{page}:{start + 1}: the comment above stands before no block")
+    return found
+
+
+def _take(found: list[Example], example: Example, said: tuple[str, str] | None) -> None:
+    kind, text = said or ("", "")
+    if kind == "output":
+        if not found or found[-1].hidden:
+            raise ValueError(f"{example}: an output of no block")
+        found[-1].output = example.code
+        return
+    for word in shlex.split(text):
+        name, _, value = word.partition("=")
+        if name not in SETTINGS:
+            raise ValueError(f"{example}: unknown setting {name!r}")
+        example.settings[name] = value
+    found.append(example)
+
+
+def looks_like(printed: str, expected: str) -> bool:
+    """Tell whether ``printed`` is ``expected``, in which ``...`` stands for anything."""
+    pattern = ".*?".join(re.escape(part) for part in expected.strip().split("..."))
+    return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+
+
+class Printed:
+    """What a block prints, and who waits for a part of it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._changed = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        """Note what was printed."""
+        self.text += text
+        self._changed.set()
+
+    async def wait_for(self, text: str) -> None:
+        """Return once ``text`` was printed."""
+        while text not in self.text:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+_printing: Final[contextvars.ContextVar[Printed]] = contextvars.ContextVar("printing")
+
+
+def _print(*values: object, sep: str = " ", end: str = "\n") -> None:
+    """Take the place of ``print``: a block's output is what its task and the tasks that this makes print."""
+    _printing.get().add(sep.join(map(str, values)) + end)
+
+
+@dataclass(slots=True)
+class Running:
+    """A block that runs on in the background."""
+
+    example: Example
+    printed: Printed
+    task: asyncio.Task[None]
+
+
+class PageRun:
+    """Runs the blocks of one page, one after another."""
+
+    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._names: dict[str, Any] = {
+            "__name__": "__main__",
+            "print": _print,
+            "cluster": cluster,
+            "folder": folder,
+            "stock": self._stock,
+        }
+        self._background: list[Running] = []
+
+    async def run(self, examples: Sequence[Example]) -> None:
+        """Run the page.
+
+        Raises:
+            AssertionError: A block failed, printed something else or took too long; names it.
+        """
+        try:
+            for example in examples:
+                if "skip" in example.settings:
+                    continue
+                if "file" in example.settings:
+                    await asyncio.to_thread(self._save, example)
+                elif example.language == "python":
+                    await self._run(example)
+                elif example.language == "console" and "run" in example.settings:
+                    await asyncio.to_thread(self._console, example)
+            for running in self._background:
+                _raise_if_failed(running)
+                if "until" in running.example.settings:
+                    await self._finish(running)
+        finally:
+            for running in self._background:
+                running.task.cancel()
+                await asyncio.wait({running.task})
+
+    def _here(self, code: str) -> str:
+        """Return ``code`` with the address of the cluster (hidden code may have replaced it) and our folder."""
+        cluster: DevCluster = self._names["cluster"]
+        return code.replace(ADDRESS, cluster.lookupd[0].removeprefix("http://")).replace(FOLDER, str(self._folder))
+
+    async def _run(self, example: Example) -> None:
+        printed = Printed()
+        alone = {"__name__": "__main__", "print": _print}
+        names = alone if "asyncio.run(" in example.code else self._names
+        context = contextvars.copy_context()
+        context.run(_printing.set, printed)
+        task = asyncio.create_task(self._execute(example, names), context=context)
+        running = Running(example, printed, task)
+        if "background" in example.settings:
+            self._background.append(running)
+            await self._printed(running, example.settings["background"])
+        else:
+            await self._finish(running)
+
+    async def _execute(self, example: Example, names: dict[str, Any]) -> None:
+        tree = ast.parse(self._here(example.code))
+        tree.body = [_awaited(statement) for statement in tree.body]
+        ast.increment_lineno(tree, example.line)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        made = eval(compile(tree, str(example.page), "exec", flags=flags), names)  # noqa: S307 - our own pages
+        if inspect.isawaitable(made):
+            await made
+
+    async def _printed(self, running: Running, text: str) -> None:
+        waiting = asyncio.create_task(running.printed.wait_for(text))
+        try:
+            await asyncio.wait({waiting, running.task}, timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+            if text not in running.printed.text:
+                _raise_if_failed(running)
+                raise AssertionError(f"{running.example} did not print {text!r} but:\n{running.printed.text}")
+        finally:
+            waiting.cancel()
+
+    async def _finish(self, running: Running) -> None:
+        example = running.example
+        if "until" in example.settings:
+            await self._printed(running, example.settings["until"])
+            running.task.cancel()
+        await asyncio.wait({running.task}, timeout=LIMIT)
+        _raise_if_failed(running)
+        assert running.task.done(), f"{example} takes longer than {LIMIT} s"
+        if example.output is not None:
+            expected, text = self._here(example.output), running.printed.text
+            assert looks_like(text, expected), f"{example} printed:\n{text}"
+
+    def _save(self, example: Example) -> None:
+        path = self._folder / example.settings["file"]
+        path.write_text(self._here(example.code), "utf-8")
+        if path.name.startswith("test_"):
+            self._program(example, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", path.name)
+        elif "run" in example.settings:
+            printed = self._program(example, path.name)
+            assert example.output is None or looks_like(printed, example.output), f"{example} printed:\n{printed}"
+
+    def _program(self, example: Example, *arguments: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_LIMIT,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{example}:\n{ran.stdout}{ran.stderr}"
+        return ran.stdout
+
+    def _console(self, example: Example) -> None:
+        for command, expected in commands_of(example):
+            ran = subprocess.run(  # noqa: S602 - our own pages; they pipe
+                self._here(command),
+                shell=True,
+                cwd=self._folder,
+                env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            assert ran.returncode == 0, f"{example}: {command}\n{ran.stdout}{ran.stderr}"
+            assert not expected or looks_like(ran.stdout, self._here(expected)), f"{example}: {command}\n{ran.stdout}"
+
+    async def _stock(self, topic: str, channel: str, bodies: Sequence[bytes], *, extended: bool = False) -> None:
+        """Make a topic of one partition with a channel, and publish to it."""
+        await asyncio.to_thread(self._cluster.create_topic, topic, extended=extended)
+        async with AdminClient(self._cluster.lookupd) as admin:
+            await admin.create_channel(topic, channel)
+        async with Producer(lookupd=self._cluster.lookupd) as producer:
+            outcomes = await producer.publish_many(topic, bodies)
+        assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+
+
+def _awaited(statement: ast.stmt) -> ast.stmt:
+    """Turn ``asyncio.run(main())`` into ``await main()``; leave all else."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="run"), args=[program])):
+            return ast.copy_location(ast.Expr(ast.copy_location(ast.Await(program), statement)), statement)
+        case _:
+            return statement
+
+
+def _raise_if_failed(running: Running) -> None:
+    with contextlib.suppress(asyncio.CancelledError, asyncio.InvalidStateError):
+        if (error := running.task.exception()) is not None:
+            raise AssertionError(f"{running.example} failed: {error!r}") from error
+
+
+def commands_of(example: Example) -> Iterator[tuple[str, str]]:
+    """Return the commands of a console block (they follow ``$``), each with what it prints."""
+    text = example.code.replace("\\\n", " ")
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def programs_of(command: str) -> Iterator[list[str]]:
+    """Return the words of each program of a pipe."""
+    for words in _piped(shlex.split(command, comments=True)):
+        yield list(itertools.dropwhile(re.compile(r"\w+=.*").fullmatch, words))
+
+
+def _piped(words: list[str]) -> Iterator[list[str]]:
+    program: list[str] = []
+    for word in words:
+        if word in ("|", "&&"):
+            yield program
+            program = []
+        elif word in (">", "<", "&"):
+            break
+        else:
+            program.append(word)
+    yield program

@@ -1,0 +1,132 @@
+"""Every example of the pages runs, every command of theirs exists, and the tables tell all there is to tell."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+import nsq_ha
+from docs._ext import reference
+from nsq_ha import errors
+from nsq_ha.cli.app import app
+from nsq_ha.devcluster import DevCluster
+from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+EXAMPLES = [example for page in PAGES for example in examples_of(page)]
+COMMANDS = [(example, command) for example in EXAMPLES for command, _ in commands_of(example)]
+
+LANGUAGES = {"python", "console", "text", "json", "toml", "ini"}
+OTHER_PROGRAMS = {"git", "cd", "python", "export", "source", "cat"}
+MOST_SKIPPED = 3
+"""Examples that may be left out; more than that and a page had better be written otherwise."""
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("page", sorted({example.page for example in EXAMPLES}), ids=named)
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DevCluster(nsqlookupds=2, nsqds=3) as cluster:
+        monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
+        asyncio.run(PageRun(cluster, tmp_path).run(examples_of(page)))
+
+
+def test_few_examples_are_skipped_and_each_says_why() -> None:
+    skipped = {str(example): example.settings["skip"] for example in EXAMPLES if "skip" in example.settings}
+    assert len(skipped) <= MOST_SKIPPED, skipped
+    assert all(len(reason.split()) > 3 for reason in skipped.values()), skipped
+    for example in EXAMPLES:
+        if "skip" in example.settings and example.language == "python":
+            compile(example.code, str(example), "exec", flags=0x2000)  # PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def test_every_block_is_of_a_kind_that_is_looked_at() -> None:
+    strange = {
+        str(example): example.language
+        for example in EXAMPLES
+        if example.language not in LANGUAGES and not example.language.startswith("{")
+    }
+    assert not strange
+    # An example of another markup would be shown as code and run by nobody.
+    assert not [str(example) for example in EXAMPLES if "code-block" in example.language]
+
+
+@pytest.mark.parametrize(("example", "command"), COMMANDS, ids=[f"{e}-{c[:40]}" for e, c in COMMANDS])
+def test_a_command_that_a_page_shows_exists(example: Example, command: str) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for program, *arguments in programs_of(command):
+        name = Path(program).name
+        if name == "nsq-ha":
+            parse(app, "nsq-ha", arguments)
+        elif name == "make":
+            assert next(word for word in arguments if "=" not in word) in targets, example
+        else:
+            assert name in OTHER_PROGRAMS, f"{example}: {command}"
+
+
+def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
+    """Check options and arguments as click does, without running anything."""
+    context = command.make_context(name, arguments, parent=parent)
+    if isinstance(command, click.Group):
+        # Click 8 keeps the subcommand apart, click 9 will not.
+        rest = [*getattr(context, "_protected_args", ()), *context.args]
+        child_name, child, left = command.resolve_command(context, rest)
+        assert child_name is not None
+        assert child is not None
+        parse(child, child_name, left, context)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    told = (ROOT / "docs" / "reference" / "api.md").read_text() + (
+        ROOT / "docs" / "reference" / "errors.md"
+    ).read_text()
+    missing = [
+        name
+        for name in nsq_ha.__all__
+        if not name.startswith("__")
+        and not re.search(rf"nsq_ha(\.errors)?\.{name}\b", told)
+        and not hasattr(errors, name)
+    ]
+    assert not missing
+
+
+def test_the_table_of_errors_has_every_error() -> None:
+    listed = {error for error, _ in reference.error_classes()}
+    assert listed == {
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)
+    }
+
+
+def test_every_option_is_in_the_table_with_its_meaning() -> None:
+    told = {option.name: option for option in reference.options()}
+    names = nsq_ha.ProducerConfig.__dataclass_fields__ | nsq_ha.ConsumerConfig.__dataclass_fields__
+    assert told.keys() == names.keys()
+    assert told["publish_timeout"].default == "``30.0``"
+    assert all(option.meaning.endswith(".") for option in told.values())
+
+
+def test_local_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(links) > 5
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_changelog_knows_this_version() -> None:
+    versions = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert nsq_ha.__version__ in versions or versions[0] == "Unreleased"
+
+
+def test_the_pages_name_no_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files", "docs", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
+    pages = [ROOT / name for name in tracked.stdout.split()] or PAGES
+    found = [named(page) for page in pages if re.search(r"/work/|/root/|/home/\w|pypi\.", page.read_text("utf-8"))]
+    assert not found
