@@ -39,7 +39,7 @@ from nsq_ha.protocol import (
     SubAdvanced,
     SubOrdered,
     decode_identity,
-    encode_fin,
+    encode_fins,
     layout_for,
     upgrades,
 )
@@ -170,7 +170,7 @@ class Replay:
         Raises:
             ConnectionLostError: The connection went.
         """
-        self._send(b"".join([encode_fin(message.id) for message in messages]))
+        self._send(encode_fins([message.id for message in messages]))
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Refuse: a replay has nothing to give back."""

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -82,7 +83,10 @@ def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | N
     settings.setAll([*_CONFIG.items(), *(config or {}).items()])
     if SparkContext._gateway is None:  # noqa: SLF001 - nothing public tells whether a JVM runs already
         _start_java(settings)
-    return SparkSession.builder.config(conf=settings).getOrCreate()
+    with warnings.catch_warnings():
+        # PySpark looks at pandas when it starts, and we use nothing of it.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return SparkSession.builder.config(conf=settings).getOrCreate()
 
 
 def require_spark() -> None:

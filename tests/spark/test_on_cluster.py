@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.spark import reader as reader_module
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range, plan
 from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.rows import default_schema
+from nsq_ha.spark.source import NsqDataSource
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.message import Message
+    from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import Cluster
     from tests.spark.conftest import Publish
+
+T = TypeVar("T")
 
 
 def options(asked: Cluster, topic: str, **more: str) -> ReadOptions:
@@ -160,3 +169,54 @@ def test_ranges_of_a_topic_that_is_written_meanwhile(dev_cluster: DevCluster, as
                 assert_chain(part, read(part, options(asked, topic), asked))
                 ends.append(whole.end)
     assert len(ends) > 3
+
+
+def travelled(thing: T) -> T:
+    """What arrives in another process."""
+    arrived: T = pickle.loads(pickle.dumps(thing))  # noqa: S301 - our own
+    return arrived
+
+
+def test_the_classes_that_spark_calls_travel_and_read(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish
+) -> None:
+    topic = dev_cluster.create_topic("classes", 2)
+    publish(topic, 1, [b"a", b"b"])
+    given = {"lookupd": ",".join(dev_cluster.lookupd), "topic": topic}
+    source = travelled(NsqDataSource(given))
+    assert source.schema() == default_schema(headers=False)
+    reader = source.reader(StructType([StructField("value", BinaryType()), StructField("partition", IntegerType())]))
+    (part,) = travelled(reader.partitions())
+    (batch,) = travelled(reader).read(part)
+    assert batch.to_pylist() == [{"value": b"a", "partition": 1}, {"value": b"b", "partition": 1}]
+    # What Spark hands to a read that planned nothing.
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_what_the_source_does_not_do_is_refused_by_name() -> None:
+    source = NsqDataSource({"lookupd": "127.0.0.1:4161", "topic": "flights"})
+    schema = StructType([])
+    with pytest.raises(ConfigError, match=r"use spark\.read, not spark\.readStream"):
+        source.streamReader(schema)
+    for writer in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigError, match="only reads so far"):
+            writer(schema, overwrite=False)
+
+
+def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCluster, asked: Cluster) -> None:
+    topic = dev_cluster.create_topic("elsewhere", 1, 1)
+    other = next(node for node in _nodes(asked, dev_cluster) if node != asked.view(topic).leaders[0])
+    assert asked.extents(topic, other) == {}
+    for question in (
+        lambda: asked.boundary(topic, 0, other, 0),
+        lambda: asked.open_channel(topic, 0, other, "spark-test#ephemeral", 0),
+    ):
+        with pytest.raises(NsqError) as caught:
+            question()
+        assert caught.value.retriable
+
+
+def _nodes(asked: Cluster, dev_cluster: DevCluster) -> list[Node]:
+    """Every node of the cluster: the leaders of a topic with as many partitions."""
+    topic = dev_cluster.create_topic("everywhere", len(dev_cluster.nsqds), 1)
+    return list(asked.view(topic).leaders.values())
