@@ -27,6 +27,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane, Stage
 from nsq_ha.transport.connection import Callbacks, Connection
+from nsq_ha.transport.opening import open_while
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,7 @@ class Sender:
         self._work = asyncio.Event()
         self._wake = asyncio.Event()
         self._progress = False
+        self._generation = 0
         self._lost: NsqError | None = None
         self._pump_handle: asyncio.Handle | None = None
         self._hold_handle: asyncio.TimerHandle | None = None
@@ -158,7 +160,10 @@ class Sender:
                     failures += 1
                     await self._woken(delay_after(self._config.backoff, failures, random.random))
         finally:
+            connection_left = self._connection
             self._leave(ConnectionLostError("the producer was closed"))
+            if connection_left is not None:
+                await connection_left.ended()
 
     async def _woken(self, timeout: float | None) -> None:
         """Wait until something happens, at most ``timeout`` seconds."""
@@ -177,24 +182,16 @@ class Sender:
         if not self._admit():
             raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
         self._opening, self._lost, self._progress = node, None, False
-        attempt = self._loop.create_task(Connection.open(self._config, node, self._callbacks()))
-        attempt.add_done_callback(_take_exception)
         try:
-            # A frozen node accepts and never answers: news of another leader ends the attempt before its limit.
-            while not attempt.done():
-                woken = self._loop.create_task(self._wake.wait())
-                try:
-                    await asyncio.wait({attempt, woken}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    woken.cancel()
-                self._wake.clear()
-                if not attempt.done() and self._leader_differs(node):
-                    raise NoLeaderError(f"{self._watch.topic}-{self.partition} moved away from {node.address}")
-            return attempt.result()
+            return await open_while(
+                self._config,
+                node,
+                self._callbacks(),
+                news=self._wake,
+                is_wanted=lambda: not self._leader_differs(node),
+            )
         finally:
             self._opening = None
-            if not attempt.done():
-                attempt.cancel()
 
     def _leader_differs(self, node: Node) -> bool:
         view = self._watch.view
@@ -202,7 +199,15 @@ class Sender:
         return leader is not None and leader != node
 
     def _callbacks(self) -> Callbacks:
-        return Callbacks(self._answers, _nothing, self._refusals_came, _nothing, self._connection_lost)
+        self._generation += 1
+        generation = self._generation
+
+        def lost(reason: NsqError) -> None:
+            # The end of a connection that was left comes while the next one is being made: it is not that one's.
+            if generation == self._generation:
+                self._connection_lost(reason)
+
+        return Callbacks(self._answers, _nothing, self._refusals_came, _nothing, lost)
 
     async def _serve(self, connection: Connection) -> bool:
         """Publish over ``connection`` until it is to be left; tell whether it ended in trouble."""
@@ -243,6 +248,7 @@ class Sender:
             return
         self._end_hold()
         self._refusals = 0
+        self._generation += 1
         connection.abort(reason)
         for entry in self.lane.lost():
             if self._config.on_unreachable == "fail" and not entry.given_up:
@@ -367,12 +373,6 @@ class Sender:
         self._lost = reason
         self._leave(reason)
         self._wake.set()
-
-
-def _take_exception(task: asyncio.Task[Connection]) -> None:
-    """Mark an abandoned attempt's error as seen."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _nothing(messages: object) -> None:
