@@ -30,6 +30,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
+from nsq_ha.transport.opening import open_while
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig, StartFrom
@@ -130,7 +131,10 @@ class Subscription:
                 self._watch.refresh_soon()
                 await self._woken(delay_after(self._config.backoff, failures, random.random))
         finally:
+            connection_left = self._connection
             self._leave(ConnectionLostError("the consumer was closed"))
+            if connection_left is not None:
+                await connection_left.ended()
 
     async def stop_messages(self) -> None:
         """Ask the server for no further message (CLS); errors and lost connections end it silently."""
@@ -213,24 +217,14 @@ class Subscription:
                 self._wake.set()
 
         callbacks = Callbacks(_no_answers, self._messages, self._refusals, self._damaged, lost)
-        attempt = self._loop.create_task(Connection.open(self._config, node, callbacks, extend_support=extend_support))
-        try:
-            while not attempt.done():
-                woken = self._loop.create_task(self._wake.wait())
-                try:
-                    await asyncio.wait({attempt, woken}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    woken.cancel()
-                if attempt.done():
-                    break
-                self._wake.clear()
-                if self._leader() not in (None, node):
-                    raise NoLeaderError(f"{self._watch.topic}-{self.partition} moved away from {node.address}")
-            return attempt.result()
-        finally:
-            attempt.add_done_callback(_take_exception)
-            if not attempt.done():
-                attempt.cancel()
+        return await open_while(
+            self._config,
+            node,
+            callbacks,
+            extend_support=extend_support,
+            news=self._wake,
+            is_wanted=lambda: self._leader() in (None, node),
+        )
 
     async def _until_trouble(self) -> None:
         """Return when the leader is another node; raise when the connection went."""
@@ -284,9 +278,3 @@ def _start_of(config: ConsumerConfig, partition: int) -> StartFrom | None:
 
 def _no_answers(answers: object) -> None:
     """Take none: a subscription publishes nothing."""
-
-
-def _take_exception(task: asyncio.Task[Connection]) -> None:
-    """Mark an abandoned attempt's error as seen."""
-    if not task.cancelled():
-        task.exception()

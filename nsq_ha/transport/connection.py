@@ -111,12 +111,12 @@ class Connection:
             async with asyncio.timeout(config.connect_timeout):
                 await connection._handshake(extend_support)
         except TimeoutError:
-            connection._discard()
+            await connection._discard()
             raise ConnectError(
                 f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
             ) from None
         except BaseException:
-            connection._discard()
+            await connection._discard()
             raise
         connection.is_open = True
         connection._watch()
@@ -231,10 +231,11 @@ class Connection:
         if self._stream is not None:
             self._stream.abort(reason)
 
-    def _discard(self) -> None:
+    async def _discard(self) -> None:
         self._callbacks = Callbacks(_ignore, _ignore, _ignore, _ignore, _ignore)
         if self._stream is not None:
             self._stream.abort()
+            await self.ended()
 
     def _watch(self) -> None:
         interval = self.config.heartbeat_interval / _CHECKS_PER_INTERVAL

@@ -1,0 +1,70 @@
+"""Opening a connection that news may make pointless."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nsq_ha.errors import ConnectError, ConnectionLostError
+from nsq_ha.transport.connection import Callbacks, Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import ClientConfig
+    from nsq_ha.policy.topology import Node
+
+
+async def open_while(
+    config: ClientConfig,
+    node: Node,
+    callbacks: Callbacks,
+    *,
+    extend_support: bool = False,
+    news: asyncio.Event,
+    is_wanted: Callable[[], bool],
+) -> Connection:
+    """Open a connection as :meth:`Connection.open` does, but give up when it is not wanted any more.
+
+    A frozen node accepts and never answers: without this an attempt at it would
+    hold up its partition to the end of ``connect_timeout``, though the new
+    leader is known.
+
+    Args:
+        config: The client's options.
+        node: Whom to connect to.
+        callbacks: Who is told of what arrives.
+        extend_support: For a subscription on an extended topic.
+        news: Set when ``is_wanted`` may have changed; cleared here.
+        is_wanted: Tells whether to go on.
+
+    Cancelled, or failed, it leaves neither task nor socket behind.
+
+    Raises:
+        ConnectError: As for :meth:`Connection.open`, or it was given up.
+        ServerError: nsqd refused IDENTIFY or AUTH.
+        RemoteProtocolError: The answers make no sense.
+    """
+    loop = asyncio.get_running_loop()
+    attempt = loop.create_task(Connection.open(config, node, callbacks, extend_support=extend_support))
+    try:
+        while not attempt.done():
+            heard = loop.create_task(news.wait())
+            try:
+                await asyncio.wait({attempt, heard}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                heard.cancel()
+            if attempt.done():
+                break
+            news.clear()
+            if not is_wanted():
+                raise ConnectError(f"gave up on {node.address}: another node leads now")  # noqa: TRY301 - cleaned up below
+        return attempt.result()
+    except BaseException:
+        attempt.cancel()
+        await asyncio.wait({attempt})
+        if not attempt.cancelled() and attempt.exception() is None:
+            connection = attempt.result()
+            connection.abort(ConnectionLostError("given up"))
+            await connection.ended()
+        raise
