@@ -118,7 +118,7 @@ def test_default_settings_demand_a_channel_before_writing() -> None:
             404,
             "Topic has no channel, should init at least one for the new topic",
         )
-        channel = {"topic": "orders", "partition": 0, "channel": "billing"}
+        channel = {"topic": "orders", "partition": "0", "channel": "billing"}
         assert seen.http.post(cluster.http_address("nsqd-0") + "/channel/create", params=channel).status_code == 200
         assert seen.lookup("w") == {0: "nsqd-0"}
         seen.http.close()

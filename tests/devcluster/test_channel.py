@@ -1,0 +1,271 @@
+"""A channel under any sequence of what clients do."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nsq_ha.devcluster.channel import MAX_CONFIRM_WINDOW, Channel, Refusal
+from nsq_ha.devcluster.cursor import Cursor
+from nsq_ha.devcluster.log import Log
+from nsq_ha.devcluster.record import Draft, Record
+
+_numbers = itertools.count(1)
+
+
+class Client:
+    """A consumer that remembers."""
+
+    def __init__(self, ready: int = 1, msg_timeout: float = 60.0) -> None:
+        self.client_id = next(_numbers)
+        self.ready = ready
+        self.holds = 0
+        self.msg_timeout = msg_timeout
+        self.wanted = True
+        self.got: list[tuple[bytes, int]] = []
+        self.in_hand: list[int] = []
+        self.dropped = False
+
+    def wants(self, record: Record) -> bool:
+        assert record.body
+        return self.wanted
+
+    def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
+        assert at_once in (True, False)
+        self.got.append((record.body, attempts))
+        self.in_hand.append(record.internal_id)
+
+    def drop(self) -> None:
+        self.dropped = True
+
+
+def channel_with(count: int, *, ordered: bool = False) -> tuple[Channel, Log]:
+    log = Log(0, extended=False)
+    channel = Channel("billing", log, Cursor(0))
+    channel.ordered = ordered
+    add(log, count)
+    return channel, log
+
+
+def add(log: Log, count: int) -> None:
+    for _ in range(count):
+        log.append(Draft(b"m%d" % len(log.records)), 0)
+    log.commit()
+
+
+def joined(channel: Channel, ready: int = 1, msg_timeout: float = 60.0) -> Client:
+    client = Client(ready, msg_timeout)
+    channel.add(client)
+    channel.dispatch(0.0)
+    return client
+
+
+def test_a_disconnect_gives_back_in_reverse_with_attempts_unchanged() -> None:
+    channel, _ = channel_with(3)
+    leaving = joined(channel, ready=3)
+    channel.remove(leaving, 0.0)
+    channel.remove(leaving, 0.0)
+    staying = joined(channel, ready=3)
+    assert staying.got == [(b"m2", 1), (b"m1", 1), (b"m0", 1)]
+
+
+def test_a_window_full_of_finished_messages_stops_reading() -> None:
+    channel, _ = channel_with(3 * MAX_CONFIRM_WINDOW)
+    client = joined(channel, ready=2500)
+    for internal_id in client.in_hand[1 : 2 * MAX_CONFIRM_WINDOW + 4 : 2]:  # every second one: each is a run
+        channel.finish(internal_id, client, 0.0)
+    before = len(client.got)
+    add_more = channel_log(channel)
+    add(add_more, 5)
+    channel.dispatch(0.0)
+    assert len(client.got) == before
+    with pytest.raises(Refusal, match="Too much deferred"):
+        channel.requeue(client.in_hand[0], client, 120.0, 0.0)
+    for internal_id in client.in_hand[0:9:2]:
+        channel.finish(internal_id, client, 0.0)
+    assert len(client.got) > before
+
+
+def channel_log(channel: Channel) -> Log:
+    return channel._log
+
+
+def test_touch_cannot_keep_a_message_for_ever() -> None:
+    channel, _ = channel_with(1)
+    client = joined(channel, msg_timeout=600.0)
+    (internal_id,) = client.in_hand
+    channel.touch(internal_id, client, 590.0)
+    channel.tick(899.0)
+    assert len(client.got) == 1
+    channel.tick(901.0)
+    assert client.got == [(b"m0", 1), (b"m0", 2)]
+
+
+def test_a_long_delay_forgets_the_id_and_still_delivers() -> None:
+    channel, _ = channel_with(1)
+    client = joined(channel)
+    (internal_id,) = client.in_hand
+    channel.requeue(internal_id, client, 1000.0, 0.0)
+    with pytest.raises(Refusal, match="not in flight"):
+        channel.finish(internal_id, client, 1.0)
+    assert channel.deferred_count == 1
+    channel.tick(1001.0)
+    assert client.got == [(b"m0", 1), (b"m0", 2)]
+
+
+def test_what_a_consumer_does_not_want_is_confirmed() -> None:
+    channel, log = channel_with(3)
+    client = Client(ready=1)
+    client.wanted = False
+    channel.add(client)
+    channel.dispatch(0.0)
+    assert not client.got
+    assert channel.cursor.confirmed == len(log.records)
+
+
+def test_a_reset_lets_one_stray_message_through_and_then_starts_where_told() -> None:
+    channel, _ = channel_with(4)
+    client = joined(channel)
+    channel.finish(client.in_hand[0], client, 0.0)
+    channel.reset(0)
+    with pytest.raises(Refusal, match="not in flight"):
+        channel.finish(client.in_hand[1], client, 0.0)
+    channel.dispatch(0.0)
+    for _ in range(3):
+        channel.finish(client.in_hand[-1], client, 0.0)
+    assert [body for body, _ in client.got] == [b"m0", b"m1", b"m2", b"m0", b"m1", b"m2"]
+
+
+def test_pausing_skipping_emptying() -> None:
+    channel, log = channel_with(2)
+    channel.paused = True
+    client = joined(channel)
+    assert not client.got
+    channel.paused = False
+    channel.dispatch(0.0)
+    assert len(client.got) == 1
+    channel.skipped = True
+    channel.empty()
+    add(log, 2)
+    channel.dispatch(0.0)
+    assert len(client.got) == 1
+    assert channel.depth == 0
+    channel.skipped = False
+    add(log, 1)
+    channel.dispatch(0.0)
+    channel.requeue(client.in_hand[-1], client, 5.0, 0.0)
+    channel.empty_delayed()
+    channel.tick(10.0)
+    assert len(client.got) == 2
+    assert channel.depth == 0
+
+
+class AnyClients(RuleBasedStateMachine):
+    """Publish, answer, lose, leave, wait: nothing is lost, nobody gets what another holds."""
+
+    @initialize(ordered=st.booleans())
+    def start(self, ordered: bool) -> None:
+        self.ordered = ordered
+        self.log = Log(0, extended=False)
+        self.channel = Channel("billing", self.log, Cursor(0))
+        self.channel.ordered = ordered
+        self.peer = Cursor(0)
+        self.channel.peers = [self.peer]
+        self.clients: list[Client] = []
+        self.finished: list[int] = []
+        self.now = 0.0
+
+    def holder(self, data: st.DataObject) -> tuple[Client, int] | None:
+        held = [(entry.consumer, internal_id) for internal_id, entry in self.channel.in_flight.items()]
+        if not held:
+            return None
+        client, internal_id = data.draw(st.sampled_from(held))
+        assert isinstance(client, Client)
+        return client, internal_id
+
+    @rule(count=st.integers(1, 3))
+    def publish(self, count: int) -> None:
+        add(self.log, count)
+        self.channel.dispatch(self.now)
+
+    @rule(ready=st.integers(0, 3))
+    def join(self, ready: int) -> None:
+        client = Client(ready, msg_timeout=10.0)
+        self.clients.append(client)
+        self.channel.add(client)
+        self.channel.dispatch(self.now)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        self.clients.remove(client)
+        self.channel.remove(client, self.now)
+        assert client.holds == 0
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        if (found := self.holder(data)) is not None:
+            client, internal_id = found
+            self.finished.append(internal_id)
+            self.channel.finish(internal_id, client, self.now)
+            with pytest.raises(Refusal):
+                self.channel.finish(internal_id, Client(), self.now)
+
+    @rule(data=st.data(), delay=st.sampled_from([0.0, 3.0, 20.0]))
+    def requeue(self, data: st.DataObject, delay: float) -> None:
+        if (found := self.holder(data)) is not None:
+            client, internal_id = found
+            self.channel.requeue(internal_id, client, delay, self.now)
+
+    @rule(data=st.data())
+    def touch(self, data: st.DataObject) -> None:
+        if (found := self.holder(data)) is not None:
+            client, internal_id = found
+            self.channel.touch(internal_id, client, self.now)
+
+    @rule(seconds=st.floats(0.0, 30.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.channel.tick(self.now)
+
+    @invariant()
+    def holds_are_counted(self) -> None:
+        if not hasattr(self, "channel"):
+            return
+        for client in self.clients:
+            held = [entry for entry in self.channel.in_flight.values() if entry.consumer is client]
+            assert client.holds == len(held) <= max(client.ready, 0)
+        assert len(self.channel.in_flight) <= (1 if self.ordered else len(self.log.records))
+        assert len(set(self.finished)) == len(self.finished)
+        assert (self.peer.confirmed, self.peer.beyond) == (self.channel.cursor.confirmed, self.channel.cursor.beyond)
+
+    @invariant()
+    def order_is_kept(self) -> None:
+        if hasattr(self, "channel") and self.ordered:
+            assert self.finished == sorted(self.finished)
+
+    def teardown(self) -> None:
+        """One good consumer gets all the rest, each once."""
+        if not hasattr(self, "channel"):
+            return
+        for client in tuple(self.clients):
+            self.channel.remove(client, self.now)
+        good = Client(ready=5)
+        self.channel.add(good)
+        self.now += 1000.0
+        self.channel.tick(self.now)
+        self.channel.dispatch(self.now)
+        while self.channel.in_flight:
+            self.finished.append(next(iter(self.channel.in_flight)))
+            self.channel.finish(self.finished[-1], good, self.now)
+        assert sorted(self.finished) == [record.internal_id for record in self.log.records]
+        assert self.channel.depth == 0
+
+
+TestAnyClients = AnyClients.TestCase
+TestAnyClients.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

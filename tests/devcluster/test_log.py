@@ -1,0 +1,99 @@
+"""Logs and cursors: what is committed, what is cut, what followers copy."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.devcluster.cursor import Cursor
+from nsq_ha.devcluster.log import Log
+from nsq_ha.devcluster.record import Draft
+
+
+def filled(count: int, partition: int = 0, *, extended: bool = False) -> Log:
+    log = Log(partition, extended=extended)
+    for number in range(count):
+        log.append(Draft(b"m%d" % number), 1_000 * number)
+    log.commit()
+    return log
+
+
+def test_ids_begin_at_2_and_name_the_partition() -> None:
+    log = filled(2, partition=3)
+    assert [record.internal_id for record in log.records] == [3 << 50 | 2, 3 << 50 | 3]
+
+
+def test_offsets_grow_by_raw_size_and_headers_count() -> None:
+    log = Log(0, extended=True)
+    bare = log.append(Draft(b"12345"), 0)
+    headed = log.append(Draft(b"1", ext=b"{}"), 0)
+    assert (bare.offset, bare.raw_size) == (0, 36)
+    assert (headed.offset, headed.raw_size) == (36, 36)
+    assert log.end_offset == 72
+    assert log.committed_offset == 0
+
+
+def test_positions_are_found_and_the_end_is_beyond() -> None:
+    log = filled(5)
+    second = log.records[1]
+    assert log.index_at_offset(0) == 0
+    assert log.index_at_offset(second.offset) == 1
+    assert log.index_at_offset(second.offset + 1) == 2
+    assert log.index_at_offset(10**9) == 5
+    assert log.index_at_time(1_500) == 2
+    assert log.index_of(second.internal_id) == 1
+    assert log.index_of(99) is None
+
+
+def test_what_was_cleaned_is_not_found() -> None:
+    log = filled(5)
+    log.clean(3)
+    assert log.start_offset == log.records[3].offset
+    assert log.index_at_offset(0) == 3
+    assert log.index_of(log.records[0].internal_id) is None
+    log.clean(99)
+    assert log.start_offset == log.end_offset
+
+
+def test_what_was_cut_leaves_no_gap() -> None:
+    log = filled(2)
+    pending = log.append(Draft(b"pending"), 0)
+    assert log.cut_pending() == 1
+    assert log.cut_pending() == 0
+    again = log.append(Draft(b"other"), 0)
+    assert (again.internal_id, again.offset) == (pending.internal_id, pending.offset)
+
+
+@given(common=st.integers(0, 5), mine=st.integers(0, 4), theirs=st.integers(0, 4), committed=st.integers(0, 9))
+def test_a_follower_becomes_equal_whatever_it_had(common: int, mine: int, theirs: int, committed: int) -> None:
+    leader, follower = Log(0, extended=False), Log(0, extended=False)
+    for number in range(common):
+        follower.receive(leader.append(Draft(b"%d" % number), 0))
+    for log, count in ((follower, mine), (leader, theirs)):
+        for number in range(count):
+            log.append(Draft(b"own %d" % number), 0)
+    leader.committed = min(committed, len(leader.records))
+    follower.follow(leader)
+    assert len(follower.records) == len(leader.records)
+    assert all(a is b for a, b in zip(follower.records, leader.records, strict=True))
+    assert follower.committed == leader.committed
+    assert follower.append(Draft(b"x"), 0) == leader.append(Draft(b"x"), 0)
+
+
+@given(st.permutations(range(12)), st.integers(0, 12))
+def test_confirming_in_any_order_counts_the_runs(order: list[int], stop: int) -> None:
+    cursor, copy = Cursor(0), Cursor(7)
+    for index in order[:stop]:
+        cursor.confirm(index)
+        cursor.confirm(index)  # twice is once
+    confirmed = set(order[:stop])
+    first = next(index for index in range(13) if index not in confirmed)
+    beyond = {index for index in confirmed if index > first}
+    assert cursor.confirmed == first
+    assert cursor.beyond == beyond
+    assert cursor.ranges == len([index for index in beyond if index - 1 not in beyond])
+    copy.copy_from(cursor)
+    assert (copy.confirmed, copy.beyond, copy.ranges) == (cursor.confirmed, cursor.beyond, cursor.ranges)
+    cursor.reset(3)
+    assert (cursor.confirmed, cursor.beyond, cursor.ranges) == (3, set(), 0)
+    assert copy.beyond == beyond
