@@ -12,9 +12,11 @@ The invariants, whatever happens in whatever order:
   never written; one attempt in doubt makes it in doubt for good.
 * A publish that its caller has given up holds its key until its attempt is
   answered or its connection is gone.
+* A publish that went elsewhere leaves a ghost in the order of answers, since
+  answers carry no number; the ghost is never written again.
 
 Source: failures reference 1 ("When a refusal means not stored") and 4
-(Producer 3-5).
+(Producer 3-6).
 """
 
 from __future__ import annotations
@@ -56,11 +58,12 @@ class Entry(Generic[T]):
         stage: Where it stands.
         attempts: How often it was written.
         maybe_stored: An attempt of it is in doubt.
-        given_up: Its caller does not wait any more.
+        given_up: Its caller does not wait any more, or not here.
+        is_ghost: It only stands for a publish that went to another partition.
         sent_at: Time of the last write.
     """
 
-    __slots__ = ("attempts", "blocked_by", "given_up", "item", "keys", "maybe_stored", "sent_at", "stage")
+    __slots__ = ("attempts", "blocked_by", "given_up", "is_ghost", "item", "keys", "maybe_stored", "sent_at", "stage")
 
     def __init__(self, item: T, keys: Iterable[Hashable] = ()) -> None:
         """Wrap ``item``; repeated keys count once."""
@@ -70,6 +73,7 @@ class Entry(Generic[T]):
         self.attempts = 0
         self.maybe_stored = False
         self.given_up = False
+        self.is_ghost = False
         self.sent_at = 0.0
         self.blocked_by = 0
 
@@ -215,8 +219,29 @@ class Lane(Generic[T]):
             self._waiting -= len(out)
         return out
 
+    def divert(self, sent_until: float) -> list[Entry[T]]:
+        """Take out publishes without keys that have waited long for an answer, to send them by another partition.
+
+        They are in doubt from now on. The answer that may still come is taken
+        by the ghost of each: an entry with the same ``item`` that is given up.
+
+        Args:
+            sent_until: Those written at this time or before.
+        """
+        out = []
+        for place, entry in enumerate(self._sent):
+            if entry.sent_at > sent_until:
+                break
+            if entry.keys or entry.given_up:
+                continue
+            self._sent[place] = _ghost_of(entry)
+            entry.maybe_stored = True
+            entry.stage = Stage.READY
+            out.append(entry)
+        return out
+
     def pending(self) -> list[Entry[T]]:
-        """List all publishes that are not done, each once; for closing."""
+        """List all publishes that are not done, each once, ghosts included; for closing."""
         found = dict.fromkeys(self._sent)
         found.update(dict.fromkeys(self._ready))
         for queue in self._by_key.values():
@@ -246,3 +271,12 @@ class Lane(Generic[T]):
             if not head.blocked_by:
                 head.stage = Stage.READY
                 self._ready.append(head)
+
+
+def _ghost_of(entry: Entry[T]) -> Entry[T]:
+    ghost = Entry(entry.item)
+    ghost.stage = Stage.SENT
+    ghost.attempts = entry.attempts
+    ghost.maybe_stored = ghost.given_up = ghost.is_ghost = True
+    ghost.sent_at = entry.sent_at
+    return ghost

@@ -22,10 +22,12 @@ from nsq_ha.errors import (
     NsqError,
     PublishError,
     RemoteProtocolError,
+    ResponseTimeoutError,
     ServerError,
 )
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane, Stage
+from nsq_ha.producer.slowness import SLOW_AFTER, Slowness
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 
@@ -45,6 +47,8 @@ MOVE_GRACE: Final = 0.2
 REFUSED_PAUSE: Final = 0.25
 """Most seconds between two tries after refusals: one small publish each time, and a leader that takes
 writes again is not kept waiting."""
+PROBE_INTERVAL: Final = 1.0
+"""Seconds between two single publishes that try whether a partition in trouble answers again."""
 _WRITE_CHUNK: Final = 64
 
 
@@ -90,6 +94,8 @@ class Sender:
         self._lost: NsqError | None = None
         self._pump_handle: asyncio.Handle | None = None
         self._hold_handle: asyncio.TimerHandle | None = None
+        self._slowness = Slowness(lambda: self.lane.oldest_sent_at, self._is_slow)
+        self._probe_at = 0.0
         self._refusals = 0
         self._leaving = False
         self._idle_asked = False
@@ -108,6 +114,18 @@ class Sender:
     def load(self) -> int:
         """Publishes that wait here or are unanswered."""
         return self.lane.waiting + self.lane.unanswered
+
+    def may_probe(self) -> bool:
+        """Tell whether a single publish may try this partition, which is in trouble; True counts as that try."""
+        now = self._loop.time()
+        if self.load or now < self._probe_at:
+            return False
+        self._probe_at = now + PROBE_INTERVAL
+        return True
+
+    def take_movable(self) -> list[Entry[Outgoing]]:
+        """Take out what may go to another partition: not written, or written and not answered for long."""
+        return [*self.lane.divert(self._loop.time() - SLOW_AFTER), *self.lane.withdraw()]
 
     def submit(self, entry: Entry[Outgoing]) -> None:
         """Queue a publish; it is written in this turn of the loop where that is possible."""
@@ -247,6 +265,7 @@ class Sender:
         if connection is None:
             return
         self._end_hold()
+        self._slowness.stop()
         self._refusals = 0
         self._generation += 1
         connection.abort(reason)
@@ -278,6 +297,16 @@ class Sender:
             if not entries:
                 break
             connection.write_publishes([entry.item.encode(word) for entry in entries])
+        if lane.unanswered:
+            self._slowness.watch()
+
+    def _is_slow(self) -> None:
+        # It may be frozen, or wait for a follower that is; only the look-up and missing heartbeats tell. What is bound
+        # to this partition stays unanswered: sent again to the same live leader it would be stored twice.
+        self.trouble = ResponseTimeoutError(f"the leader has not answered for {SLOW_AFTER} s or more")
+        self._watch.refresh_soon()
+        if self._config.on_unreachable == "retry":
+            self._on_trouble(self)
 
     def _answers(self, answers: list[bytes | ServerError]) -> None:
         connection = self._connection
@@ -304,13 +333,17 @@ class Sender:
             return
         self._refusals = 0
         self._progress = True
-        self.trouble = None
+        if self.trouble is not None and self._loop.time() - entry.sent_at < SLOW_AFTER:
+            self.trouble = None
         self._on_stored(entry.item, receipts)
+        if entry.is_ghost and (ticket := entry.item.ticket) is not None:
+            # It is stored after all: its copy need not be written, where it is not yet.
+            ticket.sender.give_up(ticket.entry)
 
     def _refused(self, error: ServerError, connection: Connection) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
         entry = self.lane.refused(self._loop.time(), retry=again)
-        if not again:
+        if not again and not entry.is_ghost:
             self.fail(entry, error)
         if error.retriable:
             self._hold()

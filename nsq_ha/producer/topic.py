@@ -137,12 +137,19 @@ class TopicPublisher:
         candidates: Sequence[int] = self._routes
         if avoid is not None or any(not sender.is_healthy for sender in self.senders.values()):
             candidates = [p for p in self._routes if p != avoid and self._is_healthy(p)]
+            if avoid is None and candidates and (probed := self._probed()) is not None:
+                return probed
         if not candidates:
             candidates = [p for p in self._routes if p != avoid] or range(partition_num)
         self._turn += 1
         if self._config.strategy == "least_loaded":
             return routing.least_loaded(candidates, self._turn, self._load)
         return routing.round_robin(candidates, self._turn)
+
+    def _probed(self) -> int | None:
+        """Choose a partition in trouble that is to be tried with a single message."""
+        tried = (p for p in self._routes if not self._is_healthy(p) and self.senders[p].may_probe())
+        return next(tried, None)
 
     def _is_healthy(self, partition: int) -> bool:
         sender = self.senders.get(partition)
@@ -180,14 +187,9 @@ class TopicPublisher:
         view = self.watch.view
         if view is None or view.meta is None:
             return
-        others = [
-            partition
-            for partition in view.publishable
-            if partition != sender.partition and (partition not in self.senders or self.senders[partition].is_healthy)
-        ]
-        if not others:
+        if not any(p != sender.partition and self._is_healthy(p) for p in view.publishable):
             return
-        for entry in sender.lane.withdraw():
+        for entry in sender.take_movable():
             target = self.sender(self._any_partition(view, view.meta.partition_num, avoid=sender.partition))
             if entry.item.ticket is not None:
                 entry.item.ticket.sender = target

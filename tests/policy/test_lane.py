@@ -25,6 +25,10 @@ def names(found: list[Entry[str]]) -> list[str]:
     return [entry.item for entry in found]
 
 
+def names_of(found: list[Entry[int]]) -> list[int]:
+    return [entry.item for entry in found]
+
+
 def test_of_one_key_only_one_is_written() -> None:
     lane, _ = submitted(("a1", ("a",)), ("a2", ("a",)), ("b1", ("b",)))
     assert names(lane.take(0.0, 10)) == ["a1", "b1"]
@@ -113,6 +117,37 @@ def test_withdraw_takes_only_what_has_no_key_and_is_not_written() -> None:
     assert (lane.waiting, lane.take(0.0, 5)) == (1, [second])
 
 
+def test_what_waits_long_goes_elsewhere_in_doubt_and_its_answer_is_the_ghosts() -> None:
+    lane, (old, keyed, given_up, young) = submitted(("1", ()), ("2", ("k",)), ("3", ()), ("4", ()))
+    lane.take(0.0, 3)
+    lane.take(1.0, 4)
+    lane.give_up(given_up)
+    assert lane.divert(0.5) == [old]
+    assert (old.stage, old.maybe_stored, old.attempts) == (Stage.READY, True, 1)
+    assert lane.divert(0.5) == []
+    assert (lane.unanswered, lane.waiting, lane.oldest_sent_at) == (4, 0, 0.0)
+    other: Lane[str] = Lane()
+    other.submit(old)
+    ghost = lane.answered()
+    assert (ghost.item, ghost.is_ghost, ghost.stage) == ("1", True, Stage.DONE)
+    assert [lane.answered() for _ in range(3)] == [keyed, given_up, young]
+    assert other.take(2.0, 1) == [old]
+    assert old.attempts == 2
+
+
+def test_a_ghost_is_never_written_again() -> None:
+    lane, (entry,) = submitted(("1", ()))
+    lane.take(0.0, 1)
+    lane.divert(0.0)
+    assert lane.refused(0.1, retry=True).stage is Stage.DONE
+    lane, (entry,) = submitted(("1", ()))
+    lane.take(0.0, 1)
+    lane.divert(0.0)
+    assert [ghost.is_ghost for ghost in lane.lost()] == [True]
+    assert (lane.waiting, lane.unanswered, lane.pending()) == (0, 0, [])
+    assert entry.stage is Stage.READY
+
+
 def test_pending_lists_each_publish_once() -> None:
     lane, made = submitted(("1", ("a",)), ("2", ("a",)), ("3", ()), ("4", ("b", "c")))
     lane.take(0.0, 1)
@@ -125,6 +160,7 @@ class LaneMachine(RuleBasedStateMachine):
     @initialize(window=st.integers(1, 8))
     def start(self, window: int) -> None:
         self.lane: Lane[int] = Lane()
+        self.elsewhere: Lane[int] = Lane()
         self.window = window
         self.now = 0.0
         self.made: list[Entry[int]] = []
@@ -132,6 +168,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.stored_order: dict[object, list[int]] = {}
         self.wire: list[Entry[int]] = []
         self.surely_unstored: dict[int, bool] = {}
+        self.gone: set[int] = set()
 
     @rule(keys=st.lists(st.sampled_from("abc"), max_size=2))
     def submit(self, keys: list[str]) -> None:
@@ -154,28 +191,45 @@ class LaneMachine(RuleBasedStateMachine):
     def store_and_answer(self) -> None:
         entry = self.wire.pop(0)
         self._store(entry)
-        assert self.lane.answered() is entry
-        assert entry.stage is Stage.DONE
+        answered = self.lane.answered()
+        assert answered is entry or (answered.is_ghost and answered.item == entry.item)
+        assert answered.stage is Stage.DONE
 
     @precondition(lambda self: self.wire)
     @rule(retry=st.booleans())
     def refuse(self, retry: bool) -> None:
         entry = self.wire.pop(0)
-        assert self.lane.refused(self.now, retry=retry) is entry
-        assert (entry.stage is Stage.READY) == (retry and not entry.given_up)
+        refused = self.lane.refused(self.now, retry=retry)
+        assert refused is entry or (refused.is_ghost and refused.item == entry.item)
+        assert (refused.stage is Stage.READY) == (retry and not refused.given_up)
 
     @rule(stored=st.integers(0, 8))
     def lose(self, stored: int) -> None:
         for entry in self.wire[:stored]:
             self._store(entry)
-        assert self.lane.lost() == self.wire
+        assert names_of(self.lane.lost()) == names_of(self.wire)
         self.wire.clear()
+
+    @rule(seconds=st.floats(0.0, 2.0))
+    def divert(self, seconds: float) -> None:
+        for entry in self.lane.divert(self.now - seconds):
+            assert not entry.keys
+            assert entry.maybe_stored
+            self.elsewhere.submit(entry)
+            self.gone.add(entry.item)
+
+    @rule(window=st.integers(1, 8))
+    def answer_elsewhere(self, window: int) -> None:
+        for entry in self.elsewhere.take(self.now, window):
+            self.surely_unstored[entry.item] = False
+            assert self.elsewhere.answered() is entry
 
     @precondition(lambda self: self.made)
     @rule(pick=st.randoms(use_true_random=False))
     def give_up(self, pick: object) -> None:
         choice = getattr(pick, "choice")  # noqa: B009 - hypothesis gives a Random
-        self.lane.give_up(choice(self.made))
+        entry = choice(self.made)
+        (self.elsewhere if entry.item in self.gone else self.lane).give_up(entry)
 
     @rule(seconds=st.floats(0.1, 3.0))
     def pass_time(self, seconds: float) -> None:
@@ -206,10 +260,13 @@ class LaneMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_forgotten(self) -> None:
-        alive = {entry.item for entry in self.made if entry.stage is not Stage.DONE}
-        assert {entry.item for entry in self.lane.pending()} == alive
-        assert self.lane.waiting == sum(entry.stage in (Stage.READY, Stage.BLOCKED) for entry in self.made)
+        here = [entry for entry in self.made if entry.item not in self.gone]
+        alive = {entry.item for entry in here if entry.stage is not Stage.DONE}
+        assert {entry.item for entry in self.lane.pending() if not entry.is_ghost} == alive
+        assert self.lane.waiting == sum(entry.stage in (Stage.READY, Stage.BLOCKED) for entry in here)
         assert self.lane.unanswered == len(self.wire) <= self.window
+        diverted = {e.item for e in self.made if e.item in self.gone and e.stage is not Stage.DONE}
+        assert {entry.item for entry in self.elsewhere.pending()} == diverted
 
 
 LaneMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
