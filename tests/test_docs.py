@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -16,6 +17,9 @@ from nsq_ha import errors
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
 from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
@@ -32,8 +36,12 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def as_parameter(page: Path) -> ParameterSet:
+    return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if page.stem == "spark" else [])
+
+
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("page", sorted({example.page for example in EXAMPLES}), ids=named)
+@pytest.mark.parametrize("page", [as_parameter(page) for page in sorted({example.page for example in EXAMPLES})])
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with DevCluster(nsqlookupds=2, nsqds=3) as cluster:
         monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
@@ -110,7 +118,7 @@ def test_every_option_is_in_the_table_with_its_meaning() -> None:
     told = {option.name: option for option in reference.options()}
     names = nsq_ha.ProducerConfig.__dataclass_fields__ | nsq_ha.ConsumerConfig.__dataclass_fields__
     assert told.keys() == names.keys()
-    assert told["publish_timeout"].default == "``30.0``"
+    assert (told["publish_timeout"].default, told["publish_timeout"].unit) == ("30", "s")
     assert all(option.meaning.endswith(".") for option in told.values())
 
 

@@ -110,24 +110,22 @@ def unit_of(field: dataclasses.Field[Any]) -> str:
         return "s"
     if field.name.endswith("_bytes"):
         return "bytes"
-    if field.name.endswith("_jitter"):
-        return "share"
-    if kind.startswith("float"):
+    if kind.startswith("float") and not field.name.endswith("_jitter"):
         raise LookupError(f"{field.name} is a float whose name tells no unit")
-    return "number" if kind.startswith("int") else ""
+    return ""
 
 
 def _shown(default: object) -> str:
-    if default == ():
+    if default in ((), ""):
         return "none"
-    if default == "":
-        return "empty"
     if isinstance(default, config.Backoff):
         return f"{default.initial:g}, then × {default.factor:g} up to {default.maximum:g}, jitter {default.jitter:g}"
     if isinstance(default, enum.Enum):
         return f"``{default}``"
     if isinstance(default, int) and not isinstance(default, bool):
         return _number(default)
+    if isinstance(default, float):
+        return f"{default:g}"
     return f"``{default!r}``"
 
 
@@ -140,8 +138,12 @@ def _number(value: float) -> str:
 
 def options_table() -> str:
     """Return the table of all options."""
-    rows = [(f"``{option.name}``", option.owner, option.default, option.unit, option.meaning) for option in options()]
-    return _in_module("nsq_ha.config", _table(("Option", "For", "Default", "Unit", "What it is, and why"), rows))
+    head = ("Option", "For", "Default", "What it is, and why")
+    rows = [
+        (f"``{option.name}``", option.owner, f"{option.default} {option.unit}".rstrip(), option.meaning)
+        for option in options()
+    ]
+    return _in_module("nsq_ha.config", _table(head, rows, widths="26 12 20 42"))
 
 
 def constants_table(names: Iterable[str]) -> str:
@@ -188,8 +190,15 @@ def errors_table() -> str:
 
 
 def errors_details() -> str:
-    """Return what autodoc says of each error."""
-    return "\n".join(f".. autoexception:: nsq_ha.errors.{error.__name__}\n" for error, _ in error_classes())
+    """Return what autodoc says of each error; the two flags are in the table."""
+    lines: list[str] = []
+    for error, depth in error_classes():
+        lines.append(f".. autoexception:: nsq_ha.errors.{error.__name__}")
+        lines.append("   :show-inheritance:")
+        if depth:
+            lines.append("   :exclude-members: retriable, stale_leader")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def server_codes_table() -> str:
@@ -215,7 +224,7 @@ def connection_states() -> str:
         sends = [_step(event, to, here) for event, to in after.items() if event.name.startswith("SEND_")]
         comes = [_step(event, to, here) for event, to in after.items() if event.name.startswith("RECV_")]
         rows.append((here.name, told[here.name], ", ".join(sends) or "–", ", ".join(comes)))
-    return _table(("State", "Meaning", "May be sent", "May arrive"), rows)
+    return _table(("State", "Meaning", "May be sent", "May arrive"), rows, widths="20 24 26 30")
 
 
 def _step(event: state.Input, to: state.State, here: state.State) -> str:
@@ -266,9 +275,9 @@ def _in_module(module: str, text: str) -> str:
     return f".. py:currentmodule:: {module}\n\n{text}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a list-table of cells that are one line of reStructuredText each."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, widths: str = "auto") -> str:
+    """Return a list-table of cells that are one line of reStructuredText each; widths are percent."""
+    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", ""]
     for row in (head, *rows):
         lines += [f"   {'* -' if index == 0 else '  -'} {cell}" for index, cell in enumerate(row)]
     return "\n".join(lines) + "\n"
