@@ -79,7 +79,7 @@ async def cluster(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Scripted:
 
 @pytest.fixture
 async def admin(cluster: Scripted) -> AsyncIterator[AdminClient]:
-    async with AdminClient(cluster.follower.url, question_timeout=0.5) as client:
+    async with AdminClient(cluster.follower.url, question_timeout=2.0) as client:
         yield client
 
 
@@ -148,9 +148,9 @@ async def test_a_topic_that_gets_no_leaders_is_reported_in_time(cluster: Scripte
     cluster.leader.answer("/topic/create", b"")
     cluster.lookups(cluster.body(4150, partition_num=3))
     began = time.monotonic()
-    with pytest.raises(NoLeaderError, match=r"creating topic orders .* within 0.3 s.*partitions without leader: 1, 2"):
-        await admin.create_topic("orders", 3, timeout=0.3)
-    assert time.monotonic() - began < 2.0
+    with pytest.raises(NoLeaderError, match=r"creating topic orders .* within 2 s.*partitions without leader: 1, 2"):
+        await admin.create_topic("orders", 3, timeout=2.0)
+    assert time.monotonic() - began < 4.0
 
 
 async def test_a_refusal_is_reported_with_the_servers_words(cluster: Scripted, admin: AdminClient) -> None:
@@ -195,7 +195,7 @@ async def test_while_nobody_leads_a_change_waits(cluster: Scripted, admin: Admin
 async def test_nobody_leads_for_too_long(cluster: Scripted, admin: AdminClient) -> None:
     cluster.led_by(None)
     with pytest.raises(DiscoveryError, match="no nsqlookupd leads"):
-        await admin.delete_topic("orders", timeout=0.2)
+        await admin.delete_topic("orders", timeout=1.0)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ async def test_expanding_waits_for_the_new_number(cluster: Scripted, admin: Admi
 async def test_an_unstable_cluster_is_reported_in_time(cluster: Scripted, admin: AdminClient) -> None:
     cluster.leader.answer("/topic/partition/expand", UNSTABLE, 500)
     with pytest.raises(DiscoveryError, match=r"expanding topic orders .*the cluster is unstable"):
-        await admin.expand("orders", 2, timeout=0.2)
+        await admin.expand("orders", 2, timeout=1.0)
 
 
 async def test_waiting_survives_nsqlookupds_that_are_away(cluster: Scripted, admin: AdminClient) -> None:
@@ -443,7 +443,7 @@ async def test_without_nsqlookupd_a_description_fails_at_once(cluster: Scripted,
     began = time.monotonic()
     with pytest.raises(LookupUnavailableError):
         await admin.describe("orders")
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 4.0
 
 
 async def test_it_must_be_open() -> None:

@@ -207,11 +207,11 @@ async def test_a_bad_server_costs_no_more_than_the_limit(serve: Serve, behave: B
     fake = await serve()
     fake.behave = behave
     began = time.monotonic()
-    async with LookupClient(fake.url, timeout=0.3) as client:
+    async with LookupClient(fake.url, timeout=1.0) as client:
         with pytest.raises(LookupUnavailableError) as caught:
             await client.lookup("orders")
     assert isinstance(caught.value.__cause__, wanted)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 4.0
     assert len(fake.requests) == 1
 
 
@@ -238,7 +238,7 @@ async def test_a_body_of_100_megabytes_is_not_read(serve: Serve) -> None:
 async def test_a_server_is_well_again_after_each_of_it(serve: Serve) -> None:
     fake = await serve()
     fake.answer("/lookup", lookup_body({0: 4150}))
-    async with LookupClient(fake.url, timeout=0.2) as client:
+    async with LookupClient(fake.url, timeout=1.0) as client:
         for behave in (hang, raw(b"garbage\r\n\r\n"), raw(b"")):
             fake.behave = behave
             with pytest.raises(LookupUnavailableError):

@@ -156,7 +156,7 @@ async def test_a_refusal_without_words_tells_its_status(fake: Fake) -> None:
 
 
 async def test_a_node_that_gives_no_answer_is_named(fake: Fake) -> None:
-    async with NsqdHttp(fake.url, timeout=0.2) as nsqd:
+    async with NsqdHttp(fake.url, timeout=1.0) as nsqd:
         fake.answer("/stats", b"NO_TOPICS")
         with pytest.raises(RemoteProtocolError):
             await nsqd.stats()

@@ -67,17 +67,17 @@ async def test_a_hanging_one_holds_nothing_up_beyond_a_grace(
     hanging, well = await serve(), await serve()
     hanging.behave = hang
     well.answer("/lookup", body)
-    result, took = await timed(known(hanging.url, well.url))
+    result, took = await timed(known(hanging.url, well.url, timeout=SLOW))
     assert [answer.lookupd for answer in result.answers] == [well.url]
     assert grace <= took + 0.01
-    assert took < grace + 0.5
+    assert took < grace + SLOW / 2
 
 
 async def test_a_straggler_finishes_in_the_background_and_is_not_asked_twice(serve: Serve, known: Known) -> None:
     hanging, well = await serve(), await serve()
     hanging.behave = hang
     well.answer("/lookup", WHOLE)
-    servers = known(hanging.url, well.url, timeout=0.5)
+    servers = known(hanging.url, well.url, timeout=2.0)
     for _ in range(3):
         assert (await servers.look_up("orders", "r")).answers
     assert hanging.count("/lookup") == 1
@@ -136,13 +136,13 @@ async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_told(serv
     await dead.stop()
     hanging.behave = hang
     sick.answer("/lookup", b"<html>")
-    servers = known(dead.url, hanging.url, sick.url, timeout=0.2)
-    for number in (1, 2, 3):
+    servers = known(dead.url, hanging.url, sick.url)
+    for number in (1, 2):
         result, took = await timed(servers)
         assert result.answers == ()
         assert isinstance(result.error, LookupUnavailableError)
         assert {url for url, _ in result.error.causes} == {dead.url, hanging.url, sick.url}
-        assert took < 1.5
+        assert took < SLOW
         assert hanging.count("/lookup") == number
         assert number <= sick.count("/lookup") <= number + 1
     hanging.behave = None
@@ -281,8 +281,8 @@ async def test_a_bad_list_does_not_keep_another_from_being_learnt(serve: Serve, 
     else:
         await sick.stop()
     well.answer("/listlookup", list_body(third.url, well.url, third.url))
-    servers = known(sick.url, well.url, timeout=0.3)
-    await asyncio.wait_for(servers.refresh_lists(), 3)
+    servers = known(sick.url, well.url)
+    await asyncio.wait_for(servers.refresh_lists(), SLOW)
     assert servers.urls == (sick.url, well.url, third.url)
     assert servers.leader == third.url
 
