@@ -88,6 +88,7 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
+        self._closed: asyncio.Event | None = None
         self._turn = 0
         self._raise_due = False
         self._started = False
@@ -156,9 +157,16 @@ class Consumer:
         No new message is handed out. What was delivered and not handed out goes
         back to the server; what was handed out may still be answered until the
         limit, then the server delivers it again.
+
+        Cancelled, it does not wait for answers, and closes.
         """
-        if self._closing.is_set() or self._directory is None:
+        directory = self._directory
+        if directory is None:
             return
+        if self._closed is not None:
+            await self._closed.wait()
+            return
+        self._closed = asyncio.Event()
         self._closing.set()
         self._arrived.set()
         self._changed.set()
@@ -167,17 +175,23 @@ class Consumer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.close_timeout
         try:
+            await self._drain_until(deadline)
+            for subscription in self._subscriptions.values():
+                await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
+        finally:  # cancelled, it still ends what it started
+            for task in self._tasks.values():
+                task.cancel()
+            if self._supervisor is not None:
+                await asyncio.wait({self._supervisor})
+            await directory.aclose()
+            self._closed.set()
+
+    async def _drain_until(self, deadline: float) -> None:
+        try:
             async with asyncio.timeout_at(deadline):
                 await self._drain()
         except TimeoutError:
             log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
-        for subscription in self._subscriptions.values():
-            await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
-        for task in self._tasks.values():
-            task.cancel()
-        if self._supervisor is not None:
-            await asyncio.wait({self._supervisor})
-        await self._directory.aclose()
 
     async def _drain(self) -> None:
         live = [subscription for subscription in self._subscriptions.values() if subscription.delivery is not None]
@@ -190,7 +204,7 @@ class Consumer:
                 message.requeue(0)
             else:
                 self._given_back(message)
-        while any(subscription.in_flight for subscription in live):
+        while any(subscription.unanswered for subscription in live):
             self._changed.clear()
             await self._changed.wait()
 
@@ -280,6 +294,7 @@ class Consumer:
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
         self._inbox.extend(messages)
+        messages.clear()  # or their bodies would stay until the next read
         self._arrived.set()
 
     def freed(self) -> None:

@@ -88,6 +88,11 @@ class Delivery:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
 
+    @property
+    def held(self) -> int:
+        """Requeued messages that wait here for their delay; they are in flight for the server."""
+        return len(self._held)
+
     def attach(self, connection: Connection) -> None:
         """Answer through ``connection`` from now on."""
         self._connection = connection

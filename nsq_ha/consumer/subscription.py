@@ -92,6 +92,11 @@ class Subscription:
         return self.delivery.in_flight if self.delivery is not None else 0
 
     @property
+    def unanswered(self) -> int:
+        """Messages that the application has not answered; those held here until their delay is over are none."""
+        return self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
+
+    @property
     def max_ready(self) -> int:
         """The most RDY that it may be given; 0 while it is not subscribed."""
         if self.delivery is None or self._connection is None or not self.is_subscribed:

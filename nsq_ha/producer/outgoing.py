@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Receipt
+from nsq_ha.names import check_partition
 from nsq_ha.protocol import (
     decode_traced,
     encode_mpub,
@@ -21,10 +23,11 @@ from nsq_ha.protocol import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
     from nsq_ha.errors import PublishError
     from nsq_ha.message import OutgoingMessage
+    from nsq_ha.policy.sharding import Key
     from nsq_ha.producer.topic import Ticket
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -68,6 +71,13 @@ def check_trace_id(trace_id: object) -> int | None:
     return trace_id
 
 
+def lane_key(key: Key) -> Hashable:
+    """Return what publishes that must keep their order have in common: equal for all forms of one key."""
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    return str(int(key)).encode() if isinstance(key, int) else key
+
+
 def prepare(message: OutgoingMessage, trace_id: int | None) -> Prepared:
     """Check a message and bring headers, tag and trace id into the wire's form.
 
@@ -76,17 +86,22 @@ def prepare(message: OutgoingMessage, trace_id: int | None) -> Prepared:
         trace_id: What it is traced with. None for no trace.
 
     Raises:
-        ConfigError: Body, trace id, headers or tag are not legal; nothing was sent.
+        ConfigError: Body, key, partition, trace id, headers or tag are not legal; nothing was sent.
     """
     body: object = message.body
+    key: object = message.key
     if not isinstance(body, bytes):
         raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
     if not body:
         raise ConfigError("a body must not be empty: the server refuses it")
+    if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):
+        raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
+    if message.partition is not None:
+        check_partition(message.partition)
     trace_id = check_trace_id(trace_id)
     ext = None
     if message.headers is not None or message.tag is not None:
-        ext = _header(message.headers or {}, message.tag, trace_id)
+        ext = _header({} if message.headers is None else message.headers, message.tag, trace_id)
     size = len(body) + (8 if trace_id is not None else 0) + (len(ext) + _HEADER_ROOM if ext else 0)
     if size > MAX_MESSAGE_BYTES:
         raise ConfigError(
@@ -95,13 +110,15 @@ def prepare(message: OutgoingMessage, trace_id: int | None) -> Prepared:
     return Prepared(body, trace_id, ext)
 
 
-def _header(headers: Mapping[str, object], tag: object, trace_id: int | None) -> bytes:
+def _header(headers: object, tag: object, trace_id: int | None) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers must be a mapping, not {type(headers).__name__}")
     for key in headers:
         if str(key).startswith("##"):
             raise ConfigError(f"header {key!r}: keys beginning ## are the server's own; use tag= and trace_id=")
     full = dict(headers)
     if tag is not None:
-        if not isinstance(tag, str) or not 1 <= len(tag.encode()) <= 100:
+        if not isinstance(tag, str) or not 1 <= len(tag.encode("utf-8", "surrogatepass")) <= 100:
             raise ConfigError("tag must be a str of 1..100 bytes")
         full[TAG_KEY] = tag
     if trace_id is not None:

@@ -7,6 +7,7 @@ message takes is ``producer.topic``'s, how it gets there ``producer.sender``'s.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,7 +18,7 @@ from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, Resp
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
 from nsq_ha.policy.batching import chunks
-from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Prepared, kind_of, prepare
+from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Prepared, kind_of, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.transport.tls import ssl_context
 
@@ -69,6 +70,7 @@ class Producer:
         self._active: set[asyncio.Future[list[Receipt]]] = set()
         self._room = asyncio.Event()
         self._closing = asyncio.Event()
+        self._closed: asyncio.Event | None = None
         self._started = False
         self._directory: Directory | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -110,23 +112,31 @@ class Producer:
 
         What is not acknowledged by then fails with a PublishError that says
         whether it may be stored.
+
+        Cancelled, it does not wait for what is under way, and closes.
         """
-        if self._closing.is_set() or self._directory is None:
+        directory = self._directory
+        if directory is None:
             return
+        if self._closed is not None:
+            await self._closed.wait()
+            return
+        self._closed = asyncio.Event()
         self._closing.set()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.config.close_timeout
-        if self._active:
-            await asyncio.wait(self._active, timeout=deadline - loop.time())
-        for publisher in self._topics.values():
-            for sender in publisher.senders.values():
-                sender.fail_all(ClosedError("the producer was closed"))
-        self._room.set()
-        for task in self._sender_tasks:
-            task.cancel()
-        if self._supervisor is not None:
-            await asyncio.wait({self._supervisor})
-        await self._directory.aclose()
+        try:
+            if self._active:
+                await asyncio.wait(self._active, timeout=self.config.close_timeout)
+        finally:  # cancelled, it still ends what it started
+            for publisher in self._topics.values():
+                for sender in publisher.senders.values():
+                    sender.fail_all(ClosedError("the producer was closed"))
+            self._room.set()
+            for task in self._sender_tasks:
+                task.cancel()
+            if self._supervisor is not None:
+                await asyncio.wait({self._supervisor})
+            await directory.aclose()
+            self._closed.set()
 
     async def _supervise(self, ready: asyncio.Event) -> None:
         """Hold the senders' tasks; ends when closed, or by a bug of ours."""
@@ -194,19 +204,19 @@ class Producer:
 
         Cancelled before it was written, nothing is sent; afterwards it may be stored.
         """
-        message = OutgoingMessage(body, key, partition, trace_id, dict(headers) if headers is not None else None, tag)
+        message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
         directory = self._check_open()
         prepared = prepare(message, self._trace_id(topic, message))
         publisher = self._topics.get(topic) or self._publisher(directory, topic)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.config.publish_timeout if timeout is None else timeout)
+        deadline = loop.time() + self._limit(timeout)
         future: asyncio.Future[list[Receipt]] = loop.create_future()
         outgoing = Outgoing(topic, (prepared,), future, batch=False)
 
         def submit(view: TopicView) -> Ticket:
             _check_kind(view, prepared)
             chosen, is_free = publisher.partition_for(message, view)
-            return publisher.submit(outgoing, chosen, [] if is_free else [NO_KEY if key is None else key])
+            return publisher.submit(outgoing, chosen, [] if is_free else [NO_KEY if key is None else lane_key(key)])
 
         return (await self._carry(publisher, outgoing, deadline, submit))[0]
 
@@ -243,7 +253,7 @@ class Producer:
             return []
         publisher = self._topics.get(topic) or self._publisher(directory, topic)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.config.publish_timeout if timeout is None else timeout)
+        deadline = loop.time() + self._limit(timeout)
         results: list[Receipt | PublishError | None] = [None] * len(listed)
         try:
             view = await self._first_view(publisher, deadline)
@@ -284,7 +294,7 @@ class Producer:
         outgoing = Outgoing(topic, [prepared for _, prepared in batch], future, batch=True)
         keys: list[Hashable] = []
         if partition is not None:
-            keys = [NO_KEY if message.key is None else message.key for message, _ in batch]
+            keys = [NO_KEY if message.key is None else lane_key(message.key) for message, _ in batch]
 
         def submit(view: TopicView) -> Ticket:
             chosen = publisher.partition_for(batch[0][0], view)[0] if partition is None else partition
@@ -368,6 +378,13 @@ class Producer:
 
     def _has_room(self, size: int) -> bool:
         return not self._pending_bytes or self._pending_bytes + size <= self.config.max_pending_bytes
+
+    def _limit(self, timeout: object) -> float:
+        if timeout is None:
+            return self.config.publish_timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+            raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        return timeout
 
     def _trace_id(self, topic: str, message: OutgoingMessage) -> int | None:
         if message.trace_id is not None:

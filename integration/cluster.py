@@ -1,0 +1,135 @@
+"""The cluster that the contract suite runs on, and what the suite needs of it.
+
+By default the embedded one, in this process; with ``NSQ_HA_TEST_LOOKUPD`` a real one. Every
+method blocks: tests call those that take long through ``asyncio.to_thread``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from nsq_ha import TlsConfig
+from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.errors import NsqError
+
+LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
+REQUIRE_VARIABLE: Final = "NSQ_HA_TEST_REQUIRE"
+TLS_VARIABLE: Final = "NSQ_HA_TEST_TLS_CA"
+
+CREATE_INTERVAL: Final = 7.0
+"""Seconds between two new topics of a real cluster."""
+
+T = TypeVar("T")
+
+
+class ClusterUnderTest(Protocol):
+    """What the suite needs of a cluster.
+
+    Attributes:
+        lookupd: Base URLs of its nsqlookupds.
+        nodes: How many nsqds it has.
+        tls: How to reach it by TLS. None when it offers none.
+    """
+
+    lookupd: tuple[str, ...]
+    nodes: int
+    tls: TlsConfig | None
+
+    def create_topic(
+        self, partitions: int = 1, replicas: int = 1, *, ordered: bool = False, extended: bool = False
+    ) -> str:
+        """Create a topic with a name of its own, wait until it is usable and return the name."""
+
+    def move_leader(self, topic: str, partition: int) -> str:
+        """Have another replica lead, wait until it does and return its TCP address."""
+
+    def delete_channel(self, channel: str) -> None:
+        """Delete a channel of all topics that were created here."""
+
+    def restart_node(self, address: str) -> bool:
+        """Kill the nsqd with this TCP address and start it again; False where that cannot be done."""
+
+    def close(self) -> None:
+        """Remove what was created."""
+
+
+class AdministeredCluster:
+    """A cluster that is known only by its nsqlookupds: everything goes through its HTTP."""
+
+    def __init__(self, lookupd: str | tuple[str, ...], tls: TlsConfig | None = None) -> None:
+        self.lookupd = tuple(lookupd.split(",")) if isinstance(lookupd, str) else lookupd
+        self.tls = tls
+        self._topics: list[str] = []
+        self._created_at = float("-inf")
+        self.nodes = len(self._ask(lambda admin: admin.nodes()))
+
+    def create_topic(
+        self, partitions: int = 1, replicas: int = 1, *, ordered: bool = False, extended: bool = False
+    ) -> str:
+        topic = f"ct_{uuid.uuid4().hex[:12]}"
+        copies = min(replicas, self.nodes)
+        # The coordinator ignores a check that is wanted within 6 s of the one before: the topic would be there,
+        # with leaders, and each of them would refuse to lead for minutes.
+        time.sleep(max(0.0, self._created_at + CREATE_INTERVAL - time.monotonic()))
+        self._topics.append(topic)
+        self._ask(lambda admin: admin.create_topic(topic, partitions, copies, ordered=ordered, extended=extended))
+        self._created_at = time.monotonic()
+        self._ask(lambda admin: _until_led(admin, topic))
+        return topic
+
+    def move_leader(self, topic: str, partition: int) -> str:
+        return self._ask(lambda admin: admin.move_leader(topic, partition, timeout=240.0)).address
+
+    def delete_channel(self, channel: str) -> None:
+        async def delete(admin: AdminClient) -> None:
+            for topic in self._topics:
+                view = (await admin.describe(topic)).view
+                for partition, node in view.leaders.items():
+                    async with NsqdHttp(node) as nsqd:
+                        try:
+                            await nsqd.delete_channel(topic, partition, channel)
+                        except NsqError:
+                            continue  # it was never made there, or the leader is moving
+
+        self._ask(delete)
+
+    def restart_node(self, address: str) -> bool:
+        return False  # faults of a real cluster are its operator's
+
+    def close(self) -> None:
+        async def delete(admin: AdminClient) -> None:
+            await asyncio.gather(*(admin.delete_topic(topic) for topic in self._topics))
+
+        self._ask(delete)
+
+    def _ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+        async def ask() -> T:
+            async with AdminClient(self.lookupd) as admin:
+                return await question(admin)
+
+        return asyncio.run(ask())
+
+
+async def _until_led(admin: AdminClient, topic: str) -> None:
+    """Return when every nsqd that a look-up names as a leader says so itself."""
+    async with asyncio.timeout(150.0):
+        while True:
+            partitions = (await admin.describe(topic)).partitions
+            if all(partition.stats is not None and partition.stats.is_leader for partition in partitions):
+                return
+            await asyncio.sleep(0.2)
+
+
+def real_cluster() -> ClusterUnderTest | None:
+    """Return the cluster that the environment names. None when it names none."""
+    lookupd = os.environ.get(LOOKUPD_VARIABLE)
+    if not lookupd:
+        return None
+    ca_file = os.environ.get(TLS_VARIABLE)
+    return AdministeredCluster(lookupd, TlsConfig(ca_file=ca_file) if ca_file else None)

@@ -1,0 +1,107 @@
+"""Fixtures of the contract suite: the cluster, topics that its tests share, and a channel for each test.
+
+Topics are shared because a real cluster takes its time to make one; a channel is new for each test, and bodies
+carry a mark of their test (see ``reading``), so that what an earlier test left is told apart.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Generator, Iterator
+
+import pytest
+
+from integration.cluster import LOOKUPD_VARIABLE, REQUIRE_VARIABLE, TLS_VARIABLE, ClusterUnderTest, real_cluster
+from integration.reading import Consumers, eventually
+from nsq_ha import Producer
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With ``NSQ_HA_TEST_REQUIRE=1`` what could not be tested has failed."""
+    report = yield
+    if report.skipped and os.environ.get(REQUIRE_VARIABLE) == "1":
+        report.outcome = "failed"
+        report.longrepr = f"{REQUIRE_VARIABLE}=1 forbids skips: {report.longrepr}"
+    return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a real cluster cannot be asked for: it is no part of the contract there, so it is not skipped."""
+    if LOOKUPD_VARIABLE not in os.environ:
+        return
+    left_out = {"faults"} | ({"tls"} if TLS_VARIABLE not in os.environ else set())
+    unwanted = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
+    config.hook.pytest_deselected(items=unwanted)
+    items[:] = [item for item in items if item not in unwanted]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ClusterUnderTest]:
+    cluster = real_cluster()
+    if cluster is None:
+        from integration.embedded import EmbeddedCluster  # noqa: PLC0415 - not needed for a real one
+
+        cluster = EmbeddedCluster()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def ordinary(cluster: ClusterUnderTest) -> str:
+    """An ordinary topic of 2 partitions."""
+    return cluster.create_topic(2, 2)
+
+
+@pytest.fixture(scope="session")
+def ordered(cluster: ClusterUnderTest) -> str:
+    """An ordered topic of 4 partitions."""
+    return cluster.create_topic(4, 2, ordered=True)
+
+
+@pytest.fixture(scope="session")
+def extended(cluster: ClusterUnderTest) -> str:
+    """An extended topic of 2 partitions."""
+    return cluster.create_topic(2, 2, extended=True)
+
+
+@pytest.fixture(scope="session")
+def single(cluster: ClusterUnderTest) -> str:
+    """An ordinary topic of 1 partition."""
+    return cluster.create_topic(1, 2)
+
+
+@pytest.fixture
+def channel(cluster: ClusterUnderTest) -> Iterator[str]:
+    """A channel that no other test uses; deleted afterwards, since a server scans all that exist."""
+    name = f"ch_{uuid.uuid4().hex[:10]}"
+    yield name
+    cluster.delete_channel(name)
+
+
+@pytest.fixture
+def mark() -> bytes:
+    """The beginning of this test's bodies."""
+    return uuid.uuid4().hex[:8].encode() + b":"
+
+
+@pytest.fixture
+async def producer(cluster: ClusterUnderTest) -> AsyncIterator[Producer]:
+    async with Producer(lookupd=cluster.lookupd) as producer:
+        yield producer
+
+
+@pytest.fixture
+def consume(cluster: ClusterUnderTest, channel: str) -> Consumers:
+    return Consumers(cluster.lookupd, channel)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    """Closing producers and consumers leaves no task and no socket behind."""
+    yield
+    loop = asyncio.get_running_loop()
+    await eventually(lambda: len(loop._selector.get_map()) == 1)  # type: ignore[attr-defined]  # the loop's own one
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,47 @@
+"""The embedded cluster as the suite wants it."""
+
+import ssl
+import uuid
+from pathlib import Path
+from typing import Final
+
+from nsq_ha import TlsConfig
+from nsq_ha.devcluster import DevCluster
+
+NODES: Final = 3
+
+_CERTIFICATES: Final = Path(__file__).parent.parent / "tests" / "certificates"
+
+
+class EmbeddedCluster:
+    """A :class:`DevCluster` in this process, with TLS."""
+
+    def __init__(self) -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(_CERTIFICATES / "server.pem", _CERTIFICATES / "server.key")
+        self._cluster = DevCluster(nsqds=NODES, tls=context)
+        self._cluster.__enter__()
+        self.lookupd = tuple(self._cluster.lookupd)
+        self.nodes = NODES
+        self.tls: TlsConfig | None = TlsConfig(ca_file=str(_CERTIFICATES / "server.pem"))
+
+    def create_topic(
+        self, partitions: int = 1, replicas: int = 1, *, ordered: bool = False, extended: bool = False
+    ) -> str:
+        name = f"ct_{uuid.uuid4().hex[:12]}"
+        return self._cluster.create_topic(name, partitions, min(replicas, NODES), ordered=ordered, extended=extended)
+
+    def move_leader(self, topic: str, partition: int) -> str:
+        return self._cluster.nsqds[self._cluster.move_leader(topic, partition)]
+
+    def delete_channel(self, channel: str) -> None:
+        """Leave it: it costs nothing here."""
+
+    def restart_node(self, address: str) -> bool:
+        name = next(name for name, its in self._cluster.nsqds.items() if its == address)
+        self._cluster.kill(name)
+        self._cluster.start(name)
+        return True
+
+    def close(self) -> None:
+        self._cluster.close()

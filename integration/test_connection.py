@@ -1,0 +1,97 @@
+"""Compression, TLS, and what a connection offers to the server."""
+
+import os
+from typing import Any
+
+import pytest
+
+from integration.cluster import ClusterUnderTest
+from integration.reading import Consumers, eventually, next_of, read
+from nsq_ha import Compression, Consumer, Producer, TlsConfig
+from nsq_ha.errors import ConnectError, PublishError
+
+SNAPPY: dict[str, Any] = {"compression": Compression.SNAPPY}
+DEFLATE: dict[str, Any] = {"compression": Compression.DEFLATE, "deflate_level": 3}
+
+
+def agreed(consumer: Consumer) -> set[tuple[bool, bool, bool]]:
+    """Return what its connections agreed on: TLS, snappy, deflate."""
+    return {
+        (connection.identity.tls_v1, connection.identity.snappy, connection.identity.deflate)
+        for subscription in consumer._subscriptions.values()
+        if (connection := subscription._connection) is not None
+    }
+
+
+async def round_trip(cluster: ClusterUnderTest, consume: Consumers, topic: str, mark: bytes, **options: Any) -> None:  # noqa: ANN401 - ClientConfig's fields
+    """Send small, large, compressible and incompressible bodies through, in order."""
+    wanted = [mark + body for body in (b"x", b"y" * 800_000, os.urandom(300_000), b"", os.urandom(70_000), b"z" * 9)]
+    async with (
+        consume(topic, **options) as consumer,
+        Producer(lookupd=cluster.lookupd, **options) as producer,
+    ):
+        expected = {(options.get("tls") is not None, *(options.get("compression") is c for c in _CODECS))}
+        assert agreed(consumer) == expected
+        for body in wanted:
+            await producer.publish(topic, body, key="k", trace_id=7)
+        messages = await read(consumer, mark, len(wanted))
+        await producer.publish_many(topic, wanted)
+        batch = await read(consumer, mark, len(wanted))
+    assert [message.body for message in messages] == wanted
+    assert sorted(message.body for message in batch) == sorted(wanted)
+
+
+_CODECS = (Compression.SNAPPY, Compression.DEFLATE)
+
+
+@pytest.mark.parametrize("options", [{}, SNAPPY, DEFLATE], ids=["plain", "snappy", "deflate"])
+async def test_bodies_pass_unchanged(
+    cluster: ClusterUnderTest, consume: Consumers, single: str, mark: bytes, options: dict[str, Any]
+) -> None:
+    await round_trip(cluster, consume, single, mark, **options)
+
+
+@pytest.mark.tls
+@pytest.mark.parametrize("options", [{}, SNAPPY, DEFLATE], ids=["tls", "tls+snappy", "tls+deflate"])
+async def test_bodies_pass_unchanged_through_tls(
+    cluster: ClusterUnderTest, consume: Consumers, single: str, mark: bytes, options: dict[str, Any]
+) -> None:
+    await round_trip(cluster, consume, single, mark, tls=cluster.tls, **options)
+
+
+@pytest.mark.tls
+async def test_a_certificate_that_nobody_trusts_is_refused(cluster: ClusterUnderTest, single: str, mark: bytes) -> None:
+    async with Producer(lookupd=cluster.lookupd, tls=TlsConfig(), on_unreachable="fail") as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(single, mark)
+    assert isinstance(caught.value.__cause__, ConnectError)
+    assert "certificate verify failed" in str(caught.value)
+    assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
+    async with Producer(lookupd=cluster.lookupd, tls=TlsConfig(verify=False)) as producer:
+        assert (await producer.publish(single, mark)).attempts == 1
+
+
+async def test_an_idle_connection_stays_alive(
+    cluster: ClusterUnderTest, consume: Consumers, single: str, mark: bytes
+) -> None:
+    # Heartbeats of a second: the server cuts after three that nobody answers.
+    options: dict[str, Any] = {"heartbeat_interval": 1.0}
+    async with consume(single, **options) as consumer, Producer(lookupd=cluster.lookupd, **options) as producer:
+        await producer.publish(single, mark)
+        await read(consumer, mark, 1)
+        connections = [
+            consumer._subscriptions[0]._connection,
+            producer._topics[single].senders[0]._connection,
+        ]
+        began = _now(connections[0])
+        await eventually(lambda: _now(connections[0]) - began > 4.0)
+        assert connections == [
+            consumer._subscriptions[0]._connection,
+            producer._topics[single].senders[0]._connection,
+        ]
+        await producer.publish(single, mark)
+        (await next_of(consumer, mark)).finish()
+
+
+def _now(connection: object) -> float:
+    return connection._loop.time()  # type: ignore[attr-defined,no-any-return]

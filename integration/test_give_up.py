@@ -1,0 +1,121 @@
+"""What becomes of a message that was tried too often."""
+
+import logging
+
+import pytest
+
+from integration.reading import Consumers, bodies, eventually, next_of, read
+from nsq_ha import Backoff, Consumer, Message, Producer
+
+
+async def fail_until_given_up(consumer: Consumer, mark: bytes, attempts: int) -> None:
+    """Requeue the test's next message as often as it may be tried."""
+    for attempt in range(1, attempts + 1):
+        message = await next_of(consumer, mark)
+        assert message.attempts == attempt
+        message.requeue(0)
+
+
+async def test_drop(producer: Producer, consume: Consumers, ordered: str, mark: bytes) -> None:
+    async with consume(ordered, max_attempts=2) as consumer:
+        await producer.publish(ordered, mark + b"bad", key="k")
+        await producer.publish(ordered, mark + b"good", key="k")
+        await fail_until_given_up(consumer, mark, 2)
+        assert bodies(await read(consumer, mark, 1), mark) == [b"good"]
+
+        async def is_empty() -> bool:
+            return all(stats.depth == stats.in_flight == 0 for stats in (await consume.stats(ordered)).values())
+
+        await eventually(is_empty)
+
+
+async def test_without_a_limit_nothing_is_given_up_but_warned_about(
+    producer: Producer, consume: Consumers, ordered: str, mark: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="nsq_ha.consumer")
+    async with consume(ordered, warn_attempts=2) as consumer:
+        await producer.publish(ordered, mark, key="k")
+        await fail_until_given_up(consumer, mark, 9)
+        await read(consumer, mark, 1)
+    warned = [record.getMessage() for record in caplog.records if "keeps coming" in record.getMessage()]
+    assert [text.rsplit(" ", 1)[1] for text in warned] == ["2", "4", "8"]
+
+
+async def test_republish_puts_it_at_the_end(producer: Producer, consume: Consumers, ordered: str, mark: bytes) -> None:
+    async with consume(ordered, max_attempts=1, on_give_up="republish", producer=producer) as consumer:
+        await producer.publish(ordered, mark + b"bad", key="k", trace_id=5)
+        await producer.publish(ordered, mark + b"good", key="k")
+        first = await next_of(consumer, mark)
+        first.requeue(0)
+        good, again = await read(consumer, mark, 2)
+    assert bodies([first, good, again], mark) == [b"bad", b"good", b"bad"]
+    assert (again.attempts, again.trace_id, again.partition) == (1, 5, first.partition)
+    assert again.internal_id > good.internal_id
+
+
+async def test_republish_keeps_headers_and_tag(
+    producer: Producer, consume: Consumers, extended: str, mark: bytes
+) -> None:
+    async with consume(extended, max_attempts=1, on_give_up="republish", producer=producer) as consumer:
+        await producer.publish(extended, mark, headers={"a": [1]}, tag="t", trace_id=9)
+        first = await next_of(consumer, mark)
+        first.requeue(0)
+        again = (await read(consumer, mark, 1))[0]
+    assert again.internal_id != first.internal_id
+    assert (again.headers, again.tag, again.trace_id, again.attempts) == ({"a": [1]}, "t", 9, 1)
+
+
+async def test_dead_letter(producer: Producer, consume: Consumers, ordered: str, ordinary: str, mark: bytes) -> None:
+    async with (
+        consume(ordinary) as dead,
+        consume(
+            ordered, max_attempts=1, on_give_up="dead_letter", dead_letter_topic=ordinary, producer=producer
+        ) as consumer,
+    ):
+        await producer.publish(ordered, mark + b"bad", key="k", trace_id=6)
+        await producer.publish(ordered, mark + b"good", key="k")
+        await fail_until_given_up(consumer, mark, 1)
+        assert bodies(await read(consumer, mark, 1), mark) == [b"good"]
+        letter = (await read(dead, mark, 1))[0]
+    assert (letter.body, letter.trace_id, letter.attempts) == (mark + b"bad", 6, 1)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_of_the_application(
+    producer: Producer, consume: Consumers, ordered: str, mark: bytes, is_async: bool
+) -> None:
+    given_up: list[tuple[bytes, int]] = []
+
+    def note(message: Message) -> None:
+        given_up.append((message.body, message.attempts))
+
+    async def note_later(message: Message) -> None:
+        note(message)
+
+    async with consume(ordered, max_attempts=2, on_give_up=note_later if is_async else note) as consumer:
+        await producer.publish(ordered, mark + b"bad", key="k")
+        await producer.publish(ordered, mark + b"good", key="k")
+        await fail_until_given_up(consumer, mark, 2)
+        assert bodies(await read(consumer, mark, 1), mark) == [b"good"]
+    assert given_up == [(mark + b"bad", 3)]
+
+
+async def test_a_function_that_fails_loses_nothing(
+    producer: Producer, consume: Consumers, ordered: str, mark: bytes
+) -> None:
+    calls = 0
+
+    def fail(message: Message) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise RuntimeError("no room")
+
+    async with consume(
+        ordered, max_attempts=1, on_give_up=fail, requeue_backoff=Backoff(initial=0.02, maximum=0.05)
+    ) as consumer:
+        await producer.publish(ordered, mark + b"bad", key="k")
+        await producer.publish(ordered, mark + b"good", key="k")
+        await fail_until_given_up(consumer, mark, 1)
+        assert bodies(await read(consumer, mark, 1), mark) == [b"good"]
+    assert calls == 3

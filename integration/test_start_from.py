@@ -1,0 +1,149 @@
+"""Where a channel starts to read."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from integration.cluster import ClusterUnderTest
+from integration.reading import LIMIT, Consumers, eventually, next_of, read, without_repeats
+from nsq_ha import OutgoingMessage, Producer, Receipt, StartFrom
+
+PARTITIONS = 2
+COUNT = 12
+"""Messages in each partition."""
+
+
+class History:
+    """A topic of 2 partitions whose whole contents are known.
+
+    Attributes:
+        topic: Its name.
+        receipts: By partition, in order; the body of the n-th, counted from 0, is ``<partition>:<n>``.
+        second: Unix time from which on the messages with these numbers were published:
+        turn: By partition, the first of them.
+        is_ordered: What the topic is.
+    """
+
+    def __init__(self, topic: str, receipts: dict[int, list[Receipt]], second: int, turn: dict[int, int]) -> None:
+        self.topic = topic
+        self.receipts = receipts
+        self.turn = turn
+        self.second = second
+        self.is_ordered = False
+
+    def bodies(self, partition: int, first: int) -> list[bytes]:
+        return [b"%d:%d" % (partition, number) for number in range(first, COUNT)]
+
+
+async def write_history(cluster: ClusterUnderTest, topic: str) -> History:
+    async with Producer(lookupd=cluster.lookupd, trace=True) as producer:
+
+        async def batch(numbers: Sequence[int]) -> None:
+            for partition in range(PARTITIONS):
+                results = await producer.publish_many(
+                    topic, [OutgoingMessage(b"%d:%d" % (partition, n), partition=partition) for n in numbers]
+                )
+                for result in results:
+                    assert isinstance(result, Receipt)
+                    receipts[partition].append(result)
+
+        receipts: dict[int, list[Receipt]] = {partition: [] for partition in range(PARTITIONS)}
+        await batch(range(7))
+        second = int(time.time()) + 1
+        await eventually(lambda: time.time() >= second)
+        await batch(range(7, COUNT))
+    return History(topic, receipts, second, dict.fromkeys(range(PARTITIONS), 7))
+
+
+@pytest.fixture(scope="module", params=["ordinary", "ordered"])
+def history(cluster: ClusterUnderTest, request: pytest.FixtureRequest) -> History:
+    is_ordered = request.param == "ordered"
+    topic = cluster.create_topic(PARTITIONS, 2, ordered=is_ordered)
+    history = asyncio.run(write_history(cluster, topic))
+    history.is_ordered = is_ordered
+    return history
+
+
+async def read_from(
+    consume: Consumers, history: History, start: StartFrom | dict[int, StartFrom], wanted: dict[int, int]
+) -> None:
+    """Read from ``start`` and want each partition from the given message on, to its end."""
+    expected = {partition: history.bodies(partition, first) for partition, first in wanted.items()}
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    async with consume(history.topic, start_from=start) as consumer:
+        # A channel that just became ordered may bring its first message twice.
+        while sum(len(set(bodies)) for bodies in found.values()) < sum(map(len, expected.values())):
+            message = await next_of(consumer, b"")
+            found[message.partition].append(message.body)
+            message.finish()
+    for partition, bodies in expected.items():
+        numbers = without_repeats(found[partition])
+        assert (numbers if history.is_ordered else sorted(numbers, key=_number)) == bodies
+
+
+def _number(body: bytes) -> int:
+    return int(body.partition(b":")[2])
+
+
+async def test_from_the_beginning(consume: Consumers, history: History) -> None:
+    await read_from(consume, history, StartFrom.beginning(), {0: 0, 1: 0})
+
+
+async def test_from_an_offset(consume: Consumers, history: History) -> None:
+    offsets = {partition: receipts[4 + partition].offset or 0 for partition, receipts in history.receipts.items()}
+    start = {partition: StartFrom.offset(offset) for partition, offset in offsets.items()}
+    await read_from(consume, history, start, {0: 4, 1: 5})
+
+
+async def test_an_offset_inside_a_message_means_the_next_one(consume: Consumers, history: History) -> None:
+    start = {p: StartFrom.offset((receipts[4].offset or 0) + 1) for p, receipts in history.receipts.items()}
+    await read_from(consume, history, start, {0: 5, 1: 5})
+
+
+async def test_from_a_number(consume: Consumers, history: History) -> None:
+    await read_from(consume, history, StartFrom.count(6), {0: 5, 1: 5})
+
+
+async def test_from_a_time(consume: Consumers, history: History) -> None:
+    await read_from(consume, history, StartFrom.timestamp(history.second), history.turn)
+
+
+async def test_a_start_for_one_partition_leaves_the_others_where_they_stand(
+    consume: Consumers, history: History
+) -> None:
+    async with consume(history.topic, start_from=StartFrom.end()):
+        pass
+    async with consume(history.topic, start_from={1: StartFrom.count(COUNT - 1)}) as consumer:
+        message = await next_of(consumer, b"")
+        message.finish()
+    assert message.body == b"1:%d" % (COUNT - 2)
+
+
+async def test_the_start_counts_once_not_after_a_lost_connection(consume: Consumers, history: History) -> None:
+    async with consume(history.topic, start_from=StartFrom.count(COUNT - 3), partitions=[0]) as consumer:
+        first = await read(consumer, b"", 2)
+        subscription = consumer._subscriptions[0]
+        assert subscription._connection is not None
+        await subscription._connection.aclose(LIMIT)
+        numbers = [_number(message.body) for message in first]
+        while len(set(numbers)) < 4:
+            message = await next_of(consumer, b"")
+            numbers.append(_number(message.body))
+            message.finish()
+    assert min(numbers) == COUNT - 4
+    # What was finished does not come again, but for the first message of a channel that just became ordered.
+    assert len(numbers) <= 6
+
+
+async def test_from_the_end(cluster: ClusterUnderTest, consume: Consumers, history: History) -> None:
+    # The last of this file: it adds to the history.
+    async with (
+        consume(history.topic, start_from=StartFrom.end()) as consumer,
+        Producer(lookupd=cluster.lookupd) as producer,
+    ):
+        for partition in range(PARTITIONS):
+            await producer.publish(history.topic, b"%d:%d" % (partition, COUNT), partition=partition)
+        messages = await read(consumer, b"", PARTITIONS)
+    assert sorted(message.body for message in messages) == [b"%d:%d" % (p, COUNT) for p in range(PARTITIONS)]
