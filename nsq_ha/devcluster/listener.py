@@ -8,10 +8,10 @@ nobody else gets it and a connection attempt is refused.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512
@@ -33,7 +33,7 @@ class Listener:
         self._keeper: socket.socket | None = _bound(0)
         self.port: int = self._keeper.getsockname()[1]
         self._socket: socket.socket | None = None
-        self._accepting: set[asyncio.Task[object]] = set()
+        self._accepting: set[asyncio.Task[Any]] = set()
 
     def open(self) -> None:
         """Listen and accept."""
@@ -49,6 +49,13 @@ class Listener:
             self._socket = None
         for task in self._accepting:
             task.cancel()
+
+    def cut(self) -> None:
+        """Close what waits to be accepted, and go on listening."""
+        for task in self._accepting:
+            task.cancel()
+        while (connection := self._next()) is not None:
+            connection.close()
 
     def release(self) -> None:
         """Give up the port for good."""
@@ -78,24 +85,27 @@ class Listener:
         listening.listen(_BACKLOG)
         return listening
 
-    def _accept(self) -> None:
-        while self._socket is not None:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # Nothing waits any more, or the peer has gone already.
-                return
-            connection.setblocking(False)
-            task = asyncio.get_running_loop().create_task(self._connect(connection))
-            self._accepting.add(task)
-            task.add_done_callback(self._accepting.discard)
-
-    async def _connect(self, connection: socket.socket) -> None:
+    def _next(self) -> socket.socket | None:
+        """A connection that waits. None when there is none."""
+        if self._socket is None:
+            return None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(self._factory, connection)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                connection.close()
-            raise
+            return self._socket.accept()[0]
+        except OSError:  # Nothing waits any more, or the peer has gone already.
+            return None
+
+    def _accept(self) -> None:
+        while (connection := self._next()) is not None:
+            connection.setblocking(False)
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(loop.connect_accepted_socket(self._factory, connection))
+            self._accepting.add(task)
+            task.add_done_callback(functools.partial(self._accepted, connection))
+
+    def _accepted(self, connection: socket.socket, task: asyncio.Task[Any]) -> None:
+        self._accepting.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            connection.close()
 
 
 def _bound(port: int) -> socket.socket:

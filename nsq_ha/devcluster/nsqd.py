@@ -138,7 +138,8 @@ class Nsqd:
             connection.thaw()
 
     def cut(self) -> None:
-        """Reset all client connections."""
+        """Reset all client connections, those that wait to be accepted too."""
+        self._tcp.cut()
         for connection in tuple(self.connections):
             connection.abort()
 

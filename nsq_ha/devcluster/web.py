@@ -73,7 +73,8 @@ class WebServer:
         self._listener.release()
 
     def cut(self) -> None:
-        """Reset the open connections."""
+        """Reset the open connections, those that wait to be accepted too."""
+        self._listener.cut()
         for protocol in tuple(self._state.connections):
             protocol.transport.abort()
 
