@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,7 +237,7 @@ class Demo:
     async def _read_back(self, report: Report, lookupd: tuple[str, ...], trace_log: Path) -> None:
         self._tell("Spark reads the topic back")
         try:
-            found = await asyncio.to_thread(spark_step.run, lookupd, report.topic, trace_log)
+            found = await _in_thread(lambda: spark_step.run(lookupd, report.topic, trace_log))
         except SparkUnavailableError as error:
             report.spark_missing = str(error)
             return
@@ -246,6 +247,32 @@ class Demo:
         report.spark = found
         if found.flights < report.audit.acknowledged:
             report.spark_error = f"Spark read {found.flights} flights of {report.audit.acknowledged} acknowledged ones"
+
+
+async def _in_thread(work: Callable[[], SparkReport]) -> SparkReport:
+    """Run what may take a minute in a thread that nobody waits for once this is cancelled."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[SparkReport] = loop.create_future()
+
+    def settle(found: SparkReport | None, error: Exception | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        elif found is not None:
+            done.set_result(found)
+
+    def run() -> None:
+        found, error = None, None
+        try:
+            found = work()
+        except Exception as caught:  # noqa: BLE001 - raised again where it is awaited
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, found, error)
+
+    threading.Thread(target=run, name="nsq_ha demo spark", daemon=True).start()
+    return await done
 
 
 @contextlib.asynccontextmanager
