@@ -119,7 +119,6 @@ class Coordinator:
             self._unlink(node)
         else:
             self.after(link, while_away(self._unlink))
-        self.after(self.timing.replica_wait, while_away(self._stop_waiting))
         self.after(self.timing.replica_reported, while_away(self._report))
         self.after(key, while_away(lambda away: self.after(self._election_delay(key), lambda: self.remove(away))))
 
@@ -144,12 +143,6 @@ class Coordinator:
             if partition.registered is node:
                 partition.registered = None
                 self.announce(partition)
-
-    def _stop_waiting(self, node: Nsqd) -> None:
-        for partition in self._followed_by(node):
-            leader = self.leader_of(partition)
-            if leader is not None:
-                leader.give_up_waiting()
 
     def _report(self, node: Nsqd) -> None:
         for partition in self._followed_by(node):

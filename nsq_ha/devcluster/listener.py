@@ -22,15 +22,20 @@ class Listener:
 
     Args:
         factory: Makes the protocol of a new connection.
+        port: Its number. 0 for a free one.
 
     Attributes:
         port: Its number.
     """
 
-    def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
-        """Reserve a free port; nothing listens yet."""
+    def __init__(self, factory: Callable[[], asyncio.Protocol], port: int = 0) -> None:
+        """Reserve the port; nothing listens yet.
+
+        Raises:
+            OSError: Somebody else has it.
+        """
         self._factory = factory
-        self._keeper: socket.socket | None = _bound(0)
+        self._keeper: socket.socket | None = _bound(port)
         self.port: int = self._keeper.getsockname()[1]
         self._socket: socket.socket | None = None
         self._accepting: set[asyncio.Task[Any]] = set()

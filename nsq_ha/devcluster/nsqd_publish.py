@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.devcluster.answers import HttpError
 from nsq_ha.devcluster.query import NOT_EXIST, replica_of
 from nsq_ha.devcluster.record import Draft
-from nsq_ha.devcluster.replica import EXITING, Waiting
+from nsq_ha.devcluster.replica import EXITING
 from nsq_ha.protocol import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from nsq_ha.protocol.headers import TRACE_KEY
 
@@ -99,9 +99,9 @@ class HttpPublisher:
 
     async def _store(self, replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
         _may_write(replica)
-        records = replica.store(drafts)
         if replica.stalled:
-            await _replicas(replica)
+            return await _stored(replica, drafts)
+        records = replica.store(drafts)
         replica.deliver(self._node.now())
         return records
 
@@ -113,22 +113,23 @@ def _may_write(replica: Replica) -> None:
         raise HttpError(400, replica.refusal.decode().rstrip())
 
 
-async def _replicas(replica: Replica) -> None:
-    """Wait until the followers answer.
+async def _stored(replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
+    """Store once the followers answer.
 
     Raises:
         HttpError: The wait was given up.
     """
-    done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    done: asyncio.Future[list[Record] | bytes] = asyncio.get_running_loop().create_future()
 
-    def end(frame: bytes | None) -> None:
+    def end(result: list[Record] | bytes) -> None:
         if not done.done():
-            done.set_result(frame)
+            done.set_result(result)
 
-    replica.wait(Waiting(lambda: end(None), end))
-    refusal = await done
-    if refusal is not None:
-        raise HttpError(400, refusal.decode().rstrip())
+    replica.store_later(drafts, end, end)
+    result = await done
+    if isinstance(result, bytes):
+        raise HttpError(400, result.decode().rstrip())
+    return result
 
 
 def _trace_id(text: str) -> int:

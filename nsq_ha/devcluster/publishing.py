@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.delivery import OK_FRAME, traced_frame
 from nsq_ha.devcluster.record import Draft
-from nsq_ha.devcluster.replica import EXITING, Waiting
+from nsq_ha.devcluster.replica import EXITING
 from nsq_ha.protocol.headers import trace_id_of
 
 if TYPE_CHECKING:
@@ -95,18 +95,17 @@ class Publisher:
         if replica.refusal is not None:
             session.refuse(replica.refusal)
             return
-        records = replica.store(drafts)
         if replica.stalled:
-            self._wait(replica, records, answer)
+            self._store_later(replica, drafts, answer)
             return
-        session.send(answer(records))
+        session.send(answer(replica.store(drafts)))
         if replica not in session.changed:
             session.changed.append(replica)
 
-    def _wait(self, replica: Replica, records: Sequence[Record], answer: Answer) -> None:
+    def _store_later(self, replica: Replica, drafts: Sequence[Draft], answer: Answer) -> None:
         session = self._session
 
-        def resume() -> None:
+        def stored(records: list[Record]) -> None:
             session.send(answer(records))
             session.connection.unblock()
 
@@ -115,7 +114,7 @@ class Publisher:
             session.connection.unblock()
 
         session.connection.block()
-        replica.wait(Waiting(resume, refuse))
+        replica.store_later(drafts, stored, refuse)
 
 
 def _ok(_records: Sequence[Record]) -> bytes:

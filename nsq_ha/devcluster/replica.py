@@ -70,15 +70,34 @@ class Replica:
         self._writable = False
         self.gave_up = False
         self._waiting: deque[Waiting] = deque()
+        self._wait_began: object | None = None  # which wait a planned end belongs to
+        self._writing = False  # the first of those that wait is in the log already
 
     # ------------------------------------------------------------ publishing
 
     def store(self, drafts: Sequence[Draft]) -> list[Record]:
-        """Write to this log and to every follower that answers; commit when all did.
+        """Write to this log and to every follower, and commit; not while :attr:`stalled`."""
+        records = self._write(drafts)
+        self.commit()
+        return records
 
-        While :attr:`stalled` the records stay pending, and the caller waits by
-        :meth:`wait`.
+    def store_later(
+        self, drafts: Sequence[Draft], stored: Callable[[list[Record]], None], refuse: Callable[[bytes], None]
+    ) -> None:
+        """Store while :attr:`stalled`: once the followers answer, ``stored`` is called, else ``refuse``.
+
+        Only the first of those that wait is written already, and therefore in
+        doubt; the others wait in front of the log, and a refusal means that they
+        are not stored.
         """
+        if self._writing:
+            self.wait(Waiting(lambda: stored(self.store(drafts)), refuse))
+            return
+        self._writing = True
+        records = self._write(drafts)
+        self.wait(Waiting(lambda: stored(records), refuse))
+
+    def _write(self, drafts: Sequence[Draft]) -> list[Record]:
         now = time.time_ns()
         log = self.log
         before = len(log.records)
@@ -88,8 +107,6 @@ class Replica:
             if follower.node.reachable and len(follower.log.records) == before:
                 for record in records:
                     follower.log.receive(record)
-        if not self.stalled:
-            self.commit()
         return records
 
     def commit(self) -> None:
@@ -101,6 +118,13 @@ class Replica:
 
     def wait(self, waiting: Waiting) -> None:
         """Queue an operation until the followers answer or the wait is given up."""
+        if not self._waiting:
+            began = self._wait_began = object()
+            coordinator = self.node.coordinator
+            coordinator.after(
+                coordinator.timing.replica_wait,
+                lambda: self.give_up_waiting() if self._wait_began is began else None,
+            )
         self._waiting.append(waiting)
 
     def deliver(self, now: float) -> None:
@@ -185,6 +209,7 @@ class Replica:
         self.leads = self.stalled = self.gave_up = False
         self.followers = []
         self.channels = {}
+        self._writing, self._wait_began = False, None
         self._waiting.clear()
         for name in [name for name in self.cursors if is_ephemeral(name)]:
             del self.cursors[name]
@@ -212,10 +237,12 @@ class Replica:
         return self._writable
 
     def _resume(self) -> None:
+        self._writing, self._wait_began = False, None
         while self._waiting and not self.stalled:
             self._waiting.popleft().resume()
 
     def _refuse_waiting(self, frame: bytes) -> None:
+        self._writing, self._wait_began = False, None
         waiting, self._waiting = self._waiting, deque()
         for operation in waiting:
             operation.refuse(frame)

@@ -71,7 +71,12 @@ class Probe:
         bodies = []
         stats = self.http.get(url + "/stats", params={"format": "json", "topic": self.topic, "partition": partition})
         for number in range(1, stats.json()["topics"][0]["message_count"] + 1):
-            params = {"topic": self.topic, "partition": str(partition), "search_mode": "count", "search_pos": str(number)}
+            params = {
+                "topic": self.topic,
+                "partition": str(partition),
+                "search_mode": "count",
+                "search_pos": str(number),
+            }
             answer = self.http.get(url + "/message/get", params=params)
             if answer.status_code != 200:
                 break

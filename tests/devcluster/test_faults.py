@@ -119,8 +119,10 @@ def test_a_killed_follower_holds_publishes_up_then_has_them_refused_then_is_left
             publishing.send(pub("orders", b"in doubt"))
             assert publishing.is_quiet(0.2)
             assert seen.lookup("w") == {0: leader}
-            with seen.wire(leader, b"SUB_ORDERED orders late 0\n") as late:
+            behind = seen.wire(leader, pub("orders", b"surely not stored"))
+            with seen.wire(leader, b"SUB_ORDERED orders late 0\n") as late, behind:
                 assert publishing.answer() == NOT_WRITABLE
+                assert behind.answer() == NOT_WRITABLE
                 assert late.answer() == NOT_WRITABLE
                 assert late.ends()
             assert seen.publish(leader, b"refused at once") == NOT_WRITABLE
