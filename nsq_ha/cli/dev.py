@@ -10,7 +10,8 @@ import click
 
 from nsq_ha.cli.options import json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
-from nsq_ha.cli.running import run
+from nsq_ha.cli.running import failures, run
+from nsq_ha.config import DEFAULT_PORT
 from nsq_ha.errors import NsqError
 from nsq_ha.names import MAX_PARTITIONS, check_topic
 
@@ -56,14 +57,31 @@ class WantedTopic(click.ParamType[Wanted]):
 @click.option("--nsqlookupds", type=click.IntRange(1, 8), default=2, show_default=True)
 @click.option("--topic", "topics", type=WantedTopic(), multiple=True, help="Create it at the start. May be repeated.")
 @click.option("--time-scale", type=click.FloatRange(0.01, 10), default=0.1, show_default=True, help="Of fail-overs.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help=f"HTTP port of the first nsqlookupd; the other commands find it at {DEFAULT_PORT}. Default: a free one.",
+)
 @json_option
-def dev(nsqds: int, nsqlookupds: int, topics: tuple[Wanted, ...], time_scale: float, as_json: bool | None) -> None:
-    """Run a cluster in this process, on free ports of the loopback, until Ctrl-C; it keeps nothing on disk."""
+def dev(
+    *,
+    nsqds: int,
+    nsqlookupds: int,
+    topics: tuple[Wanted, ...],
+    time_scale: float,
+    port: int | None,
+    as_json: bool | None,
+) -> None:
+    """Run a cluster in this process, on the loopback, until Ctrl-C; it keeps nothing on disk."""
     try:
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    with DevCluster(nsqlookupds=nsqlookupds, nsqds=nsqds, time_scale=time_scale) as cluster:
+    ports = () if port is None else (port,)
+    with (
+        failures(),
+        DevCluster(nsqlookupds=nsqlookupds, nsqds=nsqds, time_scale=time_scale, lookupd_ports=ports) as cluster,
+    ):
         for wanted in topics:
             try:
                 cluster.create_topic(wanted.name, wanted.partitions, min(3, nsqds), ordered=wanted.ordered)

@@ -34,6 +34,7 @@ class DevCluster(Faults):
         seed: Of everything that is left to chance.
         write_without_channels: False makes ``access=w`` refuse topics without a
             channel, as an nsqlookupd with default settings does.
+        lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, take free ones.
         tls: Server's context; None for a server without TLS.
     """
 

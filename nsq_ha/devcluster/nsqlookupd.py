@@ -52,8 +52,14 @@ class Nsqlookupd:
         requests: Number of lookups it was asked, for tests of clients' manners.
     """
 
-    def __init__(self, name: str, coordinator: Coordinator, changes: Changes, *, write_without_channels: bool) -> None:
-        """Reserve the ports; nothing listens yet."""
+    def __init__(
+        self, name: str, coordinator: Coordinator, changes: Changes, *, write_without_channels: bool, http_port: int = 0
+    ) -> None:
+        """Reserve the ports; nothing listens yet.
+
+        Raises:
+            OSError: Somebody else has ``http_port``.
+        """
         self.name = name
         self.coordinator = coordinator
         self.changes = changes
@@ -64,7 +70,7 @@ class Nsqlookupd:
         self.delay = 0.0
         self.requests = 0
         self.absence: Absence | None = None
-        self._web = WebServer(lookupd_app(self), lambda: self.delay)
+        self._web = WebServer(lookupd_app(self), lambda: self.delay, http_port)
         self._tcp = Listener(asyncio.Protocol)  # never opened: nsqds register without a socket here
         self._rpc = Listener(asyncio.Protocol)
         self.http_port = self._web.port

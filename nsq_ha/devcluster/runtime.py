@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -44,6 +44,7 @@ class Runtime:
         time_scale: float = 0.1,
         seed: int = 1,
         write_without_channels: bool = True,
+        lookupd_ports: Sequence[int] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Keep the options; nothing runs yet.
@@ -57,6 +58,7 @@ class Runtime:
         self._sizes = nsqlookupds, nsqds
         self._seed = seed
         self._write_without_channels = write_without_channels
+        self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds]
         self._tls = tls
         self._background: BackgroundLoop | None = None
         self._coordinator: Coordinator | None = None
@@ -66,12 +68,16 @@ class Runtime:
     # ------------------------------------------------------------ life
 
     def __enter__(self) -> Self:
-        """Start all nodes; they answer when this returns."""
+        """Start all nodes; they answer when this returns.
+
+        Raises:
+            OSError: A port of ``lookupd_ports`` is taken.
+        """
         self._background = BackgroundLoop("nsq_ha-devcluster")
         try:
             self._background.run(self._start())
         except BaseException:
-            self._background.close()
+            self.close()
             raise
         return self
 
@@ -99,6 +105,7 @@ class Runtime:
                 coordinator,
                 changes,
                 write_without_channels=self._write_without_channels,
+                http_port=self._lookupd_ports[number],
             )
             coordinator.lookupds.append(lookupd)
         for number in range(nsqds):

@@ -28,13 +28,18 @@ class WebServer:
     Args:
         app: What answers.
         delay: Seconds to wait before each answer, asked anew for each request.
+        port: Where to listen. 0 for a free port.
 
     Attributes:
         port: Where it listens.
     """
 
-    def __init__(self, app: Starlette, delay: Callable[[], float]) -> None:
-        """Reserve the port; nothing listens yet."""
+    def __init__(self, app: Starlette, delay: Callable[[], float], port: int = 0) -> None:
+        """Reserve the port; nothing listens yet.
+
+        Raises:
+            OSError: Somebody else has it.
+        """
         self._app = app
         self._delay = delay
         self._awake = asyncio.Event()
@@ -52,7 +57,7 @@ class WebServer:
             timeout_keep_alive=60,
         )
         self._config.load()
-        self._listener = Listener(self._protocol)
+        self._listener = Listener(self._protocol, port)
         self.port = self._listener.port
 
     def open(self) -> None:

@@ -66,3 +66,17 @@ def test_people_get_addresses_and_an_example_to_paste() -> None:
     assert told.count(b"nsqlookupd-") == 2
     assert b"export NSQ_HA_LOOKUPD=http://127.0.0.1:" in told
     assert b"nsq-ha pub" in told
+
+
+def test_a_port_can_be_fixed_and_a_taken_one_is_told(invoke: Invoke, unused_tcp_port: int) -> None:
+    arguments = ["--port", str(unused_tcp_port), "--nsqds", "1"]
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["lookupd"][0] == f"http://127.0.0.1:{unused_tcp_port}"
+        refused = invoke("dev", *arguments)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("Error: ")
+    assert "in use" in refused.stderr
