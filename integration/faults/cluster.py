@@ -44,11 +44,15 @@ class Cluster:
         lookupds: Base URLs of all nsqlookupds.
         control: Command of the control script, without sub-command.
         base: Port base of the control script's cluster.
+
+    Attributes:
+        names: The cluster's own names of the nsqds, by TCP port, as far as :meth:`partitions` has met them.
     """
 
     def __init__(self, lookupds: tuple[str, ...], control: tuple[str, ...], base: int) -> None:
         self.lookupds = lookupds
         self.base = base
+        self.names: dict[int, str] = {}
         self._control = control
 
     @classmethod

@@ -12,12 +12,18 @@ from integration.faults.probing import MARK
 from nsq_ha import Consumer, Producer, PublishError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsq_ha import Message
 
 RATE: Final = 150.0
 KEYS: Final = 16
 LIMIT: Final = 30.0
 """Seconds of the default ``publish_timeout``."""
+
+
+class HandlerError(Exception):
+    """What a handler fails with."""
 
 
 class Load:
@@ -30,6 +36,7 @@ class Load:
         channel: A channel of its own.
         lookupds: What producer and consumer are configured with.
         options: Options that differ from the defaults.
+        handled: Read by :meth:`~nsq_ha.Consumer.run` with a handler, which fails where ``fails`` says so.
     """
 
     def __init__(
@@ -40,6 +47,7 @@ class Load:
         channel: str,
         lookupds: tuple[str, ...],
         options: dict[str, Any] | None = None,
+        handled: bool = False,
     ) -> None:
         self.topic = topic
         self.ordered = ordered
@@ -48,26 +56,32 @@ class Load:
         self.options = options or {}
         self.audit = Audit([f"k{number:02}" for number in range(KEYS)], LIMIT)
         self.producer = Producer(lookupd=lookupds, **self.options)
-        self.consumer: Consumer | None = Consumer(topic, channel, lookupd=lookupds, **self.options)
+        self.consumer = Consumer(topic, channel, lookupd=lookupds, **self.options)
+        self.fails: Callable[[Message], bool] = lambda _: False
         self.lag = 0.0
         self.probes_seen = 0
+        self.notes: list[str] = []
+        self._handled = handled
         self._calls: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Subscribe, then publish; returns when all partitions are subscribed."""
-        if self.consumer is not None:
-            await self.consumer.__aenter__()
-            self._tasks.append(asyncio.create_task(self._consume(self.consumer)))
+        await self.consumer.__aenter__()
+        self._tasks.append(asyncio.create_task(self._handle() if self._handled else self._consume()))
         await self.producer.__aenter__()
         self._publishing = asyncio.create_task(self._publish())
         self._tasks.append(asyncio.create_task(self._watch_lag()))
 
-    async def end_publishing(self) -> None:
-        """Publish nothing more and wait for the calls under way; each ends by its limit."""
+    def end_new_calls(self) -> None:
+        """Publish nothing more."""
         if self._publishing is not None:
             self._publishing.cancel()
+
+    async def end_publishing(self) -> None:
+        """Publish nothing more and wait for the calls under way; each ends by its limit."""
+        self.end_new_calls()
         if self._calls:
             await asyncio.wait(self._calls, timeout=LIMIT + 5)
 
@@ -81,13 +95,13 @@ class Load:
 
     async def close(self) -> None:
         """Close both sides."""
+        self.end_new_calls()
         for call in self._calls:
             call.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
-        if self.consumer is not None:
-            await self.consumer.aclose()
+        await self.consumer.aclose()
         await self.producer.aclose()
 
     def has_recovered(self, since: float, now: float) -> bool:
@@ -124,10 +138,18 @@ class Load:
         else:
             audit.acked(key, Ack(time.monotonic(), seq, receipt.partition, receipt.nsqd, receipt.attempts), began)
 
-    async def _consume(self, consumer: Consumer) -> None:
-        async for message in consumer:
+    async def _consume(self) -> None:
+        async for message in self.consumer:
             self.take(message)
             message.finish()
+
+    async def _handle(self) -> None:
+        async def handler(message: Message) -> None:
+            if self.fails(message):
+                raise HandlerError
+            self.take(message)
+
+        await self.consumer.run(handler, concurrency=8)
 
     def take(self, message: Message) -> None:
         """Enter a delivery; probes are only counted."""

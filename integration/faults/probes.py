@@ -20,10 +20,12 @@ class Probes:
 
     Attributes:
         taken: Times at which each partition took a publish, ascending.
+        is_idle: Nothing is probed; the cluster counts as never out.
     """
 
     def __init__(self, say: Callable[[str], None], cluster: Cluster) -> None:
         self.taken: dict[PARTITION, list[float]] = {}
+        self.is_idle = False
         self._say = say
         self._cluster = cluster
         self._process: asyncio.subprocess.Process | None = None
@@ -80,7 +82,7 @@ class Probes:
 
     def outage(self, topic: str, partition: int, since: float, until: float) -> float:
         """Return the longest time between ``since`` and ``until`` in which the partition took nothing."""
-        return longest_gap(self.taken.get((topic, partition), []), since, until)
+        return 0.0 if self.is_idle else longest_gap(self.taken.get((topic, partition), []), since, until)
 
     def of(self, topic: str) -> list[PARTITION]:
         """Return the topic's partitions."""

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from integration.faults.scenarios import leaders
+from integration.faults.scenarios import (
+    consumers,
+    followers,
+    leaders,
+    lookupds,
+    network,
+    ordinary,
+    stopping,
+    topics,
+)
 
 if TYPE_CHECKING:
     from integration.faults.bench import Scenario
 
-ALL: tuple[Scenario, ...] = (*leaders.SCENARIOS,)
+ALL: tuple[Scenario, ...] = (
+    *leaders.SCENARIOS,
+    *followers.SCENARIOS,
+    *ordinary.SCENARIOS,
+    *lookupds.SCENARIOS,
+    *topics.SCENARIOS,
+    *network.SCENARIOS,
+    *consumers.SCENARIOS,
+    *stopping.SCENARIOS,
+)

@@ -1,0 +1,232 @@
+"""What stands between the library and the cluster when the network is at fault: TCP and look-up proxies.
+
+The proxies run in the loop of the loads. A look-up proxy rewrites the addresses in
+the answers, so that the library finds the TCP proxies where the nsqds are, and the
+other look-up proxies where the nsqlookupds are; and it counts the questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import random
+import time
+import urllib.parse
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from integration.faults.cluster import get
+from integration.faults.web import Answer, Web
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from integration.faults.cluster import Cluster
+
+Fault = Literal["cut", "silent", "flip", "lose"]
+
+
+class Link:
+    """One connection through a proxy; faults hit what the server sends."""
+
+    def __init__(
+        self, client: tuple[asyncio.StreamReader, asyncio.StreamWriter], server: tuple[asyncio.StreamReader, Any]
+    ) -> None:
+        self.fault: Fault | None = None
+        self._client = client
+        self._server = server
+        self._is_mute = False
+
+    async def run(self) -> None:
+        """Pass bytes until one side ends."""
+        tasks = [asyncio.ensure_future(self._forth()), asyncio.ensure_future(self._back())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for _, writer in (self._client, self._server):
+                writer.transport.abort()
+
+    async def _forth(self) -> None:
+        reader, writer = self._client[0], self._server[1]
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+
+    async def _back(self) -> None:
+        reader, writer = self._server[0], self._client[1]
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                head = await reader.readexactly(4)
+                frame = bytearray(head + await reader.readexactly(int.from_bytes(head, "big")))
+                if self._is_mute:
+                    continue
+                frame, goes_on = self._hit(frame)
+                writer.write(bytes(frame))
+                await writer.drain()
+                if not goes_on:
+                    return
+
+    def _hit(self, frame: bytearray) -> tuple[bytearray, bool]:
+        """Do the fault to one frame; tell whether the connection goes on."""
+        fault, self.fault = self.fault, None
+        if fault == "flip":
+            # Not the size's low byte: a body that is one letter shorter is no matter of the protocol.
+            place = random.choice([0, 1, 2, 4, 5, 6, 7])
+            frame[place] ^= 1 << random.randrange(8)
+        elif fault == "cut":
+            return frame[: len(frame) // 2 + 1], False
+        elif fault == "silent":
+            self._is_mute = True
+            return frame[: len(frame) // 2 + 1], True
+        elif fault == "lose":
+            self._is_mute = True
+            return bytearray(), True
+        return frame, True
+
+
+class TcpProxy:
+    """Stands before one nsqd."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.port = 0
+        self.is_black_hole = False
+        self.links: set[Link] = set()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen on a free port of the loopback."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close everything."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def hit(self, fault: Fault) -> None:
+        """Do a fault to all connections that are open now."""
+        for link in self.links:
+            link.fault = fault
+
+    def black_hole(self) -> None:
+        """Pass nothing any more, on new connections neither; they are accepted."""
+        self.is_black_hole = True
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            await self._pass(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            return
+        finally:
+            writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_black_hole:
+            await asyncio.Event().wait()
+        server = await asyncio.open_connection("127.0.0.1", self.target)
+        # The magic comes before the first frame of the server: nothing to be told apart there.
+        link = Link((reader, writer), server)
+        self.links.add(link)
+        running = asyncio.ensure_future(link.run())
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=0.02)
+                if self.is_black_hole:
+                    running.cancel()
+                    await asyncio.Event().wait()
+        finally:
+            running.cancel()
+            self.links.discard(link)
+
+
+class LookupProxy:
+    """Stands before one nsqlookupd."""
+
+    def __init__(self, target: str, network: Network) -> None:
+        self.target = target
+        self.asked: dict[str, list[float]] = collections.defaultdict(list)
+        self.web = Web(self._answer)
+        self._network = network
+
+    async def _answer(self, path: str) -> Answer:
+        parts = urllib.parse.urlsplit(path)
+        query = urllib.parse.parse_qs(parts.query)
+        if parts.path == "/lookup":
+            self.asked[query.get("topic", [""])[0]].append(time.monotonic())
+        status, answer = await get(self.target + path)
+        if status == -1:
+            return None
+        self._network.rewrite(answer)
+        return status, json.dumps(answer).encode()
+
+    def most_in_a_second(self, topic: str, since: float) -> int:
+        """Return the most questions for a topic in any second."""
+        times = [t for t in self.asked[topic] if t >= since]
+        return max((sum(t <= other < t + 1.0 for other in times) for t in times), default=0)
+
+    def rate(self, topic: str, since: float, until: float) -> float:
+        """Return the mean number of questions a second for a topic."""
+        return sum(since <= t <= until for t in self.asked[topic]) / max(until - since, 0.001)
+
+
+class Network:
+    """Proxies before the whole cluster. Use it with ``async with``.
+
+    Args:
+        cluster: The cluster.
+        is_tcp: Stand before the nsqds, too, not only before the nsqlookupds.
+    """
+
+    def __init__(self, cluster: Cluster, *, is_tcp: bool = True) -> None:
+        self.tcp: dict[int, TcpProxy] = {}
+        self.lookups = [LookupProxy(url, self) for url in cluster.lookupds]
+        self._cluster = cluster
+        self._is_tcp = is_tcp
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses of the look-up proxies."""
+        return tuple(lookup.web.url for lookup in self.lookups)
+
+    async def __aenter__(self) -> Self:
+        if self._is_tcp:
+            self.tcp = {port: TcpProxy(port) for port in await self._cluster.nodes()}
+            for proxy in self.tcp.values():
+                await proxy.start()
+        for lookup in self.lookups:
+            await lookup.web.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for lookup in self.lookups:
+            await lookup.web.stop()
+        for proxy in self.tcp.values():
+            await proxy.stop()
+
+    def rewrite(self, answer: dict[str, Any]) -> None:
+        """Put the proxies' addresses into an answer."""
+        nodes = [*(answer.get("partitions") or {}).values(), *(answer.get("producers") or [])]
+        for node in nodes:
+            proxy = self.tcp.get(int(node.get("tcp_port", 0)))
+            if proxy is not None:
+                node["tcp_port"] = proxy.port
+        ports = {str(urllib.parse.urlsplit(one.target).port): str(one.web.port) for one in self.lookups}
+        for lookupd in [*(answer.get("lookupdnodes") or []), answer.get("lookupdleader") or {}]:
+            if lookupd.get("HttpPort") in ports:
+                lookupd["HttpPort"] = ports[lookupd["HttpPort"]]

@@ -1,0 +1,40 @@
+"""A second consumer, as a process of its own that can be killed and frozen.
+
+``python -m integration.faults.reader TOPIC CHANNEL LOOKUPD...``: a line of JSON for
+each delivery, written before its FIN, and one when it is subscribed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from nsq_ha import Consumer
+
+
+async def main(topic: str, channel: str, lookupds: list[str]) -> None:
+    """Read until killed."""
+    async with Consumer(topic, channel, lookupd=lookupds) as consumer:
+        _write({"subscribed": True})
+        async for message in consumer:
+            _write(
+                {
+                    "t": time.monotonic(),
+                    "body": message.body.decode(),
+                    "partition": message.partition,
+                    "id": message.internal_id,
+                    "nsqd": message.nsqd,
+                }
+            )
+            message.finish()
+
+
+def _write(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,159 @@
+"""Consumers of one ordered channel that fail, die or stall."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from integration.faults.audit import Delivered
+from integration.faults.bench import ORDERED, Bench, Scenario
+from integration.faults.probing import MARK
+from integration.faults.rows import Row, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from integration.faults.load import Load
+    from nsq_ha import Message
+
+HEARTBEAT = 2.0
+FAILURES = 3
+
+
+class Neighbour:
+    """The second consumer's process; its deliveries go into the load's audit."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.deliveries = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._subscribed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start it, and return when it is subscribed."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "integration.faults.reader",
+            self.load.topic,
+            self.load.channel,
+            *self.load.lookupds,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(self._read(self._process))
+        async with asyncio.timeout(15):
+            await self._subscribed.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def stop(self) -> None:
+        """End it in any state."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None and self._reading is not None:
+            await self._process.wait()
+            await self._reading
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdout is None:
+            return
+        async for line in process.stdout:
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue  # it was killed in the middle of a line; the message comes again
+            if "subscribed" in told:
+                self._subscribed.set()
+            elif told["body"] != MARK.decode():
+                key, _, seq = told["body"].partition(":")
+                delivery = Delivered(told["t"], int(seq), told["partition"], told["id"], told["nsqd"])
+                self.load.audit.delivered(key, delivery)
+                self.deliveries += 1
+
+
+def _neighbour(number: signal.Signals, lasts: float) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        topic = (await bench.shared_topics())[ORDERED]
+        await bench.wait_whole()
+        row = scenario.row()
+        async with bench.stage({ORDERED: topic}) as stage:
+            load = stage.loads[ORDERED]
+            neighbour = Neighbour(load)
+            try:
+                await neighbour.start()
+                await asyncio.sleep(4.0)
+                stage.fault(f"{number.name} of the second consumer, after {neighbour.deliveries} deliveries to it")
+                neighbour.signal(number)
+                await asyncio.sleep(lasts)
+                await stage.recovered()
+                for key in load.audit.keys:
+                    load.audit.deliveries[key].sort(key=lambda one: one.at)
+                await stage.finish(row)
+            finally:
+                await neighbour.stop()
+        row.notes.append(f"the second consumer had {neighbour.deliveries} deliveries")
+        return row
+
+    return play
+
+
+async def handler_fails(bench: Bench, scenario: Scenario) -> Row:
+    """The handler fails three times on one message of partition 0."""
+    topic = (await bench.shared_topics())[ORDERED]
+    await bench.wait_whole()
+    row = scenario.row()
+    attempts: list[float] = []
+    chosen: list[bytes] = []
+    async with bench.stage({ORDERED: topic}, handled=True) as stage:
+        load = stage.loads[ORDERED]
+
+        def fails(message: Message) -> bool:
+            if message.partition == 0 and not chosen and stage.since and message.body != MARK:
+                chosen.append(message.body)
+            if [message.body] != chosen or len(attempts) > FAILURES:
+                return False
+            attempts.append(time.monotonic())
+            bench.say(f"attempt {message.attempts} of {message.body!r}")
+            return len(attempts) <= FAILURES
+
+        load.fails = fails
+        stage.fault("the handler fails three times")
+        await asyncio.sleep(10.0)
+        await stage.recovered()
+        await stage.finish(row)
+    backoff = load.consumer.config.requeue_backoff
+    planned = [backoff.initial * backoff.factor**number for number in range(FAILURES)]
+    waited = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+    row.notes.append(f"waited {[round(one, 2) for one in waited]} s, planned {planned}")
+    late = [one - plan for one, plan in zip(waited, planned, strict=False)]
+    row.extra["later than planned"] = max(late) if len(waited) == FAILURES else float("inf")
+    others = [key for key in load.audit.keys if load.audit.partition_of(key, 0.0) != 0]
+    row.extra["stall of the other partition"] = max(
+        load.audit.consume_stall(key, stage.since, time.monotonic() - 5.0) for key in others
+    )
+    return row
+
+
+SCENARIOS = (
+    Scenario(
+        "handler-fails",
+        "handler fails three times on an ordered topic",
+        Target(extra={"later than planned": 0.3, "stall of the other partition": 0.5}),
+        handler_fails,
+    ),
+    Scenario("consumer-killed", "one of two consumers killed", Target(0.5, 0.5), _neighbour(signal.SIGKILL, 2.0)),
+    Scenario(
+        "consumer-frozen",
+        "one of two consumers frozen",
+        Target(0.5, 3 * HEARTBEAT + 1.0),
+        _neighbour(signal.SIGSTOP, 3 * HEARTBEAT + 2.0),
+    ),
+)

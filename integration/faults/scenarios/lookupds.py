@@ -1,0 +1,167 @@
+"""Faults of the nsqlookupds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from integration.faults.bench import ORDERED, Bench, Scenario
+from integration.faults.cluster import NotReadyError
+from integration.faults.proxy import Network
+from integration.faults.rows import Row, Target
+from integration.faults.web import hanging, nonsense
+from nsq_ha import Consumer, Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from integration.faults.bench import Stage
+    from integration.faults.web import Web
+
+FAULT = 20.0
+ELECTION = 150.0
+
+
+async def _leading(bench: Bench) -> str:
+    leading = await bench.cluster.leading()
+    if leading is None:
+        raise NotReadyError("no nsqlookupd leads")
+    return bench.cluster.nsqlookupd(leading)
+
+
+def _during(fault: Callable[[Stage], Awaitable[None]]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    """Make a ``play`` that judges the longest stall of any key, whatever the cluster does."""
+
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        topics = await bench.shared_topics()
+        await bench.wait_whole()
+        row = scenario.row()
+        async with bench.stage(topics) as stage:
+            await fault(stage)
+            await _stalls(stage, row)
+        return row
+
+    return play
+
+
+async def _stalls(stage: Stage, row: Row) -> None:
+    await stage.finish(row)
+    row.extra["publish stall"] = max(one.publish_stall for one in row.figures)
+    row.extra["consume stall"] = max(one.consume_stall for one in row.figures)
+
+
+async def killed(stage: Stage) -> None:
+    """SIGKILL of the leading one."""
+    name = await _leading(stage.bench)
+    stage.fault(f"SIGKILL {name}")
+    await stage.cluster.kill(name, "SIGKILL")
+    await asyncio.sleep(FAULT + 5.0)
+
+
+async def all_dead(stage: Stage) -> None:
+    """SIGKILL of all for 20 s."""
+    names = [stage.cluster.nsqlookupd(url) for url in stage.cluster.lookupds]
+    stage.fault("SIGKILL of all nsqlookupds")
+    for name in names:
+        await stage.cluster.kill(name, "SIGKILL")
+    await asyncio.sleep(FAULT)
+    stage.bench.say("started again")
+    for name in names:
+        await stage.cluster.start(name)
+    await asyncio.sleep(10.0)
+
+
+async def all_hang(stage: Stage) -> None:
+    """SIGSTOP of all for 20 s."""
+    names = [stage.cluster.nsqlookupd(url) for url in stage.cluster.lookupds]
+    stage.fault("SIGSTOP of all nsqlookupds")
+    for name in names:
+        await stage.cluster.kill(name, "SIGSTOP")
+    await asyncio.sleep(FAULT / 2)
+    stage.bench.say("SIGCONT")
+    for name in names:
+        await stage.cluster.kill(name, "SIGCONT")
+    await asyncio.sleep(10.0)
+
+
+def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    """Make a ``play`` in which the first configured nsqlookupd is a rude one."""
+
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        topics = await bench.shared_topics()
+        await bench.wait_whole()
+        row = scenario.row()
+        rude = make()
+        await rude.start()
+        lookupds = (rude.url, *bench.cluster.lookupds)
+        try:
+            row.extra["start-up"] = await _start_up(topics[ORDERED], bench.fresh("ch"), lookupds)
+            async with bench.stage(topics, lookupds=lookupds) as stage:
+                stage.fault("a rude nsqlookupd is the first one")
+                await asyncio.sleep(FAULT)
+                await _stalls(stage, row)
+        finally:
+            await rude.stop()
+        return row
+
+    return play
+
+
+async def _start_up(topic: str, channel: str, lookupds: tuple[str, ...]) -> float:
+    """Return the seconds until a consumer is subscribed, and a producer has published."""
+    began = time.monotonic()
+    async with Consumer(topic, channel, lookupd=lookupds), Producer(lookupd=lookupds) as producer:
+        await producer.publish(topic, b"k00:-1", key="k00")
+        return time.monotonic() - began
+
+
+async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
+    """SIGKILL of the leading nsqlookupd, and a moment later SIGTERM of a partition leader."""
+    topics = await bench.shared_topics()
+    await bench.wait_whole()
+    row = scenario.row()
+    async with (
+        Network(bench.cluster, is_tcp=False) as network,
+        bench.stage(topics, lookupds=network.urls) as stage,
+    ):
+        lookupd, nsqd = await _leading(bench), bench.cluster.nsqd(await stage.victim())
+        stage.fault(f"SIGKILL {lookupd}, then SIGTERM {nsqd}")
+        await bench.cluster.kill(lookupd, "SIGKILL")
+        await asyncio.sleep(1.0)
+        await bench.cluster.kill(nsqd, "SIGTERM")
+        await asyncio.sleep(5.0)
+        await stage.recovered(limit=ELECTION)
+        until = time.monotonic()
+        for kind, topic in topics.items():
+            row.extra[f"{kind} questions/s"] = max(one.rate(topic, stage.since, until) for one in network.lookups) / 2
+            row.notes.append(
+                f"{kind}: most questions in one second to one nsqlookupd, of producer and consumer together:"
+                f" {max(one.most_in_a_second(topic, stage.since) for one in network.lookups)}"
+            )
+        await stage.finish(row)
+    for one in row.figures:
+        one.errors = 0  # it may take longer than a publish's limit: then errors are right
+    return row
+
+
+_NO_STALL = {"publish stall": 0.5, "consume stall": 0.5}
+
+SCENARIOS = (
+    Scenario("lookupd-killed", "leading nsqlookupd dead", Target(extra=_NO_STALL), _during(killed)),
+    Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(extra=_NO_STALL), _during(all_dead)),
+    Scenario("lookupds-hang", "all nsqlookupds hang", Target(extra=_NO_STALL), _during(all_hang)),
+    Scenario("lookupd-hangs", "first nsqlookupd hangs", Target(extra=_NO_STALL | {"start-up": 2.0}), _beside(hanging)),
+    Scenario(
+        "lookupd-nonsense",
+        "first nsqlookupd answers nonsense",
+        Target(extra=_NO_STALL | {"start-up": 2.0}),
+        _beside(nonsense),
+    ),
+    Scenario(
+        "leader-lost-no-lookupd",
+        "leader lost while nsqlookupds have no leader",
+        Target(2.0, 2.0, extra={"ordered questions/s": 5.0, "ordinary questions/s": 5.0}),
+        leader_lost_meanwhile,
+    ),
+)

@@ -1,0 +1,48 @@
+"""Faults of the stream between the library and the nsqds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from integration.faults.bench import Bench, Scenario
+from integration.faults.proxy import Network
+from integration.faults.rows import Row, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from integration.faults.proxy import Fault
+
+LIMIT = 5.0
+"""Two heartbeat intervals of the default 2 s, and a second."""
+AGAIN = 3
+"""Times that a fault of chance is repeated."""
+
+
+def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        topics = await bench.shared_topics()
+        await bench.wait_whole()
+        row = scenario.row()
+        async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
+            for _ in range(times):
+                stage.fault(f"{fault}: all connections")
+                for proxy in network.tcp.values():
+                    proxy.hit(fault)
+                await asyncio.sleep(LIMIT + 2.0)
+                await stage.recovered(limit=30.0)
+            await stage.finish(row)
+        return row
+
+    return play
+
+
+_TARGET = Target(LIMIT, LIMIT)
+
+SCENARIOS = (
+    Scenario("stream-cut", "stream cut mid-frame", _TARGET, _hit("cut")),
+    Scenario("stream-silent", "stream silent mid-frame", _TARGET, _hit("silent")),
+    Scenario("bit-flipped", "bit flipped", _TARGET, _hit("flip", AGAIN)),
+    Scenario("answers-lost", "answers lost", _TARGET, _hit("lose")),
+)

@@ -1,0 +1,155 @@
+"""What an operator does to a topic: more partitions; deleted and made again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from integration.faults.bench import ORDERED, PARTITIONS, WARM_UP, Bench, Scenario
+from integration.faults.load import Load
+from integration.faults.probes import Probes
+from integration.faults.rows import Row, Target, broken_by, figures_of
+from nsq_ha.discovery.admin import AdminClient
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+GROWN = 4
+SETTLED = 20.0
+GONE = 3.0
+LONG = 60.0
+
+
+def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        topic = await bench.make_topic(kind)
+        bench.topics[f"grown {kind}"] = topic
+        await bench.wait_whole(stable=True)
+        row = scenario.row()
+        load = Load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
+        try:
+            await load.start()
+            await asyncio.sleep(WARM_UP)
+            began = bench.zero = time.monotonic()
+            bench.say("--- expanding")
+            async with AdminClient(bench.cluster.lookupds) as admin:
+                await admin.expand(topic, GROWN)
+            bench.say("the cluster has all partitions")
+            await _until(lambda: len(_first_uses(load)[1]) == GROWN, SETTLED)
+            await asyncio.sleep(3.0)
+            published, consumed = _first_uses(load)
+            row.extra["publishing to all after"] = _latest(published, began)
+            row.extra["consuming from all after"] = _latest(consumed, began)
+            await load.end_publishing()
+            await load.drain(LONG)
+            figures = figures_of(load, _no_probes(bench, topic), began, time.monotonic())
+            # Keys change their partition: order holds within each partition.
+            figures.out_of_order = load.audit.out_of_order_within_partitions() if load.ordered else 0
+            row.figures.append(figures)
+            row.broken += broken_by(figures, load.audit.limit)
+            row.notes += load.notes
+        finally:
+            await load.close()
+            del bench.topics[f"grown {kind}"]
+            await bench.delete(topic)
+        return row
+
+    return play
+
+
+def _first_uses(load: Load) -> tuple[dict[int, float], dict[int, float]]:
+    """Return when each partition was first acknowledged, and first delivered from."""
+    published: dict[int, float] = {}
+    consumed: dict[int, float] = {}
+    for key in load.audit.keys:
+        for ack in load.audit.acks[key]:
+            published[ack.partition] = min(ack.at, published.get(ack.partition, ack.at))
+        for one in load.audit.deliveries[key]:
+            consumed[one.partition] = min(one.at, consumed.get(one.partition, one.at))
+    return published, consumed
+
+
+def _latest(uses: dict[int, float], began: float) -> float:
+    return max(uses.values()) - began if len(uses) == GROWN else float("inf")
+
+
+def _no_probes(bench: Bench, topic: str) -> Probes:
+    """Return probes that measured nothing: stalls count in full."""
+    probes = Probes(bench.say, bench.cluster)
+    probes.taken = {(topic, partition): [] for partition in range(GROWN)}
+    probes.is_idle = True
+    return probes
+
+
+async def _until(condition: Callable[[], bool], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - what is counted tells nobody
+        await asyncio.sleep(0.05)
+
+
+def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        topic = await bench.make_topic(kind)
+        bench.topics[f"made again {kind}"] = topic
+        await bench.wait_whole()
+        row = scenario.row()
+        async with bench.stage({kind: topic}) as stage:
+            load = stage.loads[kind]
+            stage.fault("deleting")
+            async with AdminClient(bench.cluster.lookupds) as admin:
+                await admin.delete_topic(topic)
+            bench.say("deleted")
+            await asyncio.sleep(GONE)
+            again = time.monotonic()
+            bench.say("making it again")
+            await bench.create_topic(topic, kind)
+            await _until(lambda: _is_back(load, stage.probes, topic, again), LONG)
+            await asyncio.sleep(2.0)
+            works = {one: min(t for t in stage.probes.taken[one] if t > again) for one in stage.probes.of(topic)}
+            for name, back in (("producer back", _acks), ("consumer back", _deliveries)):
+                row.extra[name] = max(back(load, partition, again) - at for (_, partition), at in works.items())
+            await load.end_publishing()
+            await load.drain(10.0)
+        if load.audit.false_denials:
+            row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
+        row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")
+        row.notes += sorted({one.text for one in load.audit.failures})[:3]
+        del bench.topics[f"made again {kind}"]
+        await bench.delete(topic)
+        return row
+
+    return play
+
+
+def _is_back(load: Load, probes: Probes, topic: str, since: float) -> bool:
+    partitions = range(PARTITIONS)
+    return all(
+        any(t > since for t in probes.taken[topic, partition])
+        and _acks(load, partition, since) < float("inf")
+        and _deliveries(load, partition, since) < float("inf")
+        for partition in partitions
+    )
+
+
+def _acks(load: Load, partition: int, since: float) -> float:
+    """Return when a publish to the partition was first acknowledged after ``since``."""
+    found = (ack.at for key in load.audit.keys for ack in load.audit.acks[key] if ack.partition == partition)
+    return min((at for at in found if at > since), default=float("inf"))
+
+
+def _deliveries(load: Load, partition: int, since: float) -> float:
+    """Return when anything was first delivered from the partition after ``since``."""
+    found = (one.at for key in load.audit.keys for one in load.audit.deliveries[key] if one.partition == partition)
+    return min((at for at in found if at > since), default=float("inf"))
+
+
+_GROWN = Target(extra={"publishing to all after": 10.0, "consuming from all after": 10.0})
+_MADE_AGAIN = Target(extra={"producer back": 1.0, "consumer back": 1.5})
+
+SCENARIOS = (
+    Scenario("grow-ordered", "ordered topic grows from 2 to 4", _GROWN, _grown(ORDERED)),
+    Scenario("grow-ordinary", "ordinary topic grows from 2 to 4", _GROWN, _grown("ordinary")),
+    Scenario("made-again-ordered", "ordered topic deleted and made again", _MADE_AGAIN, _made_again(ORDERED)),
+    Scenario("made-again-ordinary", "ordinary topic deleted and made again", _MADE_AGAIN, _made_again("ordinary")),
+)
