@@ -1,0 +1,35 @@
+"""What must not be left when producers and consumers are closed."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+_LOOKS: Final = 500
+_LOOK: Final = 0.01
+
+
+def _sockets() -> int:
+    # The loop's own socket, by which threads wake it, is the one that is always there.
+    return len(asyncio.get_running_loop()._selector.get_map()) - 1  # type: ignore[attr-defined]
+
+
+def _tasks() -> set[asyncio.Task[object]]:
+    # A fixture is set up in one task and torn down in another.
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """Want that the block leaves no task, thread or socket that was not there before."""
+    tasks, threads, sockets = _tasks(), set(threading.enumerate()), _sockets()
+    yield
+    # A socket is closed in the turn after its transport.
+    for _ in range(_LOOKS):
+        if _sockets() <= sockets:
+            break
+        await asyncio.sleep(_LOOK)
+    assert _sockets() <= sockets
+    assert _tasks() <= tasks
+    assert {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")} <= threads

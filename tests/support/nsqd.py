@@ -1,0 +1,305 @@
+"""A scripted nsqd: it does what the real one does until a test wants something else."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import Callable
+from typing import Final, Self
+
+from nsq_ha.message import Message, MessageSource
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import (
+    Auth,
+    Close,
+    Command,
+    CommandDecoder,
+    Finish,
+    FrameType,
+    Identify,
+    Identity,
+    Layout,
+    Mpub,
+    MpubExt,
+    MpubTrace,
+    Pub,
+    PubExt,
+    PubTrace,
+    Ready,
+    Requeue,
+    Sub,
+    SubAdvanced,
+    SubOrdered,
+    Touch,
+    Traced,
+    encode_frame,
+    encode_identity,
+    encode_message,
+    encode_traced,
+)
+from nsq_ha.protocol.lines import Malformed
+from nsq_ha.protocol.requests import Publishing
+
+LIMIT: Final = 10.0
+"""Seconds that a test waits for something that must happen."""
+
+Publish = (Pub, PubTrace, PubExt, Mpub, MpubTrace, MpubExt)
+Subscribe = (Sub, SubOrdered, SubAdvanced)
+
+Script = Callable[["Peer", Command], object]
+"""Takes a command; True when it has answered it itself, anything else leaves that to the default."""
+
+
+def response(data: bytes) -> bytes:
+    return encode_frame(FrameType.RESPONSE, data)
+
+
+def error(text: str | bytes) -> bytes:
+    return encode_frame(FrameType.ERROR, text.encode() if isinstance(text, str) else text)
+
+
+OK: Final = response(b"OK")
+
+
+class NoSource:
+    """The source of messages that are only encoded."""
+
+    topic = channel = nsqd = ""
+    partition = 0
+
+    def finish(self, message: Message) -> None: ...
+
+    def requeue(self, message: Message, delay: float | None) -> None: ...
+
+    def touch(self, message: Message) -> None: ...
+
+
+_NO_SOURCE: Final[MessageSource] = NoSource()
+
+
+def message_id(number: int, partition: int = 0, trace_id: int = 0) -> bytes:
+    return (partition << 50 | number).to_bytes(8, "big") + trace_id.to_bytes(8, "big")
+
+
+def message_data(
+    body: bytes,
+    id: bytes = message_id(2),  # noqa: A002 - the protocol's own word
+    *,
+    layout: Layout = Layout.DETAIL,
+    attempts: int = 1,
+    timestamp_ns: int = 1,
+    ext: bytes | None = None,
+) -> bytes:
+    """Return the data of a message frame."""
+    raw_size = 30 + len(body)
+    return encode_message(Message(id, body, attempts, timestamp_ns, _NO_SOURCE, 0, raw_size, ext), layout)
+
+
+class Peer:
+    """One connection that a client made.
+
+    Attributes:
+        commands: What came, in order; NOPs are counted in ``nops`` instead.
+        malformed: What came and is no command.
+        ready: RDY that came last.
+    """
+
+    def __init__(self, nsqd: "FakeNsqd", writer: asyncio.StreamWriter) -> None:
+        self.nsqd = nsqd
+        self.commands: list[Command] = []
+        self.malformed: list[Malformed] = []
+        self.nops = 0
+        self.ready = 0
+        self.reads: list[bytes] = []
+        self.is_open = True
+        self._writer = writer
+        self._beat: asyncio.TimerHandle | None = None
+
+    def write(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        if self.is_open:
+            self._writer.write(data)
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    def message(self, body: bytes, *args: bytes, **fields: object) -> None:
+        """Deliver a message, see :func:`message_data`."""
+        self.write(encode_frame(FrameType.MESSAGE, message_data(body, *args, **fields)))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Close in good order, after what was written."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Reset the connection."""
+        self._writer.transport.abort()
+
+    def pause(self) -> None:
+        """Read no more: the client's socket fills up."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def resume(self) -> None:
+        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+    def of(self, *kinds: type[Command]) -> list[Command]:
+        """Return the commands of these kinds."""
+        return [command for command in self.commands if isinstance(command, kinds)]
+
+    def start_heartbeats(self, interval: float) -> None:
+        self._beat = asyncio.get_running_loop().call_later(interval, self._heartbeat, interval)
+
+    def stop_heartbeats(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+
+    def _heartbeat(self, interval: float) -> None:
+        self.write(response(b"_heartbeat_"))
+        self.start_heartbeats(interval)
+
+
+class FakeNsqd:
+    """Listens on the loopback. Use it with ``async with``.
+
+    Attributes:
+        peers: The connections, in the order in which they came.
+        script: Asked first for each command. None for the default answers.
+        identity: The answer to IDENTIFY.
+        is_silent: Accept and read, and say nothing at all.
+        accepts: False closes each connection as it comes.
+    """
+
+    def __init__(self, identity: Identity | None = None) -> None:
+        self.peers: list[Peer] = []
+        self.script: Script | None = None
+        self.identity = identity or Identity(version="fake")
+        self.is_silent = False
+        self.accepts = True
+        self.port = 0
+        self._sequence = 1
+        self._offset = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Refuse connections and reset the open ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for peer in self.peers:
+            peer.abort()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def node(self) -> Node:
+        return Node("127.0.0.1", self.port, 1)
+
+    @property
+    def open_peers(self) -> list[Peer]:
+        return [peer for peer in self.peers if peer.is_open]
+
+    @property
+    def commands(self) -> list[Command]:
+        """What came over all connections; of several the order is by connection."""
+        return [command for peer in self.peers for command in peer.commands]
+
+    async def until(self, condition: Callable[[], object], limit: float = LIMIT) -> None:
+        """Return when ``condition``, asked whenever something came or went, is true."""
+        async with asyncio.timeout(limit):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def peer(self, number: int = 0) -> Peer:
+        """Return the n-th connection, once it has come."""
+        await self.until(lambda: len(self.peers) > number)
+        return self.peers[number]
+
+    async def subscriber(self, number: int = 0) -> Peer:
+        """Return the n-th connection that is subscribed and has sent RDY above 0."""
+        await self.until(lambda: len([peer for peer in self.peers if peer.ready]) > number)
+        return [peer for peer in self.peers if peer.ready][number]
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        peer = Peer(self, writer)
+        self.peers.append(peer)
+        self._changed.set()
+        decoder = CommandDecoder()
+        try:
+            while self.accepts and (data := await reader.read(65536)):
+                peer.reads.append(data)
+                decoder.feed(data)
+                self._take(peer, decoder)
+                self._changed.set()
+        except (ConnectionError, asyncio.CancelledError):
+            # The end of a test and the end of a client look the same here.
+            pass
+        finally:
+            peer.is_open = False
+            peer.stop_heartbeats()
+            self._tasks.discard(task)
+            writer.close()
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):
+                await writer.wait_closed()
+            self._changed.set()
+
+    def _take(self, peer: Peer, decoder: CommandDecoder) -> None:
+        while (event := decoder.next_event()) is not None:
+            if isinstance(event, Publishing):
+                decoder.accept(extended=True)
+            elif isinstance(event, Malformed):
+                peer.malformed.append(event)
+                peer.write(error(event.data))
+            elif isinstance(event, Command):
+                self._handle(peer, event)
+
+    def _handle(self, peer: Peer, command: Command) -> None:
+        if command.word == b"NOP":
+            peer.nops += 1
+            return
+        peer.commands.append(command)
+        if isinstance(command, Ready):
+            peer.ready = command.count
+        if self.is_silent or (self.script is not None and self.script(peer, command) is True):
+            return
+        self.answer(peer, command)
+
+    def answer(self, peer: Peer, command: Command) -> None:
+        """Answer as a real one would."""
+        if isinstance(command, Identify):
+            peer.write(response(encode_identity(self.identity)))
+            peer.start_heartbeats(json.loads(command.body)["heartbeat_interval"] / 1000)
+        elif isinstance(command, Auth):
+            peer.write(response(b'{"identity":"","identity_url":"","permission_count":1}'))
+        elif isinstance(command, PubTrace):
+            peer.write(response(encode_traced(self._stored(command.trace_id, len(command.body) + 30))))
+        elif isinstance(command, Publish) or isinstance(command, Subscribe):  # noqa: SIM101 - each is a tuple
+            peer.write(OK)
+        elif isinstance(command, Close):
+            peer.write(response(b"CLOSE_WAIT"))
+
+    def _stored(self, trace_id: int, raw_size: int) -> Traced:
+        self._sequence += 1
+        self._offset += raw_size
+        return Traced(self._sequence, trace_id, self._offset - raw_size, raw_size)
+
+
+ANSWERS: Final = (Finish, Requeue, Touch)
+"""What a client answers a message with."""

@@ -1,0 +1,297 @@
+"""IDENTIFY, upgrades and AUTH: what is agreed, what is refused, and what it leaves."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from nsq_ha import ClientConfig, Compression, ConsumerConfig, TlsConfig
+from nsq_ha.errors import AuthError, ConnectError, InvalidCommandError, NsqError, RemoteProtocolError, ServerError
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import (
+    Auth,
+    Command,
+    FrameType,
+    Identify,
+    Identity,
+    SnappyCodec,
+    encode_frame,
+    encode_identity,
+    encode_pub,
+)
+from nsq_ha.transport.connection import Connection
+from tests.support.nsqd import OK, FakeNsqd, Peer, Script, error, message_data, response
+from tests.support.recorder import Recorder, linked
+
+SECRET = "open sesame 4711"
+
+
+async def refused(nsqd: FakeNsqd, config: ClientConfig | None = None) -> NsqError:
+    """Open a connection, which must fail, and return why."""
+    recorder = Recorder()
+    with pytest.raises(NsqError) as caught:
+        await Connection.open(config or ClientConfig(), nsqd.node, recorder.callbacks)
+    await nsqd.until(lambda: not nsqd.open_peers)
+    assert recorder.lost == []
+    return caught.value
+
+
+def answering(data: bytes) -> Script:
+    """Return a script that answers IDENTIFY with these bytes."""
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Identify):
+            peer.write(data)
+        return True
+
+    return script
+
+
+async def test_what_is_offered(nsqd: FakeNsqd) -> None:
+    config = ConsumerConfig(client_id="me", msg_timeout=30.0, sample_rate=5, tag="blue", output_buffer_bytes=4096)
+    async with linked(nsqd, config) as link:
+        assert link.connection.identity.version == "fake"
+    (command,) = nsqd.commands
+    assert isinstance(command, Identify)
+    offered = json.loads(command.body)
+    assert offered["client_id"] == "me"
+    assert offered["user_agent"].startswith("nsq_ha/")
+    assert offered["feature_negotiation"] is True
+    assert (offered["heartbeat_interval"], offered["msg_timeout"], offered["output_buffer_timeout"]) == (
+        2000,
+        30000,
+        25,
+    )
+    assert (offered["sample_rate"], offered["desired_tag"], offered["output_buffer_size"]) == (5, "blue", 4096)
+    assert (offered["tls_v1"], offered["snappy"], offered["deflate"], offered["extend_support"]) == (False,) * 4
+
+
+async def test_a_plain_ok_is_an_old_server(nsqd: FakeNsqd) -> None:
+    nsqd.script = answering(OK)
+    async with linked(nsqd) as link:
+        assert link.connection.identity == Identity()
+
+
+SENSELESS = {
+    "empty": response(b""),
+    "cut": response(b'{"max_rdy_count":2500,'),
+    "array": response(b"[]"),
+    "null": response(b"null"),
+    "number": response(b"7"),
+    "bad UTF-8": response(b'{"version":"\xff\xfe"}'),
+    "deep": response(b'{"version":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "RDY 0": response(b'{"max_rdy_count":0}'),
+    "RDY below 0": response(b'{"max_rdy_count":-1}'),
+    "RDY as text": response(b'{"max_rdy_count":"2500"}'),
+    "RDY null": response(b'{"max_rdy_count":null}'),
+    "message timeout 0": response(b'{"msg_timeout":0}'),
+    "both codecs": response(b'{"snappy":true,"deflate":true}'),
+    "TLS that was not asked for": response(b'{"tls_v1":true}'),
+    "snappy that was not asked for": response(b'{"snappy":true}'),
+    "deflate that was not asked for": response(b'{"deflate":true}'),
+    "empty error": error(b""),
+    "a message": encode_frame(FrameType.MESSAGE, message_data(b"x")),
+    "HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", SENSELESS.values(), ids=SENSELESS)
+async def test_an_answer_that_makes_no_sense(nsqd: FakeNsqd, data: bytes) -> None:
+    nsqd.script = answering(data)
+    assert isinstance(await refused(nsqd), RemoteProtocolError)
+
+
+async def test_identify_is_refused(nsqd: FakeNsqd) -> None:
+    nsqd.script = answering(error("E_BAD_BODY IDENTIFY heartbeat interval (1) is invalid"))
+    reason = await refused(nsqd)
+    assert isinstance(reason, ServerError)
+    assert reason.code == "E_BAD_BODY"
+    nsqd.script = answering(error("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"))
+    assert isinstance(await refused(nsqd), InvalidCommandError)
+
+
+async def test_too_many_connections_is_told(nsqd: FakeNsqd) -> None:
+    nsqd.script = answering(error("too much client connections: 10"))
+    reason = await refused(nsqd)
+    assert reason.retriable
+    assert "too much client connections" in str(reason)
+
+
+async def test_a_node_that_accepts_and_never_answers(nsqd: FakeNsqd) -> None:
+    loop = asyncio.get_running_loop()
+    nsqd.is_silent = True
+    began = loop.time()
+    reason = await refused(nsqd, ClientConfig(connect_timeout=0.2))
+    assert 0.15 < loop.time() - began < 3.0
+    assert isinstance(reason, ConnectError)
+    assert "connect_timeout=0.2" in str(reason)
+
+
+async def test_a_node_that_closes_at_once(nsqd: FakeNsqd) -> None:
+    nsqd.accepts = False
+    assert (await refused(nsqd)).retriable
+
+
+async def test_a_node_that_cuts_its_answer(nsqd: FakeNsqd) -> None:
+    def script(peer: Peer, _: Command) -> bool:
+        peer.write(response(b"{}")[:5])
+        peer.close()
+        return True
+
+    nsqd.script = script
+    assert (await refused(nsqd)).retriable
+
+
+@pytest.fixture
+def nobody() -> Iterator[Node]:
+    """A port on which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield Node("127.0.0.1", bound.getsockname()[1], 1)
+
+
+async def test_nobody_listens(nobody: Node) -> None:
+    with pytest.raises(ConnectError, match=str(nobody.tcp_port)):
+        await Connection.open(ClientConfig(), nobody, Recorder().callbacks)
+
+
+async def test_a_name_that_nobody_knows() -> None:
+    with pytest.raises(ConnectError):
+        await Connection.open(ClientConfig(), Node("no-such-host.invalid", 4150, 1), Recorder().callbacks)
+
+
+async def test_a_cancelled_attempt_leaves_nothing(nsqd: FakeNsqd) -> None:
+    nsqd.is_silent = True
+    attempt = asyncio.create_task(Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks))
+    await nsqd.until(lambda: nsqd.commands)
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    await nsqd.until(lambda: not nsqd.open_peers)
+
+
+# ------------------------------------------------------------ layers
+
+
+async def test_tls_that_the_server_does_not_offer(nsqd: FakeNsqd) -> None:
+    reason = await refused(nsqd, ClientConfig(tls=TlsConfig()))
+    assert isinstance(reason, ConnectError)
+    assert "offers no TLS" in str(reason)
+
+
+async def test_a_tls_handshake_that_fails(nsqd: FakeNsqd) -> None:
+    def script(peer: Peer, _: Command) -> bool:
+        peer.write(response(encode_identity(Identity(tls_v1=True))) + b"this is no TLS record at all")
+        return True
+
+    nsqd.script = script
+    assert (await refused(nsqd, ClientConfig(tls=TlsConfig(verify=False)))).retriable
+
+
+async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
+    nsqd.identity = Identity(tls_v1=True)
+    reason = await refused(nsqd, ClientConfig(tls=TlsConfig(), connect_timeout=0.3))
+    assert isinstance(reason, ConnectError)
+
+
+@pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.DEFLATE])
+async def test_damaged_compressed_data(nsqd: FakeNsqd, compression: Compression) -> None:
+    snappy = compression is Compression.SNAPPY
+    answer = response(encode_identity(Identity(snappy=snappy, deflate=not snappy)))
+
+    def script(peer: Peer, command: Command) -> bool:
+        peer.write(answer + b"\xff\x06\0\0sNaPpX" + b"\x07" * 100)
+        return True
+
+    nsqd.script = script
+    assert isinstance(await refused(nsqd, ClientConfig(compression=compression)), RemoteProtocolError)
+
+
+async def test_compression_that_the_server_does_not_offer_is_not_used(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd, ClientConfig(compression=Compression.SNAPPY)) as link:
+        link.connection.write_publishes([encode_pub("orders", 0, b"x")])
+        await link.recorder.until(lambda: link.recorder.answers == [b"OK"])
+
+
+async def test_what_follows_the_identify_answer_belongs_to_the_next_layer(nsqd: FakeNsqd) -> None:
+    codec = SnappyCodec()
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Identify):
+            # One write: the OK inside the new layer comes with the answer that announces it.
+            peer.write(response(encode_identity(Identity(snappy=True))) + codec.compress(OK))
+        return True
+
+    nsqd.script = script
+    async with linked(nsqd, ClientConfig(compression=Compression.SNAPPY)) as link:
+        link.peer.write(codec.compress(response(b"_heartbeat_") * 3))
+        await nsqd.until(lambda: b"sNaPpY" in b"".join(link.peer.reads))
+        assert link.connection.is_open
+
+
+# ------------------------------------------------------------ AUTH
+
+
+async def test_auth_is_sent_when_it_is_asked_for(nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    nsqd.identity = Identity(auth_required=True)
+    config = ClientConfig(auth_secret=SECRET)
+    async with linked(nsqd, config) as link:
+        assert [type(command) for command in link.peer.commands] == [Identify, Auth]
+        assert link.peer.commands[1] == Auth(SECRET.encode())
+        assert SECRET not in repr(link.connection.__dict__) + repr(link.peer.commands)
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(config)
+
+
+async def test_no_secret_is_sent_unasked(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd, ClientConfig(auth_secret=SECRET)) as link:
+        assert [type(command) for command in link.peer.commands] == [Identify]
+
+
+async def test_auth_without_a_secret(nsqd: FakeNsqd) -> None:
+    nsqd.identity = Identity(auth_required=True)
+    reason = await refused(nsqd)
+    assert isinstance(reason, AuthError)
+    assert not reason.retriable
+    assert "set auth_secret" in str(reason)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        error("E_AUTH_FAILED AUTH failed"),
+        error("E_UNAUTHORIZED AUTH No authorizations found"),
+        error("E_AUTH_DISABLED AUTH Disabled"),
+    ],
+)
+async def test_auth_is_refused(nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture, answer: bytes) -> None:
+    caplog.set_level(logging.DEBUG)
+    nsqd.identity = Identity(auth_required=True)
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Auth):
+            peer.write(answer)
+            return True
+        return False
+
+    nsqd.script = script
+    reason = await refused(nsqd, ClientConfig(auth_secret=SECRET))
+    assert isinstance(reason, AuthError)
+    assert SECRET not in f"{reason!r} {reason} {caplog.text}"
+
+
+async def test_an_answer_to_auth_that_makes_no_sense(nsqd: FakeNsqd) -> None:
+    nsqd.identity = Identity(auth_required=True)
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Auth):
+            peer.write(OK)
+            return True
+        return False
+
+    nsqd.script = script
+    assert isinstance(await refused(nsqd, ClientConfig(auth_secret=SECRET)), RemoteProtocolError)
