@@ -285,7 +285,7 @@ class Sender:
             self._pump_handle.cancel()
             self._pump_handle = None
         connection, lane = self._connection, self.lane
-        if connection is None or self._leaving or self._hold_handle is not None:
+        if connection is None or connection.is_ending or self._leaving or self._hold_handle is not None:
             return
         # After a refusal one publish probes the way for all.
         window = 1 if self._refusals else self._config.window
@@ -343,6 +343,9 @@ class Sender:
     def _refused(self, error: ServerError, connection: Connection) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
         entry = self.lane.refused(self._loop.time(), retry=again)
+        if type(error) is ServerError:
+            # A code that we do not know tells nothing about what was stored.
+            entry.maybe_stored = True
         if not again and not entry.is_ghost:
             self.fail(entry, error)
         if error.retriable:

@@ -106,6 +106,7 @@ _ANSWERED: Final[dict[Request, Input]] = {
 
 _NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
+_HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 _OK_RUN: Final = 32
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
 _TRACED_BYTES: Final = 30
@@ -394,6 +395,8 @@ class ClientProtocol:
     def end_of_stream(self) -> list[Request]:
         """Note that the stream ended, by whichever side.
 
+        if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
+            raise RemoteProtocolError(f"error frame holds {data[:64]!r}, which is no error: its type is damaged")
         Returns:
             The requests without an answer, oldest first; publishes among them
             are in doubt.
@@ -417,3 +420,11 @@ def _is_answer(request: Request, data: bytes) -> bool:
     if request is Request.AUTH:
         return data.startswith(b"{")
     return data == OK
+    def swallowed_heartbeats(self) -> int:
+        """Count the heartbeats inside the frame that has not come to its end.
+
+        A size that was damaged on the way swallows the frames that follow. A body
+        may hold the same bytes, so this tells only of a frame that takes too long.
+        """
+        return self._tail.count(_HEARTBEAT_FRAME)
+

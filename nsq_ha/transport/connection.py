@@ -24,6 +24,7 @@ from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
     NsqError,
+    RemoteProtocolError,
     ResponseTimeoutError,
     ServerError,
 )
@@ -91,6 +92,7 @@ class Connection:
         self._waiters: deque[asyncio.Future[bytes]] = deque()
         self._stream: Stream | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._last_heartbeat = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
 
     @classmethod
@@ -191,7 +193,12 @@ class Connection:
     def write_publishes(self, commands: list[bytes]) -> None:
         """Buffer publish commands; one answer for each comes to ``answers``, in this order."""
         self._protocol.expect_publish(len(commands))
-        self.write(b"".join(commands) if len(commands) > 1 else commands[0])
+        self.write_now(b"".join(commands) if len(commands) > 1 else commands[0])
+
+    @property
+    def is_ending(self) -> bool:
+        """True from the moment that its end is decided, a little before ``lost`` is called: write nothing more."""
+        return self._stream is None or self._stream.is_closing
 
     @property
     def is_paused(self) -> bool:
@@ -252,11 +259,16 @@ class Connection:
         if silent > limit and not held_up:
             self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {silent:.1f} s (two heartbeats)"))
             return
+        if now - self._last_heartbeat > limit and not held_up and self._protocol.swallowed_heartbeats():
+            # Bytes come, and no heartbeat is seen, because they lie inside a frame that announced a false size.
+            self.abort(RemoteProtocolError(f"{self.node.address} sent a frame of a false size"))
+            return
         self._watch()
 
     def _received(self, data: bytes) -> None:
         received = self._protocol.receive(data)
         if received.heartbeats:
+            self._last_heartbeat = self._loop.time()
             self.write(NOP)
         if received.answers:
             self._take_answers(received.answers)

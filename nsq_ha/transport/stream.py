@@ -96,6 +96,11 @@ class Stream(asyncio.Protocol):
         if not self._out:
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+    @property
+    def is_closing(self) -> bool:
+        """True when its end is decided, though it may not be reported yet."""
+        return self._transport is None or self._transport.is_closing()
+
         self._out.clear()
         transport = self._transport
         if transport is None or transport.is_closing():

@@ -162,3 +162,13 @@ def test_a_large_error_text_is_cut_and_need_not_be_text() -> None:
 
 def test_thousands_of_heartbeats() -> None:
     assert identified().receive(HEARTBEAT_FRAME * 10_000).heartbeats == 10_000
+
+
+def test_a_false_size_swallows_heartbeats_and_they_are_counted() -> None:
+    protocol = identified()
+    protocol.receive(HEARTBEAT_FRAME)
+    assert protocol.swallowed_heartbeats() == 0
+    protocol.receive(b"\0\0\1\0\0\0\0\0" + HEARTBEAT_FRAME[:9])
+    assert protocol.swallowed_heartbeats() == 0
+    protocol.receive(HEARTBEAT_FRAME[9:] + HEARTBEAT_FRAME)
+    assert protocol.swallowed_heartbeats() == 2

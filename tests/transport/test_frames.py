@@ -44,6 +44,10 @@ ABSURD = {
     "CLOSE_WAIT that nobody asked for": response(b"CLOSE_WAIT"),
     "a message for a publisher": encode_frame(FrameType.MESSAGE, message_data(b"x")),
     "a second answer": OK + OK,
+    "OK as an error": error(b"OK"),
+    "30 bytes of OK as an error": error(b"OK" + bytes(28)),
+    "a heartbeat as an error": error(b"_heartbeat_"),
+    "CLOSE_WAIT as an error": error(b"CLOSE_WAIT"),
 }
 
 
@@ -98,6 +102,29 @@ async def test_a_frame_cut_by_silence_ends_within_two_heartbeats(nsqd: FakeNsqd,
     assert isinstance(reason, ResponseTimeoutError)
     assert "silent" in str(reason)
     assert 1.9 < waited < 3 * 3.0
+
+
+async def test_a_false_size_that_swallows_the_heartbeats_ends_within_two_of_them(nsqd: FakeNsqd) -> None:
+    loop = asyncio.get_running_loop()
+    async with subscribed(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        link.peer.write(frame(8 * 1024 * 1024, 2, b"x"))
+        began = loop.time()
+        reason = await link.lost()
+        waited = loop.time() - began
+    assert isinstance(reason, RemoteProtocolError)
+    assert "false size" in str(reason)
+    assert 1.0 < waited < 3 * 3.0
+
+
+async def test_a_large_frame_may_take_longer_than_two_heartbeats(nsqd: FakeNsqd) -> None:
+    async with subscribed(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        link.peer.stop_heartbeats()
+        whole = encode_frame(FrameType.MESSAGE, message_data(b"x" * 100))
+        for place in range(len(whole)):
+            link.peer.write(whole[place : place + 1])
+            await asyncio.sleep(3.0 / len(whole))
+        await nsqd.until(lambda: link.recorder.messages)
+        assert link.connection.is_open
 
 
 async def test_heartbeats_keep_a_connection_and_are_answered(nsqd: FakeNsqd) -> None:
