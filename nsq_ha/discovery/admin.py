@@ -211,9 +211,14 @@ class AdminClient:
         check_partition(partition)
         async with Bounded(f"moving the leader of {check_topic(topic)}-{partition}", timeout) as call:
             while True:
-                old = (await self._leading.existing(topic)).leaders.get(partition)
+                view = await self._leading.existing(topic)
+                old = view.leaders.get(partition)
                 if old is None:
-                    raise NoLeaderError(f"{topic}-{partition} has no leader that could be moved")
+                    call.last = NoLeaderError(f"{topic}-{partition} has no leader that could be moved")
+                    if 0 < view.partition_num <= partition:
+                        raise call.last
+                    await asyncio.sleep(PAUSE)
+                    continue
                 params = {
                     "topic": topic,
                     "partition": str(partition),
@@ -273,12 +278,30 @@ class AdminClient:
             # A nsqlookupd with default settings hides a topic without channel from publishers.
             usable = readable if "no channel" in writable.note.lower() else writable
             if usable.complete and usable.partition_num == partitions:
-                return usable
-            call.last = _unled(usable, partitions)
+                if await self._all_serve(topic, usable):
+                    return usable
+                call.last = NoLeaderError(f"{topic}: the nsqds that are named as leaders do not serve it yet")
+            else:
+                call.last = _unled(usable, partitions)
             if loop.time() >= nudge_at:
                 nudge_at = loop.time() + _NUDGE_INTERVAL
                 await self._nudge(topic, call)
             await asyncio.sleep(PAUSE)
+
+    async def _all_serve(self, topic: str, view: TopicView) -> bool:
+        """Tell whether no named leader denies to be one: a look-up may be ahead of the nsqd by a minute.
+
+        An nsqd whose HTTP cannot be asked is taken at the look-up's word.
+        """
+        for node in set(view.leaders.values()):
+            try:
+                found = await self._leading.nsqd(node).stats(topic)
+            except NsqError:
+                continue
+            leads = {entry.partition for entry in found if entry.is_leader}
+            if not leads.issuperset(p for p, leader in view.leaders.items() if leader == node):
+                return False
+        return True
 
     async def _nudge(self, topic: str, call: Bounded) -> None:
         leader = await self._leading.leader(call)

@@ -10,7 +10,7 @@ Source: protocol reference 13; spark reference 1.1, 1.2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import msgspec
 
@@ -20,6 +20,7 @@ from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ClosedError,
     RemoteProtocolError,
+    ServerError,
     TransportError,
     server_error,
 )
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 Search = Literal["id", "count", "virtual_offset"]
 """How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
+
+
+_EMPTY: Final = "commit log end of file"
 
 
 class _Channel(msgspec.Struct):
@@ -248,9 +252,17 @@ class NsqdHttp:
         await self._ask("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
 
     async def start_channel_from(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
-        """Create a channel and put it to ``start``, before anybody subscribes."""
+        """Create a channel and put it to ``start``, before anybody subscribes.
+
+        On an empty partition every position is the same and the server refuses
+        to take one; the new channel then stands where it should already.
+        """
         await self.create_channel(topic, partition, channel)
-        await self.set_offset(topic, partition, channel, start)
+        try:
+            await self.set_offset(topic, partition, channel, start)
+        except ServerError as error:
+            if _EMPTY not in str(error):
+                raise
 
     async def set_order(self, topic: str, partition: int, channel: str, *, ordered: bool) -> None:
         """Switch a channel of the partition to ordered delivery or back."""

@@ -113,6 +113,19 @@ async def test_a_topic_is_created_at_the_leading_nsqlookupd_and_waited_for(
     ]
 
 
+async def test_a_topic_is_not_usable_while_its_named_leader_denies_to_lead(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    cluster.leader.answer("/topic/create", b"")
+    cluster.lookups(cluster.body(4150))
+    stats = {"topic_name": "orders", "topic_partition": "0", "is_leader": False, "channels": []}
+    cluster.nsqd.answer("/stats", {"topics": [stats]})
+    cluster.nsqd.then("/stats", {"topics": [stats]})
+    cluster.nsqd.then("/stats", {"topics": [stats | {"is_leader": True}]})
+    assert (await admin.create_topic("orders", 1)).complete
+    assert cluster.nsqd.count("/stats") == 3
+
+
 @pytest.mark.parametrize(("replicas", "shared"), [(1, "false"), (2, "true")])
 async def test_partitions_share_nodes_where_these_are_too_few(
     cluster: Scripted, admin: AdminClient, replicas: int, shared: str

@@ -128,6 +128,18 @@ async def test_changes_of_a_channel(fake: Fake) -> None:
     assert fake.queries("/channel/delete") == [place]
 
 
+async def test_a_start_in_an_empty_partition_is_where_the_channel_stands(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/channel/create", b"")
+    fake.answer("/channel/setoffset", {"message": "commit log end of file"}, 500)
+    async with NsqdHttp(fake.url) as nsqd:
+        await nsqd.start_channel_from("orders", 0, "billing", "virtual_queue:0")
+        fake.answer("/channel/setoffset", {"message": "CHANNEL_NOT_FOUND"}, 404)
+        with pytest.raises(ServerError, match="CHANNEL_NOT_FOUND"):
+            await nsqd.start_channel_from("orders", 0, "billing", "virtual_queue:0")
+    assert fake.count("/channel/setoffset") == 2
+
+
 @pytest.mark.parametrize(
     ("exchange", "wanted"),
     [
