@@ -102,6 +102,22 @@ class DevCluster(Faults):
         """
         self._call(lambda: self._change().expand(name, partitions))
 
+    def clean(self, topic: str, partition: int, messages: int) -> None:
+        """Forget the oldest messages of a partition on all its replicas, as retention does.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            messages: Number of the first message that is kept, counted from 0 since the topic was made.
+        """
+
+        def act() -> None:
+            found = self._partition(topic, partition)
+            for node in found.replicas:
+                node.replica_of(found).clean(messages)
+
+        self._call(act)
+
     def _is_usable(self, name: str, partitions: int) -> bool:
         for lookupd in self._state().lookupds:
             if not lookupd.reachable:

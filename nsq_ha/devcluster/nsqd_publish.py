@@ -70,9 +70,7 @@ class HttpPublisher:
     async def mpub(self, request: Request) -> str:
         """``/mpub``: lines, or counted messages with ``binary``."""
         replica = replica_of(self._node, request)
-        body = await request.body()
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpError(413, "BODY_TOO_BIG")
+        body = await _body(request, MAX_BODY_BYTES, "BODY_TOO_BIG")
         messages = _binary(body) if "binary" in request.query_params else [m for m in body.split(b"\n") if m]
         if any(len(message) > MAX_MESSAGE_BYTES for message in messages):
             raise HttpError(413, "MSG_TOO_BIG")
@@ -85,9 +83,7 @@ class HttpPublisher:
         Raises:
             HttpError: The body is empty or too big, or there is no replica here, or it does not lead.
         """
-        body = await request.body()
-        if len(body) > MAX_MESSAGE_BYTES:
-            raise HttpError(413, "MSG_TOO_BIG")
+        body = await _body(request, MAX_MESSAGE_BYTES, "MSG_TOO_BIG")
         if not body:
             raise HttpError(406, "MSG_EMPTY")
         try:
@@ -104,6 +100,20 @@ class HttpPublisher:
         records = replica.store(drafts)
         replica.deliver(self._node.now())
         return records
+
+
+async def _body(request: Request, largest: int, too_big: str) -> bytes:
+    """Read the body, but never more than is allowed.
+
+    Raises:
+        HttpError: There is more.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > largest:
+            raise HttpError(413, too_big)
+    return bytes(body)
 
 
 def _may_write(replica: Replica) -> None:

@@ -300,6 +300,13 @@ class Replica:
             cursor.copy_from(channel.cursor)
             channel.peers.append(cursor)
 
+    def clean(self, index: int) -> None:
+        """Forget the records before ``index``; channels that stood there go on behind them."""
+        self.log.clean(index)
+        for cursor in self.cursors.values():
+            if cursor.confirmed < self.log.start:
+                cursor.reset(self.log.start)
+
     def tick(self, now: float) -> None:
         """Let time pass for the channels."""
         for channel in self.channels.values():

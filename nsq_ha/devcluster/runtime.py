@@ -127,10 +127,10 @@ class Runtime:
     async def _stop(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        coordinator = self._state()
-        coordinator.close()
-        for node in self._nodes():
-            node.release()
+        if self._coordinator is not None:
+            self._coordinator.close()
+            for node in self._nodes():
+                node.release()
 
     # ------------------------------------------------------------ addresses
 

@@ -1,0 +1,123 @@
+"""One connection: layers that fail, readers that are slow, bytes that mean nothing."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol import SnappyCodec
+from tests.devcluster.probes import until
+from tests.devcluster.wire import attempts, connect, identify, message_id, pub
+
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with DevCluster(nsqds=1, nsqlookupds=1, tls=context) as cluster:
+        cluster.create_topic("orders", 1, 1)
+        yield cluster
+
+
+@pytest.fixture
+def address(cluster: DevCluster) -> str:
+    return cluster.nsqds["nsqd-0"]
+
+
+def alive(address: str) -> bool:
+    with connect(address, pub("orders", b"x")) as wire:
+        return wire.answer() == b"OK"
+
+
+def test_a_handshake_that_is_none_ends_the_connection(address: str) -> None:
+    with connect(address, identify(tls_v1=True)) as wire:
+        wire.answer()
+        wire.send(b"GET / HTTP/1.0\r\n\r\n" * 10)
+        until(lambda: not wire.is_quiet(0.1))
+    assert alive(address)
+
+
+def test_tls_and_compression_work_together_under_load(address: str) -> None:
+    with connect(address, identify(tls_v1=True, snappy=True, extend_support=False)) as wire:
+        assert b'"tls_v1":true' in wire.answer()
+        wire.secure()
+        assert wire.answer() == b"OK"
+        wire.compress(SnappyCodec())
+        assert wire.answer() == b"OK"
+        wire.send(b"SUB orders secured 0\nRDY 100\n")
+        assert wire.answer() == b"OK"
+        bodies = [bytes([number % 256]) * 3000 for number in range(200)]
+        publish_all(address, bodies)
+        for body in bodies:
+            data = wire.message()
+            assert data[26:] == body
+            wire.send(b"FIN " + message_id(data) + b"\n")
+
+
+def test_damaged_compression_ends_the_connection(address: str) -> None:
+    with connect(address, identify(snappy=True)) as wire:
+        wire.answer()
+        wire.socket.sendall(b"\x00\x05\x00\x00nonsense")
+        wire.compress(SnappyCodec())
+        assert wire.answer() == b"OK"
+        assert wire.ends()
+    assert alive(address)
+
+
+def test_a_line_without_end_is_cut(address: str) -> None:
+    with connect(address) as wire:
+        wire.send(b"x" * 70_000)
+        assert wire.ends()
+
+
+def test_a_publisher_that_does_not_read_is_not_read_from(address: str, cluster: DevCluster) -> None:
+    with connect(address, pub("orders", b"first")) as wire:
+        assert wire.answer() == b"OK"
+        node = cluster._state().nsqds[0]
+        (connection,) = cluster._call(lambda: tuple(node.connections))
+        cluster._call(connection.pause_writing)  # as asyncio says it once too much waits to be written
+        wire.send(pub("orders", b"second"))
+        assert wire.is_quiet(0.1)
+        cluster._call(connection.resume_writing)
+        assert wire.answer() == b"OK"
+
+
+def publish_all(address: str, bodies: list[bytes]) -> None:
+    with connect(address) as publishing:
+        for body in bodies:
+            publishing.send(pub("orders", body))
+        for _ in bodies:
+            assert publishing.answer() == b"OK"
+
+
+def test_sampling_leaves_messages_out_for_good(address: str) -> None:
+    with connect(address, identify(sample_rate=50), b"SUB orders sampled 0\nRDY 2500\n") as wire:
+        wire.answer()
+        assert wire.answer() == b"OK"
+        publish_all(address, [b"z"] * 400)
+        got = 0
+        while not wire.is_quiet(0.3):
+            wire.frame()
+            got += 1
+        assert 100 < got < 320
+
+
+def test_gathered_messages_come_together_when_the_time_is_over(address: str) -> None:
+    start = identify(output_buffer_timeout=300, output_buffer_size=65536)
+    with connect(address, start, b"SUB orders gathered 0\nRDY 10\n") as wire:
+        wire.answer()
+        assert wire.answer() == b"OK"
+        with connect(address, pub("orders", b"a")) as publishing:
+            assert publishing.answer() == b"OK"
+            assert wire.is_quiet(0.1)
+            publishing.send(pub("orders", b"b"))
+            assert publishing.answer() == b"OK"
+        first, second = wire.message(), wire.message()
+        assert (first[26:], second[26:]) == (b"a", b"b")
+        assert attempts(first) == 1

@@ -1,0 +1,203 @@
+"""nsqd's HTTP beyond the recorded requests: limits, waits, and what operators do to channels."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol import MAX_MESSAGE_BYTES
+from tests.devcluster.probes import Probe, consumer, finish, probe, until
+
+V1 = {"Accept": "application/vnd.nsq; version=1.0"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(nsqds=2) as cluster:
+        cluster.create_topic("extended", 1, 1, extended=True)
+        cluster.create_topic("closed", 1, 1, disable_channel_auto_create=True)
+        yield cluster
+
+
+@pytest.fixture
+def seen(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[Probe]:
+    """An ordinary topic of its own for each test."""
+    topic = f"t_{abs(hash(request.node.name))}"
+    cluster.create_topic(topic, 1, 2)
+    seen = Probe(cluster, topic)
+    yield seen
+    seen.http.close()
+    cluster.delete_topic(topic)
+
+
+def call(seen: Probe, path: str, content: bytes = b"", **params: str) -> httpx.Response:
+    params = {"topic": seen.topic, "partition": "0", **params}
+    return seen.http.post(seen.cluster.http_address(seen.leader()) + path, params=params, content=content)
+
+
+def stats(seen: Probe, **params: str) -> dict[str, Any]:
+    params = {"format": "json", "topic": seen.topic, **params}
+    answer = seen.http.get(seen.cluster.http_address(seen.leader()) + "/stats", params=params)
+    topics: list[dict[str, Any]] = answer.json()["topics"]
+    return topics[0]
+
+
+def said(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["message"]
+
+
+def test_too_much_is_refused_without_being_read(seen: Probe) -> None:
+    assert said(call(seen, "/pub", bytes(MAX_MESSAGE_BYTES + 1))) == (413, "MSG_TOO_BIG")
+    assert said(call(seen, "/mpub", bytes(5 * MAX_MESSAGE_BYTES + 1))) == (413, "BODY_TOO_BIG")
+    assert said(call(seen, "/mpub", b"x" * (MAX_MESSAGE_BYTES + 1))) == (413, "MSG_TOO_BIG")
+
+
+@pytest.mark.parametrize(
+    "batch", [b"", struct.pack(">i", 0), struct.pack(">iI", 1, 9) + b"short", struct.pack(">i", 2**31 - 1)]
+)
+def test_damaged_batches_are_refused(seen: Probe, batch: bytes) -> None:
+    assert call(seen, "/mpub", batch, binary="true").status_code == 413
+    assert stats(seen)["message_count"] == 0
+
+
+def test_headers_over_http(cluster: DevCluster) -> None:
+    url = cluster.http_address(cluster.leader("extended") or "") + "/pub_ext"
+    params = {"topic": "extended", "partition": "0"}
+
+    def publish(ext: str, **headers: str) -> tuple[int, Any]:
+        answer = httpx.post(
+            url, params={**params, "ext": ext}, content=b"x", headers={**V1, **headers}, trust_env=False
+        )
+        return answer.status_code, answer.json() if answer.text != "OK" else "OK"
+
+    assert publish("{nope") == (400, {"message": "E_INVALID_JSON_HEADER"})
+    assert publish("[1]") == (400, {"message": "E_INVALID_JSON_HEADER"})
+    assert publish('{"##trace_id":5}') == (400, {"message": "INVALID_TRACE_ID"})
+    assert publish('{"##trace_id":"x"}') == (400, {"message": "INVALID_TRACE_ID"})
+    status, answer = publish('{"##trace_id":"18446744073709551615","b":1}', **{"X-Nsqext-A": "2"})
+    assert (status, answer["trace_id"]) == (200, "18446744073709551615")
+    found = httpx.get(
+        url.replace("/pub_ext", "/message/get"),
+        params={"topic": "extended", "search_mode": "id", "search_pos": answer["id"], "needext": "true"},
+        trust_env=False,
+    ).json()
+    assert json.loads(found["ext"]) == {"##trace_id": "18446744073709551615", "a": "2", "b": 1}
+    assert found["trace_id"] == 2**64 - 1
+
+
+def test_names_and_numbers_are_checked(seen: Probe) -> None:
+    assert said(call(seen, "/channel/create", topic="")) == (400, "MISSING_ARG_TOPIC")
+    assert said(call(seen, "/channel/create", topic="bad!")) == (400, "INVALID_ARG_TOPIC")
+    assert said(call(seen, "/channel/create", partition="x")) == (400, "INVALID_ARG_TOPIC_PARTITION")
+    assert said(call(seen, "/channel/create")) == (400, "MISSING_ARG_CHANNEL")
+    assert said(call(seen, "/channel/create", channel="bad!")) == (400, "INVALID_ARG_CHANNEL")
+    assert said(call(seen, "/channel/empty", channel="none")) == (404, "CHANNEL_NOT_FOUND")
+    assert said(call(seen, "/channel/setoffset", b"special:-1", channel="none")) == (404, "CHANNEL_NOT_FOUND")
+    assert said(call(seen, "/disable/write", type="some")) == (400, "INVALID_ARG_TYPE")
+
+
+def test_a_closed_topic_takes_channels_at_the_nsqlookupd_only(cluster: DevCluster) -> None:
+    seen = Probe(cluster, "closed")
+    assert said(call(seen, "/channel/create", channel="new"))[0] == 403
+    assert said(call(seen, "/channel/delete", channel="new"))[0] == 403
+    seen.http.close()
+
+
+def test_writing_is_disabled_and_enabled_on_one_node(seen: Probe) -> None:
+    assert call(seen, "/disable/write", type="all").status_code == 200
+    assert said(call(seen, "/pub", b"x")) == (400, "E_FAILED_ON_NOT_LEADER")
+    assert call(seen, "/disable/write", type="none").status_code == 200
+    assert call(seen, "/pub", b"x").text == "OK"
+
+
+def test_an_operator_empties_moves_and_finishes(seen: Probe) -> None:
+    assert call(seen, "/channel/create", channel="billing").status_code == 200
+    for number in range(4):
+        assert call(seen, "/pub", b"m%d" % number).text == "OK"
+    with consumer(seen, word="SUB", ready=1) as consuming:
+        held = consuming.message()
+        held_id = str(int.from_bytes(held[10:18], "big"))
+        assert said(call(seen, "/message/finish", channel="billing", msgid="x")) == (400, "INVALID_REQUEST")
+        assert call(seen, "/message/finish", channel="billing", msgid=held_id).status_code == 200
+        assert call(seen, "/message/finish", channel="billing", msgid=held_id).status_code == 500
+        assert consuming.message().endswith(b"m1")
+        assert call(seen, "/channel/setoffset", b"msgcount:4", channel="billing").status_code == 200
+        stray = consuming.message()
+        assert stray.endswith(b"m2")  # it was under way when the offset was set
+        finish(consuming, stray)
+        last = consuming.message()
+        assert last.endswith(b"m3")
+        until(lambda: stats(seen, channel="billing")["channels"][0]["in_flight_count"] == 1)
+        finish(consuming, last)
+        until(lambda: stats(seen)["channels"][0]["depth"] == 0)
+        assert said(call(seen, "/channel/setoffset", b"timestamp:abc", channel="billing"))[0] == 400
+        assert call(seen, "/channel/setorder", channel="billing", order="true").status_code == 200
+        assert call(seen, "/channel/delete", channel="billing").status_code == 200
+        assert consuming.ends()
+    assert stats(seen)["channel_num"] == 0
+
+
+def test_pause_skip_and_delays_over_http(seen: Probe) -> None:
+    with consumer(seen, word="SUB", ready=1) as consuming:
+        assert call(seen, "/channel/pause", channel="billing").status_code == 200
+        assert call(seen, "/pub", b"paused").text == "OK"
+        assert consuming.is_quiet(0.1)
+        assert call(seen, "/channel/unpause", channel="billing").status_code == 200
+        data = consuming.message()
+        consuming.send(b"REQ " + data[10:26] + b" 60000\n")
+        until(lambda: stats(seen)["channels"][0]["deferred_count"] == 1)
+        assert call(seen, "/channel/emptydelayed", channel="billing").status_code == 200
+        until(lambda: stats(seen)["channels"][0]["depth"] == 0)
+
+
+def test_a_message_that_is_not_there_is_not_found(seen: Probe) -> None:
+    url = seen.cluster.http_address(seen.leader()) + "/message/get"
+
+    def search(**params: str) -> tuple[int, str]:
+        return said(seen.http.get(url, params={"topic": seen.topic, "partition": "0", **params}))
+
+    assert search(search_mode="count", search_pos="1") == (404, "move offset overflowed")
+    assert search(search_mode="id", search_pos="2") == (404, "move offset overflowed")
+    assert search(search_mode="virtual_offset", search_pos="x")[0] == 400
+    assert search(search_mode="count", search_pos="1", partition="x")[0] == 400
+    assert search(search_mode="count", search_pos="1", topic="unknown")[0] == 400
+
+
+def test_cleaning_moves_the_start_and_the_channels_that_stood_there(seen: Probe) -> None:
+    assert call(seen, "/channel/create", channel="billing").status_code == 200
+    for number in range(5):
+        assert call(seen, "/pub", b"m%d" % number).text == "OK"
+    seen.cluster.clean(seen.topic, 0, 3)
+    numbers = stats(seen)
+    assert (numbers["backend_start"], numbers["backend_depth"], numbers["message_count"]) == (96, 160, 5)
+    with consumer(seen, word="SUB") as consuming:
+        assert consuming.message().endswith(b"m3")
+
+
+def test_a_publish_over_http_waits_for_the_replicas_too() -> None:
+    with probe(scale=0.1) as seen:
+        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
+        seen.cluster.freeze(follower)
+        answers: list[httpx.Response] = []
+        publishing = threading.Thread(target=lambda: answers.append(call(seen, "/pub", b"waits")))
+        publishing.start()
+        until(lambda: seen.cluster._call(lambda: bool(waiting(seen))))
+        seen.cluster.thaw(follower)
+        publishing.join()
+        assert answers[0].text == "OK"
+        seen.cluster.kill(follower)
+        assert said(call(seen, "/pub", b"refused")) == (400, "E_FAILED_ON_NOT_WRITABLE")
+        assert seen.cluster.leader("orders") == leader
+
+
+def waiting(seen: Probe) -> object:
+    replica = seen.cluster._coordinator.leader_of(seen.cluster._partition("orders", 0))  # type: ignore[union-attr]
+    assert replica is not None
+    return replica._waiting
