@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ class WantedTopic(click.ParamType[Wanted]):
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"HTTP port of the first nsqlookupd; the other commands find it at {DEFAULT_PORT}. Default: a free one.",
+    help=f"HTTP port of the first nsqlookupd. Default: {DEFAULT_PORT}, where the other commands look, if it is free.",
 )
 @json_option
 def dev(
@@ -77,7 +78,7 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    ports = () if port is None else (port,)
+    ports = (port,) if port is not None else _usual_port()
     with (
         failures(),
         DevCluster(nsqlookupds=nsqlookupds, nsqds=nsqds, time_scale=time_scale, lookupd_ports=ports) as cluster,
@@ -88,6 +89,17 @@ def dev(
             except ChangeRefusedError as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
         run(_until_stopped(lambda: _tell(cluster, topics, as_json=wants_json(as_json))), stopped=0)
+
+
+def _usual_port() -> tuple[int, ...]:
+    """Return the port where the other commands look, unless something listens there; nothing then."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            return ()
+    return (DEFAULT_PORT,)
 
 
 async def _until_stopped(tell: Callable[[], None]) -> int:
