@@ -38,6 +38,7 @@ def serving(messages: int, body_bytes: int) -> Iterator[int]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, messages, body_bytes), daemon=True)
     process.start()
+    theirs.close()  # or a process that dies at its start would be waited for for ever
     try:
         yield ours.recv()
     finally:

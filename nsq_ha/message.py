@@ -15,9 +15,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 
+import msgspec
+
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 PARTITION_SHIFT: Final = 50
@@ -54,7 +57,7 @@ class MessageSource(Protocol):
         """Buffer a TOUCH."""
 
 
-class Message:
+class Message(msgspec.Struct, eq=False):
     """One delivered message.
 
     Attributes:
@@ -69,31 +72,18 @@ class Message:
             None like ``offset``.
         ext: The raw extension header. None when there is none.
         source: Where it came from and is answered through.
+        answered: It was finished or requeued.
     """
 
-    __slots__ = ("answered", "attempts", "body", "ext", "id", "offset", "raw_size", "source", "timestamp_ns")
-
-    def __init__(  # noqa: PLR0917 - positional: made once for each delivery
-        self,
-        id: bytes,  # noqa: A002 - the protocol's own word
-        body: bytes,
-        attempts: int,
-        timestamp_ns: int,
-        source: MessageSource,
-        offset: int | None = None,
-        raw_size: int | None = None,
-        ext: bytes | None = None,
-    ) -> None:
-        """Keep the parts; made by the library, and by tests."""
-        self.id = id
-        self.body = body
-        self.attempts = attempts
-        self.timestamp_ns = timestamp_ns
-        self.source = source
-        self.offset = offset
-        self.raw_size = raw_size
-        self.ext = ext
-        self.answered = False
+    id: bytes
+    body: bytes
+    attempts: int
+    timestamp_ns: int
+    source: MessageSource
+    offset: int | None = None
+    raw_size: int | None = None
+    ext: bytes | None = None
+    answered: bool = False
 
     @property
     def topic(self) -> str:
@@ -221,8 +211,7 @@ class Message:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """What is known of a message that the server stored.
 
     Attributes:
@@ -265,5 +254,5 @@ class OutgoingMessage:
     key: str | bytes | int | None = None
     partition: int | None = None
     trace_id: int | None = None
-    headers: dict[str, object] | None = None
+    headers: Mapping[str, object] | None = None
     tag: str | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.transport.connection import Connection
 
+_tracing: Final = tracelog.switch
 TOUCH_SHARE: Final = 0.5
 """A message that is held back here is touched each time this share of the message timeout has passed."""
 
@@ -120,7 +121,7 @@ class Delivery:
                 return
             self._loop.call_soon(self.flush)
         finished.append(message.id)
-        if tracelog.switch.is_any and tracelog.switch.is_on(self.topic):
+        if _tracing.is_any and _tracing.is_on(self.topic):
             tracelog.log_message("finish", message)
 
     def flush(self) -> None:
@@ -128,8 +129,7 @@ class Delivery:
         finished, connection = self._finished, self._connection
         if connection is None or not finished:
             return
-        connection.write(encode_fins(finished))
-        connection.flush()
+        connection.write_now(encode_fins(finished))
         self.in_flight -= len(finished)
         finished.clear()
         self._on_freed()

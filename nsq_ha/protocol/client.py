@@ -14,14 +14,13 @@ Source: protocol reference 1, 3, 5, 7; failures reference 1.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from itertools import repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError, server_error
-from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.exchange import ANSWERED, SENDS, Received, Request, Run, is_answer
 from nsq_ha.protocol.frames import (
     CLOSE_WAIT,
     FRAME_HEAD,
@@ -32,95 +31,21 @@ from nsq_ha.protocol.frames import (
     check_size,
     encode_frame,
 )
-from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
+from nsq_ha.protocol.messages import Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.state import Input, State, advance
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message, MessageSource
+    from nsq_ha.protocol import commands
 
-
-class Request(enum.Enum):
-    """A command that has an answer, or an upgrade that is confirmed by one."""
-
-    IDENTIFY = enum.auto()
-    UPGRADE = enum.auto()
-    AUTH = enum.auto()
-    SUBSCRIBE = enum.auto()
-    PUBLISH = enum.auto()
-    CLOSE = enum.auto()
-
-
-class Received:
-    """What one :meth:`ClientProtocol.receive` found, each kind in its order.
-
-    Attributes:
-        messages: Messages to hand on.
-        answers: One entry for each answered request, oldest first: the data of
-            its response, or the error.
-        heartbeats: How many came; each wants a ``NOP``, one for all is enough.
-        refusals: Errors that answer no request: failed FIN, REQ and TOUCH (the
-            message comes again), and on a subscribed connection what precedes
-            a close.
-        damaged: Messages that cannot be decoded; they are in flight and must be
-            answered like others.
-    """
-
-    __slots__ = ("answers", "damaged", "heartbeats", "messages", "refusals")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.answers: list[bytes | ServerError] = []
-        self.heartbeats = 0
-        self.refusals: list[ServerError] = []
-        self.damaged: list[DamagedMessage] = []
-
-
-_SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
-    commands.Identify: (Input.SEND_IDENTIFY, Request.IDENTIFY),
-    commands.Auth: (Input.SEND_AUTH, Request.AUTH),
-    commands.Sub: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
-    commands.SubOrdered: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
-    commands.SubAdvanced: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
-    commands.Close: (Input.SEND_CLOSE, Request.CLOSE),
-    commands.Ready: (Input.SEND_READY, None),
-    commands.Finish: (Input.SEND_ANSWER, None),
-    commands.Requeue: (Input.SEND_ANSWER, None),
-    commands.Touch: (Input.SEND_ANSWER, None),
-    commands.Nop: (Input.SEND_NOP, None),
-    commands.Pub: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.PubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.PubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.Mpub: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.MpubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.MpubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
-}
-
-_ANSWERED: Final[dict[Request, Input]] = {
-    Request.IDENTIFY: Input.RECV_IDENTITY,
-    Request.UPGRADE: Input.RECV_UPGRADED,
-    Request.AUTH: Input.RECV_AUTHORIZED,
-    Request.SUBSCRIBE: Input.RECV_SUBSCRIBED,
-    Request.PUBLISH: Input.RECV_PUBLISHED,
-    Request.CLOSE: Input.RECV_CLOSE_WAIT,
-}
 
 _NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 _OK_RUN: Final = 32
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
-_TRACED_BYTES: Final = 30
+_BULKY_BYTES: Final = 2048  # from here on a second copy of a body costs more than a memoryview does
 _MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
-
-
-class _Run:
-    """Requests of one kind in a row; publishes come in thousands, so they are counted."""
-
-    __slots__ = ("count", "kind")
-
-    def __init__(self, kind: Request, count: int) -> None:
-        self.kind = kind
-        self.count = count
 
 
 class ClientProtocol:
@@ -142,10 +67,11 @@ class ClientProtocol:
         self.awaiting = 0
         self.received = Received()
         self._largest = max_frame_bytes
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[Run] = deque()
         self._tail = bytearray()
         self._needed = 0
         self._held = False
+        self._is_bulky = False
         self._source: MessageSource | None = None
         self._layout = Layout.PLAIN
         self._read: Reader | None = None
@@ -167,7 +93,7 @@ class ClientProtocol:
             ConfigError: A value of the command is not legal; as above.
         """
         try:
-            event, request = _SENDS[type(command)]
+            event, request = SENDS[type(command)]
         except KeyError:
             raise LocalProtocolError(f"{type(command).__name__} is no command of a client") from None
         following = advance(self.state, event)
@@ -228,7 +154,7 @@ class ClientProtocol:
         if runs and runs[-1].kind is request:
             runs[-1].count += count
         else:
-            runs.append(_Run(request, count))
+            runs.append(Run(request, count))
 
     # ------------------------------------------------------------ receiving
 
@@ -257,19 +183,56 @@ class ClientProtocol:
                 self.state = State.CLOSED
                 raise RemoteProtocolError(f"more than {self._largest} bytes came before the next layer was set up")
             return received
-        if tail:
-            data = b"".join((tail, data))
-            self._tail = bytearray()
-        elif type(data) is not bytes:
-            data = bytes(data)
         try:
+            if self._is_bulky:
+                data = self._take_bulk(data, received)
+            elif tail:
+                data = b"".join((tail, data))
+                self._tail = bytearray()
+            elif type(data) is not bytes:
+                data = bytes(data)
             position = self._parse(data, received)
         except RemoteProtocolError:
             self.state = State.CLOSED
             raise
         if position < len(data):
             self._tail += memoryview(data)[position:]
+        if received.messages:
+            self._is_bulky = len(received.messages[-1].body) >= _BULKY_BYTES
         return received
+
+    def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:
+        """Read large messages with one copy of each body; return what follows them.
+
+        The unfinished frame of the last read is completed by itself, so that the
+        others need not be moved to stand behind it.
+        """
+        tail = self._tail
+        view = memoryview(data)
+        while tail:
+            missing = self._needed - len(tail)
+            tail += view[:missing]
+            if missing > len(view):
+                return b""
+            view = view[missing:]
+            with memoryview(tail) as frame:
+                position = self._read_bulk(frame, received)
+            del tail[: position or self._parse(bytes(tail), received)]
+        return bytes(view[self._read_bulk(view, received) :])
+
+    def _read_bulk(self, view: memoryview, received: Received) -> int:
+        """Read message frames from the start of ``view``; return where they end."""
+        if self._read is None or self._source is None:
+            return 0
+        messages: list[Message] = []
+        # The readers cut out of whatever they are given; here each cut becomes bytes, the only copy.
+        end = self._read(cast("bytes", view), 0, self._largest, self._source, messages)
+        for message in messages:
+            message.body = bytes(message.body)
+            if message.ext is not None:
+                message.ext = bytes(message.ext)
+        received.messages += messages
+        return end
 
     def _parse(self, data: bytes, received: Received) -> int:
         """Read frames from the start of ``data``; return where the unfinished rest begins."""
@@ -319,7 +282,7 @@ class ClientProtocol:
             self._answered(run, run.count - left)
         return position
 
-    def _answered(self, run: _Run, count: int) -> None:
+    def _answered(self, run: Run, count: int) -> None:
         self.awaiting -= count
         run.count -= count
         if not run.count:
@@ -343,9 +306,9 @@ class ClientProtocol:
             raise RemoteProtocolError(f"response {data[:64]!r} answers no request")
         run = self._runs[0]
         request = run.kind
-        if not _is_answer(request, data):
+        if not is_answer(request, data):
             raise RemoteProtocolError(f"response {data[:64]!r} is no answer to {request.name}")
-        self.state = advance(self.state, _ANSWERED[request])
+        self.state = advance(self.state, ANSWERED[request])
         self._answered(run, 1)
         received.answers.append(data)
         if request is Request.SUBSCRIBE:
@@ -356,6 +319,8 @@ class ClientProtocol:
     def _take_error(self, data: bytes, received: Received) -> None:
         if not data:
             raise RemoteProtocolError("error frame is empty")
+        if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
+            raise RemoteProtocolError(f"error frame holds {data[:64]!r}, which is no error: its type is damaged")
         error = server_error(data[:_MAX_ERROR_BYTES])
         run = self._runs[0] if self._runs else None
         event = Input.RECV_STRAY_ERROR
@@ -392,11 +357,17 @@ class ClientProtocol:
         self._needed = 0
         return trailing
 
+    def swallowed_heartbeats(self) -> int:
+        """Count the heartbeats inside the frame that has not come to its end.
+
+        A size that was damaged on the way swallows the frames that follow. A body
+        may hold the same bytes, so this tells only of a frame that takes too long.
+        """
+        return self._tail.count(_HEARTBEAT_FRAME)
+
     def end_of_stream(self) -> list[Request]:
         """Note that the stream ended, by whichever side.
 
-        if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
-            raise RemoteProtocolError(f"error frame holds {data[:64]!r}, which is no error: its type is damaged")
         Returns:
             The requests without an answer, oldest first; publishes among them
             are in doubt.
@@ -407,24 +378,3 @@ class ClientProtocol:
         self.awaiting = 0
         self._tail.clear()
         return unanswered
-
-
-def _is_answer(request: Request, data: bytes) -> bool:
-    """Tell whether ``data`` can answer ``request``; JSON is decoded by the caller."""
-    if request is Request.PUBLISH:
-        return data == OK or (len(data) == _TRACED_BYTES and data.startswith(OK))
-    if request is Request.CLOSE:
-        return data == CLOSE_WAIT
-    if request is Request.IDENTIFY:
-        return data == OK or data.startswith(b"{")
-    if request is Request.AUTH:
-        return data.startswith(b"{")
-    return data == OK
-    def swallowed_heartbeats(self) -> int:
-        """Count the heartbeats inside the frame that has not come to its end.
-
-        A size that was damaged on the way swallows the frames that follow. A body
-        may hold the same bytes, so this tells only of a frame that takes too long.
-        """
-        return self._tail.count(_HEARTBEAT_FRAME)
-

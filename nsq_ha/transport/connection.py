@@ -140,7 +140,7 @@ class Connection:
             else:
                 stream.start_codec(DeflateCodec(config.deflate_level))
             if trailing:
-                stream.data_received(trailing)
+                stream.received(trailing)
             await confirmed
         self._received(self._protocol.take_trailing())
         if self.config.tls is not None and not identity.tls_v1:
@@ -185,15 +185,24 @@ class Connection:
         if self._stream is not None:
             self._stream.write(data)
 
-    def flush(self) -> None:
-        """Hand what is buffered to the socket now, where waiting for the end of the turn gains nothing."""
+    def write_now(self, data: bytes) -> None:
+        """Hand ``data`` to the socket behind what is buffered, where waiting for the end of the turn gains nothing."""
         if self._stream is not None:
-            self._stream.flush()
+            self._stream.write_now(data)
 
-    def write_publishes(self, commands: list[bytes]) -> None:
-        """Buffer publish commands; one answer for each comes to ``answers``, in this order."""
+    def write_publishes(self, commands: list[bytes], *, now: bool = False) -> None:
+        """Write publish commands; one answer for each comes to ``answers``, in this order.
+
+        Args:
+            commands: At least one.
+            now: Where waiting for the end of this turn of the loop gains nothing.
+        """
         self._protocol.expect_publish(len(commands))
-        self.write_now(b"".join(commands) if len(commands) > 1 else commands[0])
+        data = b"".join(commands) if len(commands) > 1 else commands[0]
+        if now:
+            self.write_now(data)
+        else:
+            self.write(data)
 
     @property
     def is_ending(self) -> bool:
@@ -265,7 +274,7 @@ class Connection:
             return
         self._watch()
 
-    def _received(self, data: bytes) -> None:
+    def _received(self, data: bytes | memoryview) -> None:
         received = self._protocol.receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()

@@ -10,6 +10,8 @@ opened, whatever ended it, and nothing is received after it.
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
@@ -24,17 +26,36 @@ if TYPE_CHECKING:
 CODEC_FEED_BYTES: Final = 60 * 1024
 """Given to a codec at once: what an honest peer's bytes expand to then stays below the codec's limit."""
 
+READ_BYTES: Final = 256 * 1024
+"""Read at once at most."""
 
-class Stream(asyncio.Protocol):
+
+class _Buffers(threading.local):
+    """What streams are read into: one buffer a thread, since each read is used up before the next begins."""
+
+    def __init__(self) -> None:
+        self.shared = memoryview(bytearray(READ_BYTES))
+
+
+_buffers: Final = _Buffers()
+
+
+def _read_buffer() -> memoryview:
+    # Windows' event loop asks for a buffer and fills it whenever data comes: there each stream needs its own.
+    return _buffers.shared if sys.platform != "win32" else memoryview(bytearray(READ_BYTES))
+
+
+class Stream(asyncio.BufferedProtocol):
     """One connection's bytes. Make it with :meth:`open`."""
 
-    def __init__(self, receiver: Callable[[bytes], None], on_lost: Callable[[NsqError], None]) -> None:
+    def __init__(self, receiver: Callable[[bytes | memoryview], None], on_lost: Callable[[NsqError], None]) -> None:
         """Prepare; :meth:`open` connects."""
         self._receiver = receiver
         self._on_lost: Callable[[NsqError], None] | None = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._codec: Codec | None = None
+        self._in = _read_buffer()
         self._out: list[bytes] = []
         self._flushing = False
         self._reason: NsqError | None = None
@@ -44,7 +65,7 @@ class Stream(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, host: str, port: int, receiver: Callable[[bytes], None], on_lost: Callable[[NsqError], None]
+        cls, host: str, port: int, receiver: Callable[[bytes | memoryview], None], on_lost: Callable[[NsqError], None]
     ) -> Self:
         """Connect by TCP with Nagle's algorithm off (asyncio's default).
 
@@ -75,6 +96,11 @@ class Stream(asyncio.Protocol):
             raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
         self._transport = upgraded
 
+    @property
+    def is_closing(self) -> bool:
+        """True when its end is decided, though it may not be reported yet."""
+        return self._transport is None or self._transport.is_closing()
+
     def start_codec(self, codec: Codec) -> None:
         """Go on compressed, both ways."""
         self.flush()
@@ -90,17 +116,17 @@ class Stream(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self.flush)
 
+    def write_now(self, data: bytes) -> None:
+        """Hand ``data`` to the socket behind what is buffered."""
+        self._out.append(data)
+        self.flush()
+
     def flush(self) -> None:
         """Hand what is buffered to the socket now."""
         self._flushing = False
         if not self._out:
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-    @property
-    def is_closing(self) -> bool:
-        """True when its end is decided, though it may not be reported yet."""
-        return self._transport is None or self._transport.is_closing()
-
         self._out.clear()
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -129,8 +155,16 @@ class Stream(asyncio.Protocol):
         """Keep the transport (called by the event loop)."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
-        """Pass on what was read (called by the event loop); any error of the receiver ends the stream."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Give the memory to read into (called by the event loop)."""
+        return self._in
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what was read (called by the event loop)."""
+        self.received(self._in[:nbytes])
+
+    def received(self, data: bytes | memoryview) -> None:
+        """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
         self.last_received = self._loop.time()
         if self._on_lost is None or self._reason is not None:
             return
@@ -139,7 +173,7 @@ class Stream(asyncio.Protocol):
                 self._receiver(data)
                 return
             for start in range(0, len(data), CODEC_FEED_BYTES):
-                self._receiver(self._codec.decompress(data[start : start + CODEC_FEED_BYTES]))
+                self._receiver(self._codec.decompress(bytes(data[start : start + CODEC_FEED_BYTES])))
         except NsqError as error:
             self.abort(error)
 

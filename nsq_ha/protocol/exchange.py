@@ -1,0 +1,111 @@
+"""The vocabulary of a client connection: which commands have an answer, which answer fits, what one read brought.
+
+Owns tables and containers only; the order of things is ``protocol.client``'s.
+
+Source: protocol reference 1, 3, 5, 7.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.protocol import commands
+from nsq_ha.protocol.frames import CLOSE_WAIT, OK
+from nsq_ha.protocol.state import Input
+
+if TYPE_CHECKING:
+    from nsq_ha.errors import ServerError
+    from nsq_ha.message import Message
+    from nsq_ha.protocol.messages import DamagedMessage
+
+_TRACED_BYTES: Final = 30
+
+
+class Request(enum.Enum):
+    """A command that has an answer, or an upgrade that is confirmed by one."""
+
+    IDENTIFY = enum.auto()
+    UPGRADE = enum.auto()
+    AUTH = enum.auto()
+    SUBSCRIBE = enum.auto()
+    PUBLISH = enum.auto()
+    CLOSE = enum.auto()
+
+
+class Received:
+    """What one :meth:`ClientProtocol.receive` found, each kind in its order.
+
+    Attributes:
+        messages: Messages to hand on.
+        answers: One entry for each answered request, oldest first: the data of
+            its response, or the error.
+        heartbeats: How many came; each wants a ``NOP``, one for all is enough.
+        refusals: Errors that answer no request: failed FIN, REQ and TOUCH (the
+            message comes again), and on a subscribed connection what precedes
+            a close.
+        damaged: Messages that cannot be decoded; they are in flight and must be
+            answered like others.
+    """
+
+    __slots__ = ("answers", "damaged", "heartbeats", "messages", "refusals")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.answers: list[bytes | ServerError] = []
+        self.heartbeats = 0
+        self.refusals: list[ServerError] = []
+        self.damaged: list[DamagedMessage] = []
+
+
+SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
+    commands.Identify: (Input.SEND_IDENTIFY, Request.IDENTIFY),
+    commands.Auth: (Input.SEND_AUTH, Request.AUTH),
+    commands.Sub: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.SubOrdered: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.SubAdvanced: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.Close: (Input.SEND_CLOSE, Request.CLOSE),
+    commands.Ready: (Input.SEND_READY, None),
+    commands.Finish: (Input.SEND_ANSWER, None),
+    commands.Requeue: (Input.SEND_ANSWER, None),
+    commands.Touch: (Input.SEND_ANSWER, None),
+    commands.Nop: (Input.SEND_NOP, None),
+    commands.Pub: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.PubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.PubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.Mpub: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.MpubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.MpubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+}
+
+ANSWERED: Final[dict[Request, Input]] = {
+    Request.IDENTIFY: Input.RECV_IDENTITY,
+    Request.UPGRADE: Input.RECV_UPGRADED,
+    Request.AUTH: Input.RECV_AUTHORIZED,
+    Request.SUBSCRIBE: Input.RECV_SUBSCRIBED,
+    Request.PUBLISH: Input.RECV_PUBLISHED,
+    Request.CLOSE: Input.RECV_CLOSE_WAIT,
+}
+
+
+class Run:
+    """Requests of one kind in a row; publishes come in thousands, so they are counted."""
+
+    __slots__ = ("count", "kind")
+
+    def __init__(self, kind: Request, count: int) -> None:
+        self.kind = kind
+        self.count = count
+
+
+def is_answer(request: Request, data: bytes) -> bool:
+    """Tell whether ``data`` can answer ``request``; JSON is decoded by the caller."""
+    if request is Request.PUBLISH:
+        return data == OK or (len(data) == _TRACED_BYTES and data.startswith(OK))
+    if request is Request.CLOSE:
+        return data == CLOSE_WAIT
+    if request is Request.IDENTIFY:
+        return data == OK or data.startswith(b"{")
+    if request is Request.AUTH:
+        return data.startswith(b"{")
+    return data == OK
