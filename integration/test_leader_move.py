@@ -30,6 +30,8 @@ class Traffic:
 
     async def publish(self, key: bytes) -> None:
         while not self._stop.is_set():
+            # An ordered channel is read one message at a time: never be far ahead of it.
+            await eventually(lambda: len(self.receipts) - len(self.messages) < 100 or self._stop.is_set(), 2 * LIMIT)
             number = self._sent[key]
             self.receipts.append(await self._producer.publish(self._topic, self._mark + key + b":%d" % number, key=key))
             self._sent[key] += 1

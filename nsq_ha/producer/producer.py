@@ -7,9 +7,10 @@ message takes is ``producer.topic``'s, how it gets there ``producer.sender``'s.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nsq_ha import tracelog
 from nsq_ha.config import ProducerConfig
@@ -17,24 +18,19 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
-from nsq_ha.policy.batching import chunks
-from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Prepared, kind_of, lane_key, prepare
+from nsq_ha.producer.batch import Batch, Part, check_kind
+from nsq_ha.producer.outgoing import Outgoing, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
 
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.sender import Sender
     from nsq_ha.producer.topic import Ticket
-
-BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
-"""Most bytes of one MPUB; the server takes 5 MiB."""
-BATCH_COUNT: Final = 10_000
-"""Most messages of one MPUB."""
 
 
 class Producer:
@@ -214,7 +210,7 @@ class Producer:
         outgoing = Outgoing(topic, (prepared,), future, batch=False)
 
         def submit(view: TopicView) -> Ticket:
-            _check_kind(view, prepared)
+            check_kind(view, prepared)
             chosen, is_free = publisher.partition_for(message, view)
             return publisher.submit(outgoing, chosen, [] if is_free else [NO_KEY if key is None else lane_key(key)])
 
@@ -247,63 +243,50 @@ class Producer:
         Cancelled, any part of it may be stored.
         """
         directory = self._check_open()
-        listed = [m if isinstance(m, OutgoingMessage) else OutgoingMessage(m) for m in messages]
-        prepared = [self._prepare_at(position, topic, message) for position, message in enumerate(listed)]
-        if not listed:
+        batch = Batch(topic, messages, lambda message: self._trace_id(topic, message))
+        if not batch.messages:
             return []
         publisher = self._topics.get(topic) or self._publisher(directory, topic)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit(timeout)
-        results: list[Receipt | PublishError | None] = [None] * len(listed)
-        try:
-            view = await self._first_view(publisher, deadline)
-        except PublishError as error:
-            return [error] * len(listed)
-        groups = _grouped(publisher, view, listed, prepared)
-        parts = [
-            self._carry_batch(publisher, topic, [(listed[i], prepared[i]) for i in positions], partition, deadline)
-            for partition, positions in groups
-        ]
-        for (_, positions), outcome in zip(groups, await asyncio.gather(*parts), strict=True):
-            for index, position in enumerate(positions):
-                results[position] = outcome if isinstance(outcome, PublishError) else outcome[index]
-        return [result for result in results if result is not None]
+        whole: asyncio.Future[list[Receipt]] = loop.create_future()
+        self._active.add(whole)
+        outcomes: list[asyncio.Task[list[Receipt]]] = []
 
-    def _prepare_at(self, position: int, topic: str, message: OutgoingMessage) -> Prepared:
-        try:
-            return prepare(message, self._trace_id(topic, message))
-        except ConfigError as error:
-            raise ConfigError(f"message {position}: {error}") from error
-
-    async def _first_view(self, publisher: TopicPublisher, deadline: float) -> TopicView:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await publisher.view()
-        except (TimeoutError, NsqError) as error:
-            raise _unsent(publisher, error) from error
-
-    async def _carry_batch(
-        self,
-        publisher: TopicPublisher,
-        topic: str,
-        batch: Sequence[tuple[OutgoingMessage, Prepared]],
-        partition: int | None,
-        deadline: float,
-    ) -> list[Receipt] | PublishError:
-        future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        outgoing = Outgoing(topic, [prepared for _, prepared in batch], future, batch=True)
-        keys: list[Hashable] = []
-        if partition is not None:
-            keys = [NO_KEY if message.key is None else lane_key(message.key) for message, _ in batch]
-
-        def submit(view: TopicView) -> Ticket:
-            chosen = publisher.partition_for(batch[0][0], view)[0] if partition is None else partition
-            return publisher.submit(outgoing, chosen, keys)
+        def admit(part: Part, view: TopicView) -> None:
+            ticket = self._admitted(part.outgoing, lambda view: part.submit(publisher, view), view)
+            outcomes.append(loop.create_task(self._outcome(part.outgoing, ticket, deadline)))
 
         try:
-            return await self._carry(publisher, outgoing, deadline, submit)
+            failure = await self._queue_batch(publisher, batch, deadline, admit)
+            return batch.results(await asyncio.gather(*outcomes, return_exceptions=True), failure)
+        except BaseException:
+            for outcome in outcomes:
+                outcome.cancel()
+            await asyncio.gather(*outcomes, return_exceptions=True)
+            raise
+        finally:
+            self._active.discard(whole)
+            whole.cancel()
+
+    async def _queue_batch(
+        self, publisher: TopicPublisher, batch: Batch, deadline: float, admit: Callable[[Part, TopicView], None]
+    ) -> PublishError | None:
+        """Queue all commands of a batch in one turn; return why the last of them could not be, or None."""
+        view = publisher.watch.view
+        if not publisher.queued and publisher.is_usable(view) and self._has_room(batch.size):
+            for part in batch.parts(publisher, view):
+                admit(part, view)
+            return None
+        try:
+            async with self._turn(publisher, deadline):
+                view = await publisher.view()
+                for part in batch.parts(publisher, view):
+                    await self._until_room(part.outgoing.size)
+                    admit(part, view)
         except PublishError as error:
             return error
+        return None
 
     async def _carry(
         self,
@@ -317,14 +300,22 @@ class Producer:
         self._active.add(future)
         try:
             view = publisher.watch.view
-            if publisher.queued or not publisher.is_usable(view) or not self._has_room(outgoing.size):
-                ticket = await self._in_turn(publisher, outgoing, deadline, submit)
-            else:
+            if not publisher.queued and publisher.is_usable(view) and self._has_room(outgoing.size):
                 ticket = self._admitted(outgoing, submit, view)
+            else:
+                async with self._turn(publisher, deadline):
+                    view = await publisher.view()
+                    await self._until_room(outgoing.size)
+                    ticket = self._admitted(outgoing, submit, view)
         except BaseException:
             future.cancel()
             self._active.discard(future)
             raise
+        return await self._outcome(outgoing, ticket, deadline)
+
+    async def _outcome(self, outgoing: Outgoing, ticket: Ticket, deadline: float) -> list[Receipt]:
+        """Wait for the end of a queued command, within the limit."""
+        future = outgoing.future
         handle = asyncio.get_running_loop().call_at(deadline, _expire, ticket)
         try:
             return await future
@@ -337,24 +328,17 @@ class Producer:
             self._pending_bytes -= outgoing.size
             self._room.set()
 
-    async def _in_turn(
-        self,
-        publisher: TopicPublisher,
-        outgoing: Outgoing,
-        deadline: float,
-        submit: Callable[[TopicView], Ticket],
-    ) -> Ticket:
-        # Those that cannot be queued at once (no look-up yet, no room) stand in one line for their topic: a later
-        # publish of the same key must not pass.
+    @contextlib.asynccontextmanager
+    async def _turn(self, publisher: TopicPublisher, deadline: float) -> AsyncIterator[None]:
+        """Hold the front of the topic's line.
+
+        What cannot be queued at once (no look-up yet, no room) stands in one line for its topic: a later publish of
+        the same key must not pass.
+        """
         publisher.queued += 1
         try:
             async with asyncio.timeout_at(deadline), publisher.queue:
-                view = await publisher.view()
-                while not self._has_room(outgoing.size) and not self._closing.is_set():
-                    self._room.clear()
-                    await self._room.wait()
-                self._check_open()
-                return self._admitted(outgoing, submit, view)
+                yield
         except TimeoutError:
             reason = publisher.trouble
             if publisher.is_usable(publisher.watch.view):
@@ -362,14 +346,18 @@ class Producer:
                     f"no room within the limit: max_pending_bytes={self.config.max_pending_bytes} wait already"
                 )
             raise _unsent(publisher, reason) from reason
-        except ClosedError:
+        except ConfigError:
             raise
         except NsqError as error:
-            if isinstance(error, ConfigError):
-                raise
             raise _unsent(publisher, error) from error
         finally:
             publisher.queued -= 1
+
+    async def _until_room(self, size: int) -> None:
+        while not self._has_room(size) and not self._closing.is_set():
+            self._room.clear()
+            await self._room.wait()
+        self._check_open()
 
     def _admitted(self, outgoing: Outgoing, submit: Callable[[TopicView], Ticket], view: TopicView) -> Ticket:
         ticket = submit(view)
@@ -429,41 +417,6 @@ def _expire(ticket: Ticket) -> None:
 
 def _unsent(publisher: TopicPublisher, error: BaseException) -> PublishError:
     return PublishError(str(error), topic=publisher.watch.topic, partition=None, attempts=0, maybe_stored=False)
-
-
-def _check_kind(view: TopicView, prepared: Prepared) -> None:
-    meta = view.meta
-    if meta is None:
-        return
-    if prepared.ext is not None and not meta.extend_support:
-        raise ConfigError(
-            f"topic {view.topic!r} takes no headers or tags: create it extended (nsq-ha topic create --extended)"
-        )
-    if prepared.trace_id is not None and not meta.is_partitioned:
-        raise ConfigError("nsqds that are named by nsqd= know no traces: use lookupd=, or trace nothing")
-
-
-def _grouped(
-    publisher: TopicPublisher, view: TopicView, listed: Sequence[OutgoingMessage], prepared: Sequence[Prepared]
-) -> list[tuple[int | None, list[int]]]:
-    """Cut a batch into commands: positions by partition (None: any) and kind, within the server's limits."""
-    by_partition: dict[int | None, list[list[int]]] = {}
-    for position, message in enumerate(listed):
-        try:
-            _check_kind(view, prepared[position])
-            chosen, is_free = publisher.partition_for(message, view)
-        except ConfigError as error:
-            raise ConfigError(f"message {position}: {error}") from error
-        runs = by_partition.setdefault(None if is_free else chosen, [])
-        if not runs or kind_of(prepared[runs[-1][0]]) != kind_of(prepared[position]):
-            runs.append([])
-        runs[-1].append(position)
-    return [
-        (partition, [run[index] for index in part])
-        for partition, runs in by_partition.items()
-        for run in runs
-        for part in chunks([prepared[position].wire_bytes for position in run], BATCH_BYTES, BATCH_COUNT)
-    ]
 
 
 def _log_stored(outgoing: Outgoing, receipts: list[Receipt]) -> None:

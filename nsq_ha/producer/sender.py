@@ -271,6 +271,7 @@ class Sender:
         connection.abort(reason)
         for entry in self.lane.lost():
             if self._config.on_unreachable == "fail" and not entry.given_up:
+                self.lane.give_up(entry)  # its caller is told: another leader must not get it
                 self.fail(entry, reason)
 
     def _kick(self) -> None:
@@ -313,8 +314,10 @@ class Sender:
         if connection is None:
             return
         for answer in answers:
+            if self._connection is not connection:
+                return  # left in the middle of them
             if isinstance(answer, ServerError):
-                self._refused(answer, connection)
+                self._refused(answer)
             else:
                 self._stored(answer, connection)
         if self._leaving:
@@ -340,7 +343,7 @@ class Sender:
             # It is stored after all: its copy need not be written, where it is not yet.
             ticket.sender.give_up(ticket.entry)
 
-    def _refused(self, error: ServerError, connection: Connection) -> None:
+    def _refused(self, error: ServerError) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
         entry = self.lane.refused(self._loop.time(), retry=again)
         if type(error) is ServerError:
@@ -352,8 +355,8 @@ class Sender:
             self._hold()
             self._note(error)
         if entry.item.close_on_error:
-            # After an error the server reads the rest of an MPUB_EXT as commands.
-            connection.abort(RemoteProtocolError("closed after a refused MPUB_EXT"))
+            # The server reads the rest of the batch as commands: what it answers from now on belongs to nobody.
+            self._connection_lost(RemoteProtocolError("closed after a refused MPUB_EXT"))
 
     def _hold(self) -> None:
         """Write nothing for a moment; all refusals of one try are one."""
@@ -373,7 +376,7 @@ class Sender:
         self.trouble = error
         log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
         self._watch.refresh_soon()
-        if self._config.on_unreachable == "fail":
+        if self._config.on_unreachable == "fail" or not error.retriable:
             for entry in self.lane.pending():
                 if entry.stage is not Stage.SENT:
                     self.lane.give_up(entry)

@@ -301,5 +301,30 @@ class FakeNsqd:
         return Traced(self._sequence, trace_id, self._offset - raw_size, raw_size)
 
 
+class Holding:
+    """Keeps the answers to publishes until it is told to give them."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Peer, Command]] = []
+
+    def __call__(self, peer: Peer, command: Command) -> bool:
+        if isinstance(command, Publish):
+            self.held.append((peer, command))
+            return True
+        return False
+
+    def bodies(self) -> list[bytes]:
+        return [command.body for _, command in self.held if isinstance(command, Pub | PubTrace)]
+
+    def has(self, count: int) -> bool:
+        return len(self.held) == count
+
+    def release(self, count: int = 1) -> None:
+        """Answer the oldest."""
+        for _ in range(count):
+            peer, command = self.held.pop(0)
+            peer.nsqd.answer(peer, command)
+
+
 ANSWERS: Final = (Finish, Requeue, Touch)
 """What a client answers a message with."""

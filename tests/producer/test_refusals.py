@@ -1,0 +1,247 @@
+"""What the server refuses: what is tried again, what is told, and what is known of its storage."""
+
+import asyncio
+
+import pytest
+
+from nsq_ha import OutgoingMessage, Receipt
+from nsq_ha.errors import (
+    AuthError,
+    InvalidCommandError,
+    MessageRefusedError,
+    NotLeaderError,
+    OverloadedError,
+    PublishError,
+    PublishFailedError,
+    ServerError,
+)
+from nsq_ha.protocol import Command, Identity, MpubExt, Pub
+from tests.support.nsqd import OK, Peer, Publish, error
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+
+class Refusing:
+    """Refuses the first publishes with these texts, one after the other."""
+
+    def __init__(self, *texts: str, closes: bool = False) -> None:
+        self.texts = list(texts)
+        self.closes = closes
+
+    def __call__(self, peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Publish) or not self.texts:
+            return False
+        peer.write(error(self.texts.pop(0)))
+        if self.closes:
+            peer.close()
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "closes"),
+    [
+        ("E_FAILED_ON_NOT_LEADER ", False),
+        ("E_FAILED_ON_NOT_WRITABLE ", False),
+        ("E_PUB_FAILED exiting", False),
+        ("E_PUB_FAILED exiting", True),
+        ("E_TOPIC_NOT_EXIST ", True),
+        ("E_PUB_TOO_MUCH_WAITING 100", True),
+    ],
+)
+async def test_trouble_of_the_server_is_tried_again(stage: Stage, text: str, closes: bool) -> None:
+    stage.nsqd.script = Refusing(text, text, closes=closes)
+    async with stage.producer() as producer:
+        receipt = await producer.publish(TOPIC, b"x", key="k")
+        assert receipt.attempts == 3
+        # The first of a topic, and one for the trouble.
+        await eventually(lambda: stage.lookupd.count("/lookup") >= 2)
+
+
+async def test_a_refused_batch_is_tried_again(stage: Stage) -> None:
+    stage.nsqd.script = Refusing("E_MPUB_FAILED exiting")
+    async with stage.producer() as producer:
+        receipts = await producer.publish_many(TOPIC, [b"x", b"y"])
+    assert [receipt.attempts for receipt in receipts if isinstance(receipt, Receipt)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("E_BAD_MESSAGE message too big 9 > 8", MessageRefusedError),
+        ("E_BAD_BODY invalid body size 0", MessageRefusedError),
+        ("E_EXT_NOT_SUPPORT ext content not supported", MessageRefusedError),
+        ("E_INVALID_JSON_HEADER not json", MessageRefusedError),
+        ("INVALID_TRACE_ID trace", MessageRefusedError),
+        ("E_INVALID cannot PUB in current state", InvalidCommandError),
+        ("E_UNAUTHORIZED AUTH failed", AuthError),
+        ("E_SOMETHING_NEW of a later server", ServerError),
+    ],
+)
+async def test_a_fault_of_the_caller_is_told_at_once(stage: Stage, text: str, kind: type[ServerError]) -> None:
+    stage.nsqd.script = Refusing(text)
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", key="k")
+        assert type(caught.value.__cause__) is kind
+        # A code that we do not know tells nothing about what was stored.
+        assert (caught.value.attempts, caught.value.maybe_stored) == (1, kind is ServerError)
+        assert (caught.value.topic, caught.value.partition) == (TOPIC, 0)
+        assert text in str(caught.value)
+        # The next one has nothing to do with it.
+        assert (await producer.publish(TOPIC, b"y", key="k")).attempts == 1
+    assert len(stage.nsqd.peers) == 1
+
+
+async def test_one_refused_publish_fails_alone(stage: Stage) -> None:
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Pub) and command.body == b"bad":
+            peer.write(error("E_BAD_MESSAGE bad"))
+            return True
+        return False
+
+    stage.nsqd.script = script
+    bodies = [b"a", b"bad", b"b"]
+    async with stage.producer() as producer:
+        outcomes = await asyncio.gather(
+            *(producer.publish(TOPIC, body, key=body) for body in bodies), return_exceptions=True
+        )
+    assert [type(outcome) for outcome in outcomes] == [Receipt, PublishError, Receipt]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_refusal_after_a_long_hang_leaves_doubt(stage: Stage, late: bool) -> None:
+    # The leader may have written it locally, waiting for a follower that does not answer.
+    loop = asyncio.get_running_loop()
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Pub):
+            loop.call_later(1.2 if late else 0.0, peer.write, error("E_FAILED_ON_NOT_WRITABLE "))
+            return True
+        return False
+
+    stage.nsqd.script = script
+    async with stage.producer(on_unreachable="fail") as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", key="k")
+    assert caught.value.maybe_stored is late
+    assert ("it may be stored" if late else "it is not stored") in str(caught.value)
+
+
+async def test_one_attempt_in_doubt_makes_the_whole_call_in_doubt(stage: Stage) -> None:
+    def script(peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Pub):
+            return False
+        if len(stage.nsqd.peers) == 1:
+            peer.abort()
+        else:
+            peer.write(error("E_BAD_MESSAGE at the second attempt"))
+        return True
+
+    stage.nsqd.script = script
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", key="k")
+    assert isinstance(caught.value.__cause__, MessageRefusedError)
+    assert (caught.value.attempts, caught.value.maybe_stored) == (2, True)
+
+
+async def test_after_a_refused_batch_with_headers_the_connection_is_left(stage: Stage) -> None:
+    # The server reads the rest of the batch as commands: no answer after the error can be trusted.
+    stage.lead({0: stage.nsqd}, extended=True)
+
+    def script(peer: Peer, command: Command) -> bool:
+        if len(stage.nsqd.peers) > 1 or not isinstance(command, Publish):
+            return False
+        if isinstance(command, MpubExt):
+            peer.write(error("E_INVALID_JSON_HEADER bad") + error("E_INVALID invalid command [[123 125]]"))
+        return True
+
+    stage.nsqd.script = script
+    async with stage.producer() as producer:
+        batch = [OutgoingMessage(b"x", headers={}, partition=0), OutgoingMessage(b"y", headers={}, partition=0)]
+        async with asyncio.TaskGroup() as group:
+            refusing = group.create_task(producer.publish_many(TOPIC, batch))
+            behind_it = group.create_task(producer.publish(TOPIC, b"behind", key="k"))
+        refused, behind = refusing.result(), behind_it.result()
+        assert [type(result.__cause__) for result in refused if isinstance(result, PublishError)] == [
+            MessageRefusedError
+        ] * 2
+        # What was written behind it went to a new connection.
+        assert behind.attempts == 2
+    assert len(stage.nsqd.peers) == 2
+
+
+async def test_after_a_refusal_one_publish_probes_the_way(stage: Stage) -> None:
+    stage.nsqd.script = Refusing(*["E_FAILED_ON_NOT_WRITABLE "] * 30)
+    unanswered_at_once = []
+
+    async with stage.producer() as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", key=n)) for n in range(20)]
+        peer = await stage.nsqd.peer()
+        await stage.nsqd.until(lambda: len(peer.of(Pub)) == 20)
+        await stage.nsqd.until(lambda: len(peer.of(Pub)) >= 23)
+        unanswered_at_once.append(len(peer.of(Pub)))
+        await asyncio.gather(*tasks)
+    # Twenty at first; then ten more refusals, one publish each; then all that is left.
+    assert unanswered_at_once[0] < 30
+    assert len(peer.of(Pub)) == 50
+
+
+async def test_refused_publishes_of_one_key_keep_their_order(stage: Stage) -> None:
+    stored: list[bytes] = []
+    refusals = iter([True, False, True, True, False] * 50)
+
+    def script(peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Pub):
+            return False
+        if next(refusals):
+            peer.write(error("E_FAILED_ON_NOT_LEADER "))
+        else:
+            stored.append(command.body)
+            peer.write(OK)
+        return True
+
+    stage.nsqd.script = script
+    async with stage.producer() as producer:
+        await asyncio.gather(*(producer.publish(TOPIC, b"%d" % n, key="k") for n in range(12)))
+    assert stored == [b"%d" % n for n in range(12)]
+
+
+async def test_auth_that_is_refused_is_told_at_once(stage: Stage) -> None:
+    stage.nsqd.identity = Identity(auth_required=True)
+    async with stage.producer() as producer:
+        async with asyncio.timeout(5):
+            with pytest.raises(PublishError) as caught:
+                await producer.publish(TOPIC, b"x", key="k")
+    assert isinstance(caught.value.__cause__, AuthError)
+    assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
+
+
+async def test_a_node_with_too_many_connections_is_tried_again(stage: Stage) -> None:
+    def script(peer: Peer, command: Command) -> bool:
+        if len(stage.nsqd.peers) < 3:
+            peer.write(error("too much client connections: 1"))
+            peer.close()
+            return True
+        return False
+
+    stage.nsqd.script = script
+    async with stage.producer() as producer:
+        assert (await producer.publish(TOPIC, b"x", key="k")).attempts == 1
+
+
+async def test_fail_ends_at_the_first_trouble_and_looks_up(stage: Stage) -> None:
+    stage.nsqd.script = Refusing("E_FAILED_ON_NOT_LEADER ")
+    async with stage.producer(on_unreachable="fail") as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", key="k")
+        assert isinstance(caught.value.__cause__, NotLeaderError)
+        assert (caught.value.attempts, caught.value.maybe_stored) == (1, False)
+        assert (await producer.publish(TOPIC, b"y", key="k")).attempts == 1
+        await eventually(lambda: stage.lookupd.count("/lookup") >= 2)
+
+
+async def test_errors_have_the_classes_that_the_docs_name() -> None:
+    assert PublishFailedError.retriable
+    assert OverloadedError.retriable
+    assert not MessageRefusedError.retriable

@@ -1,0 +1,245 @@
+"""Which connection takes a publish: leaders that move or go, room, windows, idle connections."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from nsq_ha import ConfigError, OutgoingMessage
+from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
+from nsq_ha.protocol import Command, Pub
+from tests.support.nsqd import OK, Holding, Peer, Publish
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+
+async def test_a_partition_has_one_connection(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1], 2: stage.nsqds[0]})
+    async with stage.producer() as producer:
+        for _ in range(3):
+            for partition in range(3):
+                await producer.publish(TOPIC, b"x", partition=partition)
+    assert [len(nsqd.peers) for nsqd in stage.nsqds] == [2, 1, 0]
+    assert {command.partition for command in stage.nsqds[0].commands if isinstance(command, Pub)} == {0, 2}
+
+
+async def test_a_moved_leader_is_followed_though_the_old_one_is_well(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]})
+    async with stage.producer(lookup_interval=0.1) as producer:
+        assert (await producer.publish(TOPIC, b"x", key="k")).nsqd == stage.nsqds[0].node.address
+        stage.lead({0: stage.nsqds[1]})
+        await stage.nsqds[0].until(lambda: not stage.nsqds[0].open_peers)
+        assert (await producer.publish(TOPIC, b"x", key="k")).nsqd == stage.nsqds[1].node.address
+
+
+async def test_a_lookup_without_the_partition_leaves_a_healthy_connection(stage: Stage) -> None:
+    async with stage.producer(lookup_interval=0.05) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        stage.lead({}, 1)
+        asked = stage.lookupd.count("/lookup")
+        while stage.lookupd.count("/lookup") < asked + 5:
+            assert (await producer.publish(TOPIC, b"x", key="k")).attempts == 1
+    assert len(stage.nsqd.peers) == 1
+
+
+async def test_a_missing_partition_is_waited_for(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]}, 2)
+    async with stage.producer() as producer:
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=1))
+        # Meanwhile the other one works.
+        assert (await producer.publish(TOPIC, b"y", partition=0)).attempts == 1
+        assert not task.done()
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]}, 2)
+        receipt = await task
+        assert (receipt.partition, receipt.nsqd, receipt.attempts) == (1, stage.nsqds[1].node.address, 1)
+
+
+async def test_a_partition_that_stays_missing_is_told(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]}, 2)
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=1, timeout=0.3)
+        assert isinstance(caught.value.__cause__, NoLeaderError)
+        assert (caught.value.partition, caught.value.attempts, caught.value.maybe_stored) == (1, 0, False)
+
+
+async def test_a_keyless_message_goes_where_it_can(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    await stage.nsqds[1].stop()
+    async with stage.producer() as producer:
+        receipts = await asyncio.gather(*(producer.publish(TOPIC, b"x", timeout=5.0) for _ in range(20)))
+    assert {receipt.partition for receipt in receipts} == {0}
+
+
+async def test_a_keyed_message_never_goes_elsewhere(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    await stage.nsqds[1].stop()
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=1, timeout=0.5)
+        assert isinstance(caught.value.__cause__, ConnectError)
+        await stage.nsqds[1].start()
+        assert (await producer.publish(TOPIC, b"x", partition=1)).partition == 1
+
+
+async def test_a_partition_that_does_not_exist(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        with pytest.raises(ConfigError, match="partition 1"):
+            await producer.publish(TOPIC, b"x", partition=1)
+        with pytest.raises(ConfigError, match="message 1: partition 9"):
+            await producer.publish_many(TOPIC, [b"x", OutgoingMessage(b"y", partition=9)])
+    assert stage.nsqd.commands == []
+
+
+# ------------------------------------------------------------ room
+
+
+async def test_no_more_than_a_window_is_unanswered(stage: Stage) -> None:
+    holding = Holding()
+    stage.nsqd.script = holding
+    async with stage.producer(window=3) as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n, key=n)) for n in range(10)]
+        for number in range(8):
+            await stage.nsqd.until(lambda: len(holding.held) == 3)
+            assert holding.bodies()[0] == b"%d" % number
+            holding.release()
+        await stage.nsqd.until(lambda: len(holding.held) == 2)
+        holding.release(2)
+        await asyncio.gather(*tasks)
+
+
+async def test_publishes_wait_for_room_in_their_order(stage: Stage) -> None:
+    holding = Holding()
+    stage.nsqd.script = holding
+    async with stage.producer(max_pending_bytes=1000) as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n * 400, key=n)) for n in range(5)]
+        await stage.nsqd.until(lambda: len(holding.held) == 2)
+        assert producer._pending_bytes == 800
+        for number in range(4):
+            assert holding.bodies()[0][:1] == b"%d" % number
+            holding.release()
+            await stage.nsqd.until(partial(holding.has, min(2, 4 - number)))
+            assert producer._pending_bytes <= 1000
+        holding.release()
+        await asyncio.gather(*tasks)
+        assert producer._pending_bytes == 0
+
+
+async def test_a_body_larger_than_the_room_goes_alone(stage: Stage) -> None:
+    async with stage.producer(max_pending_bytes=10) as producer:
+        receipts = await asyncio.gather(*(producer.publish(TOPIC, b"x" * 100, key=n) for n in range(5)))
+    assert len(receipts) == 5
+
+
+async def test_waiting_for_room_ends_at_the_limit(stage: Stage) -> None:
+    holding = Holding()
+    stage.nsqd.script = holding
+    async with stage.producer(max_pending_bytes=10) as producer:
+        first = asyncio.create_task(producer.publish(TOPIC, b"x" * 10, key="a"))
+        await stage.nsqd.until(lambda: holding.held)
+        with pytest.raises(PublishError, match="max_pending_bytes=10") as caught:
+            await producer.publish(TOPIC, b"y" * 10, key="b", timeout=0.2)
+        assert isinstance(caught.value.__cause__, ResponseTimeoutError)
+        assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
+        cancelled = asyncio.create_task(producer.publish(TOPIC, b"z" * 10, key="c"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        holding.release()
+        await first
+        last = asyncio.create_task(producer.publish(TOPIC, b"w" * 10, key="d"))
+        await stage.nsqd.until(lambda: holding.held)
+        holding.release()
+        await last
+    assert [command.body[:1] for command in stage.nsqd.commands if isinstance(command, Pub)] == [b"x", b"w"]
+
+
+async def test_a_socket_that_is_full_holds_publishes_back(stage: Stage) -> None:
+    async with stage.producer(max_pending_bytes=2**30) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        peer = stage.nsqd.peers[0]
+        peer.pause()
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x" * 1_000_000, key=n)) for n in range(30)]
+        sender = producer._topics[TOPIC].senders[0]
+        await eventually(lambda: sender._connection is not None and sender._connection.is_paused)
+        assert sender.lane.unanswered < 31
+        peer.resume()
+        await asyncio.gather(*tasks)
+
+
+# ------------------------------------------------------------ idle connections
+
+
+async def test_an_idle_connection_is_closed_and_made_again(stage: Stage) -> None:
+    async with stage.producer(idle_timeout=1.0) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+        receipt = await producer.publish(TOPIC, b"x", key="k")
+        assert receipt.attempts == 1
+    assert len(stage.nsqd.peers) == 2
+
+
+async def test_a_connection_with_an_unanswered_publish_is_not_idle(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    holding = Holding()
+    stage.nsqd.script = holding
+    async with stage.producer(idle_timeout=1.0, heartbeat_interval=1.0) as producer:
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await stage.nsqd.until(lambda: holding.held)
+        peer = stage.nsqd.peers[0]
+        until = loop.time() + 2.0
+        await stage.nsqd.until(lambda: loop.time() > until)
+        assert peer.is_open
+        holding.release()
+        assert (await task).attempts == 1
+
+
+async def test_the_longest_idle_connection_makes_room(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1], 2: stage.nsqds[2]})
+    async with stage.producer(max_connections=2) as producer:
+        for partition in (0, 1, 2, 1, 0):
+            await producer.publish(TOPIC, b"x", partition=partition)
+            assert sum(len(nsqd.open_peers) for nsqd in stage.nsqds) <= 3
+        for nsqd in stage.nsqds:
+            await nsqd.until(lambda: sum(len(n.open_peers) for n in stage.nsqds) <= 2)
+    assert [len(nsqd.peers) for nsqd in stage.nsqds] == [2, 1, 1]
+
+
+async def test_no_connection_is_idle(stage: Stage) -> None:
+    holding = Holding()
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    stage.nsqds[0].script = holding
+    async with stage.producer(max_connections=1) as producer:
+        busy = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await stage.nsqd.until(lambda: holding.held)
+        with pytest.raises(PublishError, match="max_connections=1") as caught:
+            await producer.publish(TOPIC, b"x", partition=1, timeout=0.3)
+        assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
+        waiting = asyncio.create_task(producer.publish(TOPIC, b"x", partition=1))
+        holding.release()
+        await busy
+        assert (await waiting).partition == 1
+
+
+async def test_a_batch_keeps_the_order_of_single_publishes_of_its_keys(stage: Stage) -> None:
+    bodies: list[bytes] = []
+
+    def script(peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Publish):
+            return False
+        bodies.extend([command.body] if isinstance(command, Pub) else command.bodies)  # type: ignore[union-attr]
+        peer.write(OK)
+        return True
+
+    stage.nsqd.script = script
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"first", key="k")
+        await asyncio.gather(
+            producer.publish(TOPIC, b"0", key="k"),
+            producer.publish_many(TOPIC, [OutgoingMessage(b"%d" % n, key="k") for n in (1, 2)]),
+            producer.publish(TOPIC, b"3", key="k"),
+            producer.publish_many(TOPIC, [OutgoingMessage(b"4", key="k"), OutgoingMessage(b"other", key="o")]),
+            producer.publish(TOPIC, b"5", key="k"),
+        )
+    assert [body for body in bodies if body not in (b"first", b"other")] == [b"%d" % n for n in range(6)]
