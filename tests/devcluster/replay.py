@@ -17,7 +17,7 @@ from nsq_ha.protocol import DeflateCodec, FrameType, SnappyCodec, byte_list
 from tests.devcluster.stage import TOPICS, Stage
 from tests.devcluster.wire import LIMIT, Closed, Wire
 
-QUIET = 0.15
+QUIET = 0.1
 """Seconds of silence that count as silence."""
 _KINDS = {"response": FrameType.RESPONSE, "error": FrameType.ERROR, "message": FrameType.MESSAGE}
 _OWNERS = re.compile(rb"(\d+) vs \d+")

@@ -13,7 +13,7 @@ from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from tests.devcluster.probes import Probe, probe, until
 from tests.devcluster.wire import Closed, Wire, pub
 
-SECONDS = 4.0
+SECONDS = 3.0
 SCALE = 0.02
 REFUSED_AT_ONCE = 0.1
 """A refusal within this is given before the message was written: half of the wait for a replica at this scale."""
@@ -100,7 +100,7 @@ def bodies(cluster: DevCluster) -> list[list[int]]:
     return cluster._call(read)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_acknowledged_is_lost_or_reordered_whatever_happens(seed: int) -> None:
     with probe(scale=SCALE, seed=seed) as seen:
         end = time.monotonic() + SECONDS

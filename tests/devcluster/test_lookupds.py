@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import Probe, probe, until
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Probe]:
+    with probe() as seen:
+        yield seen
 
 
 def leading(seen: Probe, number: int) -> bool:
@@ -122,3 +130,69 @@ def test_default_settings_demand_a_channel_before_writing() -> None:
         assert seen.http.post(cluster.http_address("nsqd-0") + "/channel/create", params=channel).status_code == 200
         assert seen.lookup("w") == {0: "nsqd-0"}
         seen.http.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "answer"),
+    [
+        (
+            "/topic/partition/expand",
+            {"topic": "orders", "partition_num": "1000"},
+            (400, "INVALID_ARG_TOPIC_PARTITION_NUM"),
+        ),
+        ("/topic/partition/expand", {"topic": "unknown", "partition_num": "3"}, (500, "Key not found")),
+        ("/topic/partition/move", {"topic": "orders"}, (400, "MISSING_ARG_TOPIC_PARTITION")),
+        ("/topic/partition/move", {"topic": "orders", "partition": "7"}, (400, "Key not found")),
+        (
+            "/topic/partition/move",
+            {"topic": "orders", "partition": "0", "move_to": "x", "move_from": "y"},
+            (400, "the node is not found"),
+        ),
+        ("/topic/meta/update", {"topic": "unknown"}, (400, "Key not found")),
+        ("/disable/write", {"type": "some"}, (400, "INVALID_ARG_TYPE")),
+        (
+            "/channel/delete",
+            {"topic": "orders", "channel": "x"},
+            (400, "channel auto create NOT disabled in topic orders"),
+        ),
+    ],
+)
+def test_orders_are_checked(path: str, params: dict[str, str], answer: tuple[int, str], plain: Probe) -> None:
+    got = plain.http.post(plain.cluster.lookupd[0] + path, params=params)
+    assert (got.status_code, got.json()["message"]) == answer
+
+
+def test_only_the_leading_one_takes_orders(plain: Probe) -> None:
+    for path, params, answer in (
+        ("/topic/delete", {"topic": "orders", "partition": "**"}, (500, "Not nsqlookup leader")),
+        ("/topic/partition/expand", {"topic": "orders", "partition_num": "2"}, (500, "Not nsqlookup leader")),
+        ("/topic/partition/move", {"topic": "orders", "partition": "0"}, (400, "E_FAILED_ON_NOT_LEADER")),
+        ("/topic/meta/update", {"topic": "orders"}, (400, "E_FAILED_ON_NOT_LEADER")),
+        ("/disable/write", {"type": "none"}, (400, "E_FAILED_ON_NOT_LEADER")),
+    ):
+        got = plain.http.post(plain.cluster.lookupd[1] + path, params=params)
+        assert (got.status_code, got.json()["message"]) == answer
+
+
+def test_orders_over_http_take_effect(plain: Probe) -> None:
+    url = plain.cluster.lookupd[0]
+    plain.cluster.create_topic("grown", 1, 1, ordered=True)
+    grown = Probe(plain.cluster, "grown")
+    assert (
+        plain.http.post(url + "/topic/partition/expand", params={"topic": "grown", "partition_num": "2"}).status_code
+        == 200
+    )
+    until(lambda: len(grown.lookup("w")) == 2)
+    plain.cluster.create_topic("closed", 1, 1, disable_channel_auto_create=True)
+    channel = {"topic": "closed", "channel": "billing"}
+    assert plain.http.post(url + "/channel/create", params=channel).status_code == 200
+    assert plain.http.get(url + "/channels", params=channel).json() == {"channels": ["billing"]}
+    assert plain.http.post(url + "/channel/delete", params=channel).status_code == 200
+    assert plain.http.get(url + "/channels", params=channel).json() == {"channels": []}
+    consistent = plain.http.get(url + "/lookup", params={"topic": "orders", "consistent": "true"}).json()
+    assert list(consistent["partitions"]) == ["0"]
+    assert plain.http.post(url + "/disable/write", params={"type": "all"}).status_code == 200
+    assert plain.lookup("w") == {}
+    assert plain.http.post(url + "/disable/write", params={"type": "none"}).status_code == 200
+    assert plain.lookup("w") == {0: plain.leader()}
+    grown.http.close()

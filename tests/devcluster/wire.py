@@ -28,8 +28,11 @@ class Wire:
         self.socket: socket.socket = socket.create_connection((host, int(port)), LIMIT)
         self.codec: Codec | None = None
         self._buffer = bytearray()
-        if start:
+        try:
             self.send(start)
+        except OSError:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
