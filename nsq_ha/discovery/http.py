@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Final
-
-import httpx
 
 from nsq_ha.discovery.answers import Body, unwrap
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    import httpx
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """A longer answer is cut off and refused; a cluster of 10,000 partitions needs a third of it."""
@@ -41,6 +40,11 @@ def new_client(urls: Iterable[str] = ()) -> httpx.AsyncClient:
     Args:
         urls: What will be asked; the system's authorities are read only when one is https.
     """
+    # Here, not above: together they are a third of our memory, and those who name nsqds by address never ask.
+    from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
+
+    import httpx  # noqa: PLC0415
+
     secure = any(url.startswith("https:") for url in urls)
     return httpx.AsyncClient(
         headers=_HEADERS,
@@ -83,6 +87,8 @@ async def ask(
 
     Cancellation leaves the request in doubt and closes its connection.
     """
+    import httpx  # noqa: PLC0415 - as in new_client()
+
     try:
         async with (
             asyncio.timeout(timeout),
@@ -110,6 +116,8 @@ async def _read(response: httpx.Response) -> bytes:
 
 def _ours(error: Exception) -> NsqError:
     """Map an error of httpx, of the system or of an address to ours."""
+    import httpx  # noqa: PLC0415 - as in new_client()
+
     text = str(error) or type(error).__name__
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
         return ConnectionLostError(f"connection broke: {text}")

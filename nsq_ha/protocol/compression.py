@@ -16,8 +16,6 @@ from __future__ import annotations
 import zlib
 from typing import Final, Protocol
 
-import snappy
-
 from nsq_ha.errors import RemoteProtocolError
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
@@ -87,7 +85,10 @@ class SnappyCodec:
     """
 
     def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+        import snappy  # noqa: PLC0415 - megabytes that only those who compress should pay for
+
         self._out = snappy.StreamCompressor()
+        self._new_expander = snappy.StreamDecompressor
         self._tail = bytearray()
         self._identified = False
         self._limit = max_output_bytes
@@ -147,7 +148,7 @@ class SnappyCodec:
         try:
             # The library checks the block and its checksum; one decoder a chunk,
             # since it keeps what it was given before.
-            expanded: bytes = snappy.StreamDecompressor().decompress(chunk)
+            expanded: bytes = self._new_expander().decompress(chunk)
         except Exception as error:
             raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
         return expanded
