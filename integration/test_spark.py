@@ -10,8 +10,7 @@ import pytest
 
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.message import Message
-from nsq_ha.spark import reader as reader_module
-from nsq_ha.spark import replay as replay_module
+from nsq_ha.spark import link
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range, plan
@@ -28,7 +27,8 @@ Rows = dict[Range, list[Message]]
 
 def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None] | None = None) -> Rows:
     """Read a whole topic, blocking; ``between`` is called once a partition, after its first portion."""
-    options = ReadOptions.parse({"lookupd": ",".join(lookupd), "topic": topic})
+    given = {"lookupd": ",".join(lookupd), "topic": topic, "arrowBatchRows": "100"}
+    options = ReadOptions.parse(given)
     rows: Rows = {}
     with Cluster(options.lookupd) as cluster:
         for part in plan(options, cluster):
@@ -76,9 +76,8 @@ async def test_what_was_published_is_read_in_order_with_what_receipts_say(
 async def test_a_leader_that_moves_in_the_middle_changes_no_row(
     cluster: ClusterUnderTest, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Small portions and reads: the server must still have something to send when its leadership goes.
-    monkeypatch.setattr(reader_module, "BATCH_ROWS", 100)
-    monkeypatch.setattr(replay_module, "READ_BYTES", 4096)
+    # Small reads: the server must still have something to send when its leadership goes.
+    monkeypatch.setattr(link, "READ_BYTES", 4096)
     for partition in (0, 1):
         await producer.publish_many(topic, [OutgoingMessage(b"x" * 200, partition=partition)] * COUNT)
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha.config import StartFrom
 from nsq_ha.discovery.http import new_client
+from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.discovery.servers import Servers
-from nsq_ha.errors import NoLeaderError, ServerError
+from nsq_ha.errors import LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.topology import merge
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from nsq_ha.discovery.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node, TopicView
 
 TIMEOUT: Final = 2.0
@@ -43,10 +45,12 @@ class Extent:
         start: Offset of the oldest message that is kept.
         end: Offset behind the newest one written; the last part may not be
             committed to the replicas yet, and so not be readable.
+        messages: How many were ever stored; the newest one has this number.
     """
 
     start: int
     end: int
+    messages: int = 0
 
 
 class Cluster:
@@ -98,7 +102,7 @@ class Cluster:
         """
         told = self._ask(node, self._nsqd(node).stats(topic, leader_only=True))
         return {
-            each.partition: Extent(each.begin_offset, each.end_offset)
+            each.partition: Extent(each.begin_offset, each.end_offset, each.messages)
             for each in told
             if each.topic == topic and each.is_leader
         }
@@ -111,6 +115,31 @@ class Cluster:
                 there: ``offset`` lies in the last one, or behind what is committed.
         """
         return self._ask(node, self._nsqd(node).message_get(topic, partition, "virtual_offset", offset)).offset
+
+    def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
+        """Find a committed message by number (``count``) or at or behind an offset (``virtual_offset``).
+
+        Returns:
+            None when there is none, or it is not committed yet.
+
+        Raises:
+            NsqError: No usable answer; look the leader up again.
+        """
+        try:
+            return self._ask(node, self._nsqd(node).message_get(topic, partition, mode, position))
+        except NsqError as error:
+            # The server has no code for it.
+            if "overflowed" in str(error):
+                return None
+            raise
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics.
+
+        Raises:
+            LookupUnavailableError: No nsqlookupd gave a usable answer; ask again.
+        """
+        return self._runner.run(self._topics())
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         """Create ``channel`` on the partition's leader and set it to ``offset``.
@@ -150,6 +179,16 @@ class Cluster:
             raise found.error
         view = self._views[topic] = merge(self._views.get(topic), found.answers, topic=topic)
         return view
+
+    async def _topics(self) -> tuple[str, ...]:
+        error: NsqError = LookupUnavailableError("no nsqlookupd lists the topics")
+        for url in self._lookupd:
+            try:
+                async with LookupClient(url, timeout=self._timeout) as client:
+                    return tuple(sorted(topic.name for topic in await client.topics()))
+            except LookupUnavailableError as failed:
+                error = failed
+        raise error
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:

@@ -12,51 +12,38 @@ an error names the option.
 
 from __future__ import annotations
 
-import difflib
-import json
-import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from nsq_ha.config import lookupd_urls
-from nsq_ha.errors import ConfigError
-from nsq_ha.names import MAX_PARTITION_ID, check_topic
+from nsq_ha.config import Compression, TlsConfig
+from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel
+from nsq_ha.spark import values
+from nsq_ha.spark.values import EARLIEST, LATEST, Offsets, Place, Texts, wrong
+from nsq_ha.spark.words import KNOWN, Mode, spelled
 
-log: Final = logging.getLogger("nsq_ha.spark")
+__all__ = ["EARLIEST", "KNOWN", "LATEST", "Access", "Offsets", "Place", "ReadOptions", "WriteOptions"]
 
-EARLIEST: Final = -2
-"""In a JSON of offsets: where the partition's log begins."""
 
-LATEST: Final = -1
-"""In a JSON of offsets: where it ends."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the nsqds are talked to.
 
-Offsets = Mapping[str, Mapping[int, int]]
-"""Offset by topic and partition, in bytes of the partition's queue."""
+    Attributes:
+        auth_secret: None where no AUTH is asked for.
+        tls: None for plain TCP.
+        compression: Of the connection; none where the server does not offer it.
+        msg_timeout: Seconds; None for the server's default.
+        output_buffer_timeout: Seconds that the server may gather.
+    """
 
-Place = Literal["earliest", "latest"] | Offsets
-"""Where a read starts or ends."""
-
-KNOWN: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "lookupd": "addresses of nsqlookupds, comma separated",
-        "topic": "topics, comma separated",
-        "subscribe": "the same under Kafka's name",
-        "startingOffsets": 'earliest, or JSON as in {"orders": {"0": 0}}; -2 is earliest',
-        "endingOffsets": "latest, or JSON; -1 is latest",
-        "fetchTimeout": "without progress for so long a task opens its channel anew; 5s, 500ms",
-        "fetchRetries": "how often in a row",
-        "failOnDataLoss": "true fails when messages of the range are gone, false reads what is left",
-        "includeHeaders": "true adds the column headers",
-    }
-)
-"""Every option with its meaning."""
-
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0}
-_SPELLING: Final = {name.lower(): name for name in KNOWN}
+    auth_secret: str | None = field(default=None, repr=False)
+    tls: TlsConfig | None = None
+    compression: Compression = Compression.NONE
+    msg_timeout: float | None = None
+    # The server raises 1..9 ms to 10; the last part of a range waits that long.
+    output_buffer_timeout: float = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,138 +52,277 @@ class ReadOptions:
 
     Attributes:
         lookupd: Base URLs of nsqlookupds.
-        topics: What to read.
+        topics: What to read; none when a pattern says.
+        pattern: Regular expression of topics. None when they are named.
+        assign: Partitions by topic. None for all.
         starting: Where to start; a partition that is not named begins at its earliest.
+        starting_times: Milliseconds: for all, or by topic and partition. None when offsets say.
         ending: Where to end; a partition that is not named ends at its latest.
+        ending_times: As ``starting_times``.
+        max_offsets: Messages of a micro-batch. None for any.
+        max_bytes: Bytes of a micro-batch. None for any.
+        min_offsets: Messages to wait for. None for none.
+        max_delay: Seconds of that waiting.
+        min_partitions: Tasks at least. None for one a partition.
+        max_records: Messages of one task. None for any.
         fetch_timeout: Seconds without progress after which a task opens another channel.
         fetch_retries: How often in a row it does that before it fails.
+        metadata_refresh: Seconds that a survey of the partitions stays good.
         fail_on_data_loss: Whether missing messages are an error.
         include_headers: Whether there is a column of extension headers.
+        channel: Registered channel to read through. None for throw-away ones.
+        channel_prefix: Of the throw-away ones.
+        report_channel: Durable channel that shows progress. None for none.
+        ready: Most messages under way in a task.
+        batch_rows: Rows of an Arrow batch.
+        pushdown: Whether filters narrow the ranges.
+        delivery: ``replay``, or ``ack`` for servers without offsets.
+        spool: Folder of the files of ``ack``.
+        nsqd: Addresses of plain nsqds, for ``ack``.
+        access: How the nsqds are talked to.
     """
 
     lookupd: tuple[str, ...]
     topics: tuple[str, ...]
+    pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] | None = None
     starting: Place = "earliest"
+    starting_times: int | Offsets | None = None
     ending: Place = "latest"
+    ending_times: int | Offsets | None = None
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay: float = 900.0
+    min_partitions: int | None = None
+    max_records: int | None = None
     fetch_timeout: float = 5.0
     fetch_retries: int = 10
+    metadata_refresh: float = 0.1
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    channel: str | None = None
+    channel_prefix: str = "spark-"
+    report_channel: str | None = None
+    ready: int = 2500
+    batch_rows: int = 8192
+    pushdown: bool = False
+    delivery: str = "replay"
+    spool: str | None = None
+    nsqd: tuple[str, ...] = ()
+    access: Access = Access()
+
+    @property
+    def patience(self) -> float:
+        """Seconds without any progress before a task, or the plan, fails."""
+        return self.fetch_timeout * (self.fetch_retries + 1)
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, options: Mapping[str, str], mode: Literal["batch", "stream"] = "batch") -> ReadOptions:
         """Read the options of a Spark user; names in any case, values as text.
 
-        An unknown name is warned about on the logger ``nsq_ha.spark`` and
-        ignored, since Spark passes options of its own through here.
+        An unknown name, and one without a meaning in ``mode``, is warned about
+        on the logger ``nsq_ha.spark`` and ignored, since Spark passes options of
+        its own through here.
 
         Raises:
             ConfigError: A value is wrong or a needed one is missing; the
                 message begins with the option's name.
         """
-        given: dict[str, str] = {}
-        for name, value in options.items():
-            known = _SPELLING.get(name.lower())
-            if known is None:
-                near = difflib.get_close_matches(name.lower(), _SPELLING, n=1)
-                hint = f"; did you mean {_SPELLING[near[0]]!r}?" if near else ""
-                log.warning("option %r of format 'nsq' is unknown and ignored%s", name, hint)
-            else:
-                given[known] = value.strip()
-        topics = _topics(given)
-        return cls(
-            lookupd=_lookupd(given),
+        given = spelled(options, mode)
+        topics, pattern, assign = _subject(given)
+        starting, starting_times = _starting(given, mode)
+        ending, ending_times = _ending(given)
+        parsed = cls(
+            lookupd=() if given.get("nsqd") else values.lookupd(given),
             topics=topics,
-            starting=_place(given, "startingOffsets", "earliest", EARLIEST, topics),
-            ending=_place(given, "endingOffsets", "latest", LATEST, topics),
-            fetch_timeout=_time(given, "fetchTimeout", 5.0),
-            fetch_retries=_count(given, "fetchRetries", 10),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-            include_headers=_flag(given, "includeHeaders", default=False),
+            pattern=pattern,
+            assign=assign,
+            starting=starting,
+            starting_times=starting_times,
+            ending=ending,
+            ending_times=ending_times,
+            max_offsets=values.count(given, "maxOffsetsPerTrigger", None, 1, 2**63 - 1),
+            max_bytes=values.size(given, "maxBytesPerTrigger", None),
+            min_offsets=values.count(given, "minOffsetsPerTrigger", None, 1, 2**63 - 1),
+            max_delay=values.duration(given, "maxTriggerDelay", 900.0, 0.0, 86400.0),
+            min_partitions=values.count(given, "minPartitions", None, 1, 100_000),
+            max_records=values.count(given, "maxRecordsPerPartition", None, 1, 2**63 - 1),
+            fetch_timeout=values.duration(given, "fetchTimeout", 5.0),
+            fetch_retries=values.count(given, "fetchRetries", 10),
+            metadata_refresh=values.duration(given, "metadataRefresh", 0.1, 0.0, 600.0),
+            fail_on_data_loss=values.flag(given, "failOnDataLoss", default=True),
+            include_headers=values.flag(given, "includeHeaders", default=False),
+            channel=_channel(given, "channel"),
+            channel_prefix=_prefix(given),
+            report_channel=_channel(given, "reportChannel"),
+            ready=values.count(given, "rdy", 2500, 1, 2500),
+            batch_rows=values.count(given, "arrowBatchRows", 8192, 1, 1_000_000),
+            pushdown=values.flag(given, "pushdown", default=False),
+            delivery=values.word(given, "delivery", ("replay", "ack"), "replay"),
+            spool=given.get("spool"),
+            nsqd=tuple(part.strip() for part in given.get("nsqd", "").split(",") if part.strip()),
+            access=_access(given),
+        )
+        parsed._agree(given, mode)
+        return parsed
+
+    def _agree(self, given: Texts, mode: Mode) -> None:
+        """Check what options must be to each other."""
+        self._name_topics()
+        if self.channel is not None and (self.min_partitions or self.max_records):
+            name = "minPartitions" if self.min_partitions else "maxRecordsPerPartition"
+            raise wrong(name, "cannot cut what is read through one 'channel', which serves one reader at a time")
+        if self.min_offsets and self.max_offsets and self.min_offsets > self.max_offsets:
+            raise wrong("minOffsetsPerTrigger", "is more than 'maxOffsetsPerTrigger': no batch could have so many")
+        if self.delivery == "ack" and mode == "stream":
+            for name, told in (("spool", self.spool), ("channel", self.channel)):
+                if not told:
+                    raise wrong(name, "is missing: delivery=ack needs it")
+        elif self.nsqd:
+            raise wrong("nsqd", "is for delivery=ack only: offsets need the cluster, and so 'lookupd'")
+
+    def _name_topics(self) -> None:
+        if self.topics:
+            places = {"startingOffsets": self.starting, "endingOffsets": self.ending}
+            times = {"startingOffsetsByTimestamp": self.starting_times, "endingOffsetsByTimestamp": self.ending_times}
+            for name, told in {**places, **times}.items():
+                for topic in told if isinstance(told, Mapping) else ():
+                    if topic not in self.topics:
+                        raise wrong(name, f"names topic {topic!r}, which is not read ({', '.join(self.topics)})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of a write, checked.
+
+    Attributes:
+        lookupd: Base URLs of nsqlookupds.
+        topic: Where to. None when a column says.
+        partitioner: ``column``, ``murmur3``, ``javahash`` or ``roundrobin``.
+        batch_messages: Most messages of one MPUB.
+        batch_bytes: Most bytes of one MPUB.
+        trace: Publish with trace ids.
+        trace_column: Column that holds them. None to make them.
+        publish_timeout: Seconds for one MPUB with all retries.
+        access: How the nsqds are talked to.
+    """
+
+    lookupd: tuple[str, ...]
+    topic: str | None = None
+    partitioner: str = "column"
+    batch_messages: int = 1000
+    batch_bytes: int = 1024 * 1024
+    trace: bool = False
+    trace_column: str | None = None
+    publish_timeout: float = 60.0
+    access: Access = Access()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Read the options of a Spark user, as :meth:`ReadOptions.parse` does.
+
+        Raises:
+            ConfigError: As there.
+        """
+        given = spelled(options, "write")
+        topic = values.topics("topic", given["topic"]) if "topic" in given else (None,)
+        if len(topic) > 1:
+            raise wrong("topic", "names several: write to one, or give the DataFrame a column 'topic'")
+        column = given.get("traceIdColumn")
+        return cls(
+            lookupd=values.lookupd(given),
+            topic=topic[0],
+            partitioner=values.word(given, "partitioner", ("column", "murmur3", "javahash", "roundrobin"), "column"),
+            batch_messages=values.count(given, "batchMessages", 1000, 1, 100_000),
+            batch_bytes=values.size(given, "batchBytes", 1024 * 1024, 1024, 5 * 1024 * 1024 - 4096),
+            trace=values.flag(given, "trace", default=False) or column is not None,
+            trace_column=column,
+            publish_timeout=values.duration(given, "publishTimeout", 60.0),
+            access=_access(given),
         )
 
 
-def _wrong(name: str, said: object) -> ConfigError:
-    return ConfigError(f"option {name!r}: {said}")
-
-
-def _lookupd(given: Mapping[str, str]) -> tuple[str, ...]:
-    if not given.get("lookupd"):
-        raise _wrong("lookupd", "is missing: the address of an nsqlookupd, such as 127.0.0.1:4161")
-    try:
-        return lookupd_urls(given["lookupd"])
-    except ConfigError as error:
-        raise _wrong("lookupd", error) from error
-
-
-def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
-    name = "topic" if "topic" in given else "subscribe"
+def _subject(given: Texts) -> tuple[tuple[str, ...], str | None, Mapping[str, tuple[int, ...]] | None]:
+    """Return topics, pattern and partitions; exactly one option says what to read."""
     if "topic" in given and given.get("subscribe", given["topic"]) != given["topic"]:
-        raise _wrong("subscribe", "means the same as 'topic', and they differ")
-    if not given.get(name):
-        raise _wrong("topic", "is missing: the topic to read, or several separated by commas")
-    try:
-        return tuple(dict.fromkeys(check_topic(topic.strip()) for topic in given[name].split(",")))
-    except ConfigError as error:
-        raise _wrong(name, error) from error
+        raise wrong("subscribe", "means the same as 'topic', and they differ")
+    named = "topic" if "topic" in given else "subscribe"
+    told = [name for name in (named, "subscribePattern", "assign") if name in given]
+    if len(told) > 1:
+        raise wrong(told[1], f"cannot be together with {told[0]!r}: one of them says what to read")
+    if "assign" in given:
+        assign = values.assigned(given) or {}
+        return tuple(assign), None, assign
+    if pattern := given.get("subscribePattern"):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise wrong("subscribePattern", f"is no regular expression: {error}") from error
+        return (), pattern, None
+    if not given.get(named):
+        raise wrong("topic", "is missing: the topic to read, or several separated by commas")
+    return values.topics(named, given[named]), None, None
 
 
-def _place(
-    given: Mapping[str, str], name: str, word: Literal["earliest", "latest"], special: int, topics: tuple[str, ...]
-) -> Place:
-    text = given.get(name, word)
-    if text.lower() == word:
-        return word
-    if text.lower() in ("earliest", "latest"):
-        raise _wrong(name, f"is {word!r} or JSON, not {text!r}: a batch read would have no rows")
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _wrong(name, f'is {word!r} or JSON such as {{"{topics[0]}": {{"0": 0}}}}: {error}') from error
-    if not isinstance(told, dict):
-        raise _wrong(name, f"JSON must be an object of topics, not {type(told).__name__}")
-    for topic in told:
-        if topic not in topics:
-            raise _wrong(name, f"names topic {topic!r}, which is not read ({', '.join(topics)})")
-    # Plain dicts: the options are pickled for the tasks.
-    return {topic: _partitions(name, topic, part, special) for topic, part in told.items()}
+def _starting(given: Texts, mode: Mode) -> tuple[Place, int | Offsets | None]:
+    words = ("earliest", "latest") if mode == "stream" else ("earliest",)
+    specials = (EARLIEST, LATEST) if mode == "stream" else (EARLIEST,)
+    default = "latest" if mode == "stream" else "earliest"
+    _alone(given, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    times = values.times(given, "startingOffsetsByTimestamp")
+    one = values.milliseconds(given, "startingTimestamp")
+    return values.place(given, "startingOffsets", words, specials, default), one if times is None else times
 
 
-def _partitions(name: str, topic: str, told: object, special: int) -> Mapping[int, int]:
-    if not isinstance(told, dict):
-        raise _wrong(name, f"of topic {topic!r} must be an object of partitions, not {type(told).__name__}")
-    offsets: dict[int, int] = {}
-    for partition, offset in told.items():
-        if not (partition.isascii() and partition.isdigit() and int(partition) <= MAX_PARTITION_ID):
-            raise _wrong(name, f"of topic {topic!r} names partition {partition!r}: a number 0..{MAX_PARTITION_ID}")
-        if isinstance(offset, bool) or not isinstance(offset, int) or not (offset == special or 0 <= offset < 2**63):
-            raise _wrong(name, f"of {topic}-{partition} is {offset!r}: an offset in bytes from 0 up, or {special}")
-        offsets[int(partition)] = offset
-    return offsets
+def _ending(given: Texts) -> tuple[Place, int | Offsets | None]:
+    _alone(given, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    times = values.times(given, "endingOffsetsByTimestamp")
+    one = values.milliseconds(given, "endingTimestamp")
+    return values.place(given, "endingOffsets", ("latest",), (LATEST,), "latest"), one if times is None else times
 
 
-def _time(given: Mapping[str, str], name: str, default: float) -> float:
-    text = given.get(name)
-    if text is None:
-        return default
-    found = _TIME.fullmatch(text.lower())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 0.05 <= seconds <= 600.0:
-        raise _wrong(name, f"is {text!r}: a time from 50ms to 10m, such as 5s")
-    return seconds
+def _alone(given: Texts, *names: str) -> None:
+    told = [name for name in names if name in given]
+    if len(told) > 1:
+        raise wrong(told[1], f"cannot be together with {told[0]!r}")
 
 
-def _count(given: Mapping[str, str], name: str, default: int) -> int:
-    text = given.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise _wrong(name, f"is {text!r}: a whole number from 0 to 999999")
-    return int(text)
+def _channel(given: Texts, name: str) -> str | None:
+    channel = given.get(name)
+    if channel is None:
+        return None
+    values.checked(name, check_channel, channel)
+    if channel.endswith(EPHEMERAL_SUFFIX):
+        raise wrong(name, f"is {channel!r}: a durable channel is needed")
+    return channel
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise _wrong(name, f"is {given[name]!r}: true or false")
-    return text == "true"
+def _prefix(given: Texts) -> str:
+    prefix = given.get("channelPrefix", "spark-")
+    if not prefix or len(prefix) > 32:
+        raise wrong("channelPrefix", f"is {prefix!r}: 1 to 32 characters")
+    values.checked("channelPrefix", check_channel, prefix)
+    return prefix
+
+
+def _access(given: Texts) -> Access:
+    files = {"tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsServerName", "tlsVerify"} & set(given)
+    tls = None
+    if values.flag(given, "tls", default=False):
+        tls = TlsConfig(
+            ca_file=given.get("tlsCaFile"),
+            cert_file=given.get("tlsCertFile"),
+            key_file=given.get("tlsKeyFile"),
+            verify=values.flag(given, "tlsVerify", default=True),
+            server_name=given.get("tlsServerName"),
+        )
+    elif files:
+        raise wrong(min(files), "is of no use without 'tls'")
+    return Access(
+        auth_secret=given.get("authSecret"),
+        tls=tls,
+        compression=Compression(values.word(given, "compression", ("none", "snappy", "deflate"), "none")),
+        msg_timeout=values.duration(given, "msgTimeout", None, 1.0, 900.0),
+        output_buffer_timeout=values.duration(given, "outputBufferTimeout", 0.01, 0.001, 1.0),
+    )

@@ -8,24 +8,26 @@ only then can the chain rule check the first and the last message of a range too
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import ConfigError, DataLossError, NoLeaderError, NsqError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, DataLossError
 from nsq_ha.spark.options import EARLIEST, LATEST
+from nsq_ha.spark.positions import Positions
+from nsq_ha.spark.survey import Survey, topics_of, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-    from nsq_ha.spark.cluster import Cluster, Extent
-    from nsq_ha.spark.options import Place, ReadOptions
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.filters import Narrowed
+    from nsq_ha.spark.options import Offsets, Place, ReadOptions
 
 log: Final = logging.getLogger("nsq_ha.spark")
-
-_PAUSE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Range:
         partition: The partition.
         start: Offset of the first message, in bytes of the partition's queue.
         end: Offset behind the last message.
-        leader: Who led the partition when this was planned; a hint.
+        leader: Who led the partition when this was planned; a hint. None when nobody did.
         ordered: The topic takes only ordered subscriptions.
         extended: Its messages carry extension headers.
     """
@@ -46,7 +48,7 @@ class Range:
     partition: int
     start: int
     end: int
-    leader: Node
+    leader: Node | None
     ordered: bool
     extended: bool
 
@@ -56,8 +58,13 @@ class Range:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-def plan(options: ReadOptions, cluster: Cluster) -> list[Range]:
-    """Return the ranges of a batch read, one a partition; empty ones are left out.
+def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = None) -> list[Range]:
+    """Return the ranges of a batch read, one a partition unless they are cut; empty ones are left out.
+
+    Args:
+        options: Of the read.
+        cluster: Whom to ask.
+        narrowed: What the query's filters leave. None for everything.
 
     Raises:
         ConfigError: An offset names a partition that is not there, lies inside
@@ -68,121 +75,124 @@ def plan(options: ReadOptions, cluster: Cluster) -> list[Range]:
         LookupUnavailableError: No nsqlookupd answers for so long.
     """
     ranges: list[Range] = []
-    for topic in options.topics:
-        view, extents = _survey(topic, cluster, options.fetch_timeout)
-        meta = _checked_meta(view, options)
-        for partition, node in sorted(view.leaders.items()):
-            bounds = _Bounds(topic, partition, node, extents[partition], options, cluster)
+    places: dict[tuple[str, int], Positions] = {}
+    for topic in topics_of(options, cluster):
+        seen = whole(topic, options, cluster)
+        for partition, node in sorted(seen.leaders.items()):
+            if narrowed is not None and not narrowed.wants(topic, partition):
+                continue
+            bounds = Bounds(positions(seen, partition, options, cluster), options)
             start, end = bounds.starting(), bounds.ending()
             if start > end:
                 raise ConfigError(
-                    f"option 'endingOffsets': {topic}-{partition} ends at {end}, before its start {start}"
+                    f"option {bounds.ending_option!r}: {topic}-{partition} ends at {end}, before its start {start}"
                 )
+            if narrowed is not None:
+                start, end = narrowed.narrow(start, end, bounds.positions)
             if start < end:
-                ranges.append(Range(topic, partition, start, end, node, meta.ordered, meta.extend_support))
-    return ranges
+                ranges.append(Range(topic, partition, start, end, node, seen.meta.ordered, seen.meta.extend_support))
+                places[topic, partition] = bounds.positions
+    return divide(ranges, options, places)
 
 
-def _survey(topic: str, cluster: Cluster, limit: float) -> tuple[TopicView, Mapping[int, Extent]]:
-    """Ask until every partition has a leader and that leader has told its extent."""
-    until = time.monotonic() + limit
-    while True:
-        try:
-            view = cluster.view(topic)
-            return view, _extents(view, cluster)
-        except NsqError as error:
-            # A topic that does not exist is believed at once: reading and publishing never create one.
-            if not error.retriable or isinstance(error, TopicNotFoundError) or time.monotonic() >= until:
-                raise
-        time.sleep(_PAUSE)
+def positions(seen: Survey, partition: int, options: ReadOptions, cluster: Cluster) -> Positions:
+    """Return the searcher of one partition of a survey."""
+    node, extent = seen.leaders[partition], seen.extents[partition]
+    return Positions(seen.topic, partition, node, extent, cluster, options.fetch_timeout)
 
 
-def _extents(view: TopicView, cluster: Cluster) -> Mapping[int, Extent]:
-    if not view.exists:
-        raise TopicNotFoundError(f"option 'topic': there is no topic {view.topic!r}")
-    if not view.complete:
-        missing = [number for number in range(view.partition_num) if number not in view.leaders]
-        raise NoLeaderError(f"topic {view.topic!r}: no leader of partition(s) {missing or 'any'} {view.note}".rstrip())
-    found: dict[int, Extent] = {}
-    for node in dict.fromkeys(view.leaders.values()):
-        told = cluster.extents(view.topic, node)
-        for partition in (number for number, leader in view.leaders.items() if leader == node):
-            if partition not in told:
-                raise NoLeaderError(f"nsqd {node.address} does not lead {view.topic}-{partition} any more")
-            found[partition] = told[partition]
+def divide(ranges: Sequence[Range], options: ReadOptions, places: Mapping[tuple[str, int], Positions]) -> list[Range]:
+    """Cut ranges as ``minPartitions`` and ``maxRecordsPerPartition`` ask, at message boundaries.
+
+    Args:
+        ranges: What is to be read.
+        options: Of the read.
+        places: The searchers; a range without one stays whole.
+
+    Raises:
+        NsqError: A leader gave no usable answer.
+    """
+    wanted, total = options.min_partitions or 0, sum(part.end - part.start for part in ranges)
+    if (wanted <= len(ranges) and options.max_records is None) or not total:
+        return list(ranges)
+    found: list[Range] = []
+    for part in ranges:
+        place = places.get((part.topic, part.partition))
+        pieces = max(1, -(-wanted * (part.end - part.start) // total)) if wanted > len(ranges) else 1
+        cuts = [] if place is None else place.cuts(part.start, part.end, pieces, options.max_records)
+        bounds = [part.start, *cuts, part.end]
+        found += [dataclasses.replace(part, start=low, end=high) for low, high in itertools.pairwise(bounds)]
     return found
 
 
-def _checked_meta(view: TopicView, options: ReadOptions) -> TopicMeta:
-    meta = view.meta
-    if meta is None:
-        raise NoLeaderError(f"topic {view.topic!r}: the number of partitions is not known")
-    if meta.disable_channel_auto_create:
-        raise ConfigError(
-            f"option 'topic': {view.topic!r} takes registered channels only, and a read opens channels of its own"
-        )
-    for name, place in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
-        told = place.get(view.topic, {}) if not isinstance(place, str) else {}
-        if beyond := [partition for partition in told if partition >= meta.partition_num]:
-            raise ConfigError(f"option {name!r}: {view.topic!r} has {meta.partition_num} partitions, not {beyond}")
-    return meta
-
-
 @dataclass(frozen=True, slots=True)
-class _Bounds:
+class Bounds:
     """Start and end of one partition's range; both may wait for ``fetchTimeout``, and raise as :func:`plan` says."""
 
-    topic: str
-    partition: int
-    node: Node
-    extent: Extent
+    positions: Positions
     options: ReadOptions
-    cluster: Cluster
 
     def starting(self) -> int:
+        """Return the first offset, a boundary."""
+        extent = self.positions.extent
+        if self.options.starting_times is not None:
+            return self._at_time(self.options.starting_times, extent.start)
+        if self._is(self.options.starting, "latest", LATEST):
+            return extent.end
         told = self._told(self.options.starting, EARLIEST)
-        return self.extent.start if told is None else self._inside("startingOffsets", told, self.extent.start)
+        return extent.start if told is None else self._inside("startingOffsets", told, extent.start)
 
     def ending(self) -> int:
+        """Return the offset behind the last message, a boundary."""
+        extent = self.positions.extent
+        if self.options.ending_times is not None:
+            return self._at_time(self.options.ending_times, extent.end)
         told = self._told(self.options.ending, LATEST)
         if told is None:
-            return self.extent.end
-        return self._inside("endingOffsets", told, self.extent.start if told < self.extent.start else self.extent.end)
+            return extent.end
+        return self._inside("endingOffsets", told, extent.start if told < extent.start else extent.end)
+
+    @property
+    def ending_option(self) -> str:
+        """The option that set the end."""
+        return "endingOffsets" if self.options.ending_times is None else "endingTimestamp"
+
+    def _at_time(self, times: int | Offsets, otherwise: int) -> int:
+        """Return where the time begins; where none is told ``otherwise``, where all is older the log's end."""
+        place = self.positions
+        told = times if isinstance(times, int) else times.get(place.topic, {}).get(place.partition)
+        if told is None:
+            return otherwise
+        found = place.at_time(told)
+        return place.extent.end if found is None else found
+
+    def _is(self, place: Place, word: str, special: int) -> bool:
+        if isinstance(place, str):
+            return place == word
+        return place.get(self.positions.topic, {}).get(self.positions.partition) == special
 
     def _told(self, place: Place, special: int) -> int | None:
         """Return the offset that the user names. None for the log's own bound."""
-        told = special if isinstance(place, str) else place.get(self.topic, {}).get(self.partition, special)
+        if isinstance(place, str):
+            return None
+        told = place.get(self.positions.topic, {}).get(self.positions.partition, special)
         return None if told == special else told
 
     def _inside(self, option: str, offset: int, otherwise: int) -> int:
         """Return the boundary at or behind ``offset``; ``otherwise`` when it is not in the log and that is allowed."""
-        first, last = self.extent.start, self.extent.end
-        if first <= offset <= last:
-            return self._rounded(option, offset)
+        extent = self.positions.extent
+        if extent.start <= offset <= extent.end:
+            found = self.positions.boundary(offset)
+            if found is None:
+                raise ConfigError(
+                    f"option {option!r}: no message of {self.positions.name} begins at or behind offset {offset}, "
+                    f"though the log ends at {extent.end}"
+                )
+            return found
         # A log that ends before the offset was deleted and made anew, or lost its tail: never "no data".
-        said = f"option {option!r}: offset {offset} of {self._name} is not in the log [{first}, {last})"
+        name = self.positions.name
+        said = f"option {option!r}: offset {offset} of {name} is not in the log [{extent.start}, {extent.end})"
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{said}: choose another offset, or set failOnDataLoss=false to read what is left")
         log.warning("%s; taking %d, %d bytes away", said, otherwise, abs(otherwise - offset))
         return otherwise
-
-    @property
-    def _name(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    def _rounded(self, option: str, offset: int) -> int:
-        """Return the first message boundary at or behind ``offset``."""
-        if offset in (self.extent.start, self.extent.end):
-            return offset
-        until = time.monotonic() + self.options.fetch_timeout
-        while True:
-            try:
-                return self.cluster.boundary(self.topic, self.partition, self.node, offset)
-            except NsqError as error:
-                # What is written and not committed yet is not found: that passes within moments.
-                if time.monotonic() >= until:
-                    raise ConfigError(
-                        f"option {option!r}: no message of {self._name} begins at or behind offset {offset}, "
-                        f"though the log ends at {self.extent.end}: {error}"
-                    ) from error
-            time.sleep(_PAUSE)

@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
-BATCH_ROWS: Final = 8192
-"""Rows gathered before they are given on; the best size for Arrow towards Spark."""
-
 BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Or so many bytes of the log, so that large messages do not fill the memory."""
+"""Bytes of the log after which rows are given on, so that large messages do not fill the memory."""
 
 _REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
 
@@ -95,7 +92,7 @@ class RangeReader:
         """Read through one channel until the range is complete or the channel fails."""
         chain = self._chain
         patience = self._options.fetch_timeout
-        with Replay(self._asked, self._leader(), self._cluster) as replay:
+        with Replay(self._asked, self._leader(), self._cluster, self._options) as replay:
             chain.reopened()
             self.opened += 1
             replay.open(chain.position)
@@ -109,7 +106,7 @@ class RangeReader:
                 replay.finish_all(finish)
                 if not self._has_progressed():
                     continue
-                if len(self._rows) >= BATCH_ROWS or chain.position - given_on >= BATCH_BYTES:
+                if len(self._rows) >= self._options.batch_rows or chain.position - given_on >= BATCH_BYTES:
                     yield self._taken()
                     given_on = chain.position
                     # The time that the caller took is not the server's.
@@ -118,7 +115,7 @@ class RangeReader:
 
     def _leader(self) -> Node:
         """Return the planned leader at first, then whoever the nsqlookupds name."""
-        if not self.opened:
+        if not self.opened and self._asked.leader is not None:
             return self._asked.leader
         view = self._cluster.view(self._asked.topic)
         leader = view.leaders.get(self._asked.partition)
@@ -145,7 +142,7 @@ class RangeReader:
         """Find out whether going on makes sense, and wait a little."""
         self._has_progressed()
         self._failures += 1
-        limit = self._options.fetch_timeout * (self._options.fetch_retries + 1)
+        limit = self._options.patience
         spent = time.monotonic() - self._progress_at >= limit
         # A channel that is open and gives nothing: the log may have changed under the plan.
         stalled = isinstance(error, ResponseTimeoutError)

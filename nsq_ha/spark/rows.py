@@ -50,6 +50,17 @@ def _headers(message: Message) -> list[tuple[str, str]] | None:
     ]
 
 
+def _key(message: Message) -> bytes | None:
+    """Return the header ``key``; NSQ itself keeps no key."""
+    if not message.ext:
+        return None
+    try:
+        told = message.headers.get("key")
+    except RemoteProtocolError:
+        return None
+    return None if told is None else _text(told if isinstance(told, str) else json.dumps(told)).encode()
+
+
 def _text(text: str) -> str:
     """Return ``text`` without lone surrogates: JSON may hold them, UTF-8 and so Arrow may not."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -64,6 +75,7 @@ _HEADERS: Final = pa.map_(pa.string(), pa.string())
 
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
     {
+        "key": Column("binary", pa.binary(), lambda rows: [_key(row) for row in rows]),
         "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows]),
         # One reader reads one partition, so these two are the same in all its rows.
         "topic": Column("string", pa.string(), lambda rows: _repeated(rows[0].topic, pa.string(), len(rows))),

@@ -14,22 +14,21 @@ different ends. Give the end as JSON where that matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from nsq_ha.errors import ConfigError
+from nsq_ha.spark import values
 from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.filters import Narrowed
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range, plan
-from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.planner import plan
 from nsq_ha.spark.rows import Projection, default_schema
+from nsq_ha.spark.tasks import read_range
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
 
@@ -41,17 +40,8 @@ class NsqDataSource(DataSource):
     ``raw_size``, ``message_id`` binary(16), ``trace_id`` (unsigned 64 bit, shown
     signed), ``attempts`` (of the read's own channel, so nearly always 1) and,
     with ``includeHeaders``, ``headers``. A schema of the user's own picks some of
-    them. The options are listed in :data:`nsq_ha.spark.options.KNOWN`.
+    them. Which options there are is in :data:`nsq_ha.spark.options.KNOWN`.
     """
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Check the options that a read has.
-
-        Raises:
-            ConfigError: The message begins with the option's name.
-        """
-        super().__init__(options)
-        self._read_options = ReadOptions.parse(options)
 
     @classmethod
     def name(cls) -> str:
@@ -59,8 +49,14 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        """Return all columns, as Spark's DDL."""
-        return default_schema(headers=self._read_options.include_headers)
+        """Return all columns, as Spark's DDL.
+
+        Raises:
+            ConfigError: An option is wrong; the message begins with its name. As all methods here.
+        """
+        given = {name.lower(): value for name, value in self.options.items()}
+        told = {"includeHeaders": given["includeheaders"].strip()} if "includeheaders" in given else {}
+        return default_schema(headers=values.flag(told, "includeHeaders", default=False))
 
     def reader(self, schema: StructType) -> NsqBatchReader:
         """Return the batch reader for the columns of ``schema``.
@@ -68,19 +64,33 @@ class NsqDataSource(DataSource):
         Raises:
             ConfigError: A column is unknown or of another type.
         """
-        return NsqBatchReader(self._read_options, Projection(schema))
+        options = ReadOptions.parse(self.options)
+        # A class with pushFilters makes every read fail where Spark's switch for it is off.
+        kind = NsqFilteredReader if options.pushdown else NsqBatchReader
+        return kind(options, Projection(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Refuse: there is no streaming read yet."""
-        raise ConfigError("format 'nsq' reads batches only so far: use spark.read, not spark.readStream")
+        """Return the reader of a stream; errors as for :meth:`reader`."""
+        options = ReadOptions.parse(self.options, "stream")
+        from nsq_ha.spark.stream import NsqStreamReader  # noqa: PLC0415 - needs PySpark 4.2
+
+        return NsqStreamReader(options, Projection(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse: there is no writer yet."""
-        raise ConfigError("format 'nsq' only reads so far: publish with nsq_ha.Producer")
+        """Return the writer of a batch.
+
+        Raises:
+            ConfigError: A column is missing, unknown or of another type, or mode ``overwrite`` is asked for.
+        """
+        from nsq_ha.spark.sink import NsqBatchWriter  # noqa: PLC0415
+
+        return NsqBatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Refuse: there is no writer yet."""
-        raise ConfigError("format 'nsq' only reads so far: publish with nsq_ha.Producer")
+        """Return the writer of a stream; errors as for :meth:`writer`."""
+        from nsq_ha.spark.sink import NsqStreamWriter  # noqa: PLC0415
+
+        return NsqStreamWriter(self.options, schema, overwrite=overwrite)
 
 
 class NsqBatchReader(DataSourceReader):
@@ -90,6 +100,7 @@ class NsqBatchReader(DataSourceReader):
         """Keep what both sides need."""
         self._options = options
         self._projection = projection
+        self._narrowed = Narrowed()
 
     def partitions(self) -> list[InputPartition]:
         """Ask the cluster for the ranges to read; one task each.
@@ -98,19 +109,17 @@ class NsqBatchReader(DataSourceReader):
             NsqError: See :func:`nsq_ha.spark.planner.plan`.
         """
         with Cluster(self._options.lookupd) as cluster:
-            return [InputPartition(part) for part in plan(self._options, cluster)]
+            return [InputPartition(part) for part in plan(self._options, cluster, self._narrowed)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one range; gives Arrow record batches.
+        """Read one range; gives Arrow record batches."""
+        return read_range(partition.value, self._options, self._projection)
 
-        Raises:
-            NsqError: See :meth:`nsq_ha.spark.reader.RangeReader.batches`. Spark
-                runs the task again where it is set to.
-        """
-        asked = partition.value
-        # Spark invents one partition when there is none: the topic is empty.
-        if not isinstance(asked, Range):
-            return
-        with Cluster(self._options.lookupd) as cluster:
-            for rows in RangeReader(asked, self._options, cluster).batches():
-                yield self._projection.batch(rows)
+
+class NsqFilteredReader(NsqBatchReader):
+    """A batch read that takes Spark's filters for a hint what not to read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Narrow the ranges; every filter is given back, so that Spark still applies it row by row."""
+        self._narrowed = Narrowed.of(filters)
+        return filters

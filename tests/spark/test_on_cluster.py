@@ -16,8 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from nsq_ha.discovery.nsqd_http import NsqdHttp
-from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.spark import reader as reader_module
+from nsq_ha.errors import NsqError
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range, plan
 from nsq_ha.spark.reader import RangeReader
@@ -111,9 +110,8 @@ def test_named_offsets_are_rounded_to_messages_and_give_the_rows_between(
 
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "BATCH_ROWS", 50)
     # Small reads keep the server ahead of the reader, so that there is something to lose.
-    monkeypatch.setattr("nsq_ha.spark.replay.READ_BYTES", 4096)
+    monkeypatch.setattr("nsq_ha.spark.link.READ_BYTES", 4096)
 
 
 @pytest.mark.usefixtures("small_portions")
@@ -124,7 +122,7 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
 ) -> None:
     topic = dev_cluster.create_topic(f"{fault}_{ordered}", 1, ordered=ordered)
     publish(topic, 0, [b"%04d" % number for number in range(2000)])
-    given = options(asked, topic)
+    given = options(asked, topic, arrowBatchRows="50")
     (part,) = plan(given, asked)
     undisturbed = [(row.offset, row.id, row.body, row.timestamp_ns) for row in read(part, given, asked)]
     leader = dev_cluster.leader(topic)
@@ -191,16 +189,6 @@ def test_the_classes_that_spark_calls_travel_and_read(
     assert batch.to_pylist() == [{"value": b"a", "partition": 1}, {"value": b"b", "partition": 1}]
     # What Spark hands to a read that planned nothing.
     assert list(reader.read(InputPartition(None))) == []
-
-
-def test_what_the_source_does_not_do_is_refused_by_name() -> None:
-    source = NsqDataSource({"lookupd": "127.0.0.1:4161", "topic": "flights"})
-    schema = StructType([])
-    with pytest.raises(ConfigError, match=r"use spark\.read, not spark\.readStream"):
-        source.streamReader(schema)
-    for writer in (source.writer, source.streamWriter):
-        with pytest.raises(ConfigError, match="only reads so far"):
-            writer(schema, overwrite=False)
 
 
 def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCluster, asked: Cluster) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.spark.options import EARLIEST, KNOWN, LATEST, ReadOptions
+from nsq_ha.spark.options import EARLIEST, KNOWN, LATEST, ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.words import Mode
 
 LEAST = {"lookupd": "127.0.0.1:4161", "topic": "flights"}
 
@@ -104,12 +108,171 @@ def test_an_unknown_option_is_warned_about_with_the_nearest_known_one(caplog: py
     ]
 
 
-def test_every_known_option_is_taken_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    values = {**LEAST, "subscribe": "flights", "startingOffsets": "earliest", "endingOffsets": "latest"}
-    rest = {"fetchTimeout": "5s", "fetchRetries": "10", "failOnDataLoss": "true", "includeHeaders": "false"}
-    assert set(values) | set(rest) == set(KNOWN)
-    assert ReadOptions.parse({**values, **rest}) == ReadOptions.parse(LEAST)
+EXAMPLES = {
+    "lookupd": "127.0.0.1:4161",
+    "topic": "flights",
+    "subscribe": "flights",
+    "subscribePattern": "fl.*",
+    "assign": '{"flights": [0, 2]}',
+    "startingOffsets": "earliest",
+    "startingTimestamp": "1767225600000",
+    "startingOffsetsByTimestamp": '{"flights": {"0": 1767225600000}}',
+    "endingOffsets": "latest",
+    "endingTimestamp": "1767225600000",
+    "endingOffsetsByTimestamp": '{"flights": {"0": 1767225600000}}',
+    "maxOffsetsPerTrigger": "1000",
+    "maxBytesPerTrigger": "64m",
+    "minOffsetsPerTrigger": "10",
+    "maxTriggerDelay": "1m",
+    "minPartitions": "4",
+    "maxRecordsPerPartition": "1000",
+    "failOnDataLoss": "false",
+    "includeHeaders": "true",
+    "fetchTimeout": "2s",
+    "fetchRetries": "3",
+    "metadataRefresh": "50ms",
+    "channel": "registered",
+    "channelPrefix": "mine-",
+    "reportChannel": "progress",
+    "rdy": "100",
+    "msgTimeout": "30s",
+    "outputBufferTimeout": "20ms",
+    "compression": "snappy",
+    "arrowBatchRows": "100",
+    "pushdown": "true",
+    "delivery": "ack",
+    "spool": "/tmp/spool",
+    "nsqd": "127.0.0.1:4150",
+    "partitioner": "murmur3",
+    "batchMessages": "10",
+    "batchBytes": "64k",
+    "trace": "true",
+    "traceIdColumn": "number",
+    "publishTimeout": "5s",
+    "authSecret": "secret",
+    "tls": "true",
+    "tlsCaFile": "ca.pem",
+    "tlsCertFile": "cert.pem",
+    "tlsKeyFile": "key.pem",
+    "tlsVerify": "false",
+    "tlsServerName": "nsqd",
+}
+# What an option cannot be without.
+COMPANIONS = {
+    "delivery": {"spool": "/tmp/spool", "channel": "registered"},
+    "nsqd": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
+    **{name: {"tls": "true"} for name in EXAMPLES if name.startswith("tls") and name != "tls"},
+}
+
+
+def parsed(mode: Mode, given: dict[str, str]) -> ReadOptions | WriteOptions:
+    return WriteOptions.parse(given) if mode == "write" else ReadOptions.parse(given, mode)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_option_is_taken_where_it_applies_and_named_where_not(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    modes: dict[Mode, str] = {"batch": "batch read", "stream": "stream read", "write": "write"}
+    where = KNOWN[name].rpartition("(")[2].partition(";")[0].rstrip(")")
+    for mode, words in modes.items():
+        least = {} if name in ("subscribePattern", "assign") and mode != "write" else {"topic": "flights"}
+        given = {"lookupd": "127.0.0.1:4161", **least, **COMPANIONS.get(name, {}), name: EXAMPLES[name]}
+        caplog.clear()
+        if mode == "stream" and name.startswith("ending"):
+            with pytest.raises(ConfigError, match=f"^option '{name}': a stream has no end"):
+                parsed(mode, given)
+            continue
+        taken = parsed(mode, given)
+        said = [record.getMessage() for record in caplog.records]
+        applies = where == "always" or words in where.split(", ")
+        assert any(repr(name) in each for each in said) is not applies
+        plain = {**given}
+        del plain[name]
+        if applies and name not in ("lookupd", "topic", "subscribe", "startingOffsets", "endingOffsets", *COMPANIONS):
+            plain |= {} if least or mode == "write" else {"topic": "other"}
+            assert taken != parsed(mode, plain), "it changes something"
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "value"),
+    [
+        ("stream", "startingOffsets", "newest"),
+        ("stream", "maxOffsetsPerTrigger", "0"),
+        ("stream", "maxBytesPerTrigger", "lots"),
+        ("stream", "minOffsetsPerTrigger", "-1"),
+        ("stream", "metadataRefresh", "soon"),
+        ("stream", "reportChannel", "progress#ephemeral"),
+        ("stream", "delivery", "twice"),
+        ("batch", "minPartitions", "0"),
+        ("batch", "maxRecordsPerPartition", "x"),
+        ("batch", "startingTimestamp", "yesterday"),
+        ("batch", "startingTimestamp", "9223372036854775807"),
+        ("batch", "startingOffsetsByTimestamp", '{"flights": {"0": -1}}'),
+        ("batch", "startingOffsetsByTimestamp", '{"orders": {"0": 1}}'),
+        ("batch", "endingTimestamp", "1.5"),
+        ("batch", "channel", "no channel"),
+        ("batch", "channelPrefix", "x" * 40),
+        ("batch", "rdy", "2501"),
+        ("batch", "msgTimeout", "1ms"),
+        ("batch", "outputBufferTimeout", "2s"),
+        ("batch", "compression", "zip"),
+        ("batch", "arrowBatchRows", "0"),
+        ("batch", "pushdown", "yes"),
+        ("batch", "tls", "maybe"),
+        ("batch", "tlsCaFile", "ca.pem"),
+        ("batch", "assign", '{"flights": [0]}'),
+        ("write", "topic", "a,b"),
+        ("write", "partitioner", "random"),
+        ("write", "batchMessages", "0"),
+        ("write", "batchBytes", "6m"),
+        ("write", "trace", "1"),
+        ("write", "publishTimeout", "0"),
+    ],
+)
+def test_a_bad_value_of_any_mode_is_refused_by_name(mode: Mode, name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^option '{name}'"):
+        parsed(mode, {**LEAST, name: value})
+
+
+@pytest.mark.parametrize(
+    "value", ["[]", "{}", '{"flights": []}', '{"flights": [-1]}', '{"flights": [true]}', '{"a b": [0]}']
+)
+def test_a_bad_assignment_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^option 'assign'"):
+        ReadOptions.parse({"lookupd": "127.0.0.1:4161", "assign": value})
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"subscribePattern": "x"}, "subscribePattern"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({"channel": "c", "minPartitions": "3"}, "minPartitions"),
+        ({"channel": "c", "maxRecordsPerPartition": "3"}, "maxRecordsPerPartition"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger"),
+        ({"delivery": "ack", "channel": "c"}, "spool"),
+        ({"delivery": "ack", "spool": "/tmp/x"}, "channel"),
+        ({"nsqd": "127.0.0.1:4150"}, "nsqd"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(more: dict[str, str], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^option '{name}'"):
+        ReadOptions.parse({**LEAST, **more}, "stream")
+
+
+def test_a_pattern_must_be_one() -> None:
+    with pytest.raises(ConfigError, match=r"^option 'subscribePattern': is no regular expression"):
+        ReadOptions.parse({"lookupd": "127.0.0.1:4161", "subscribePattern": "("})
+
+
+def test_spark_s_own_options_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    assert ReadOptions.parse({**LEAST, "checkpointLocation": "/tmp/x", "path": "y"}) == ReadOptions.parse(LEAST)
     assert not caplog.records
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hidden" not in repr(ReadOptions.parse({**LEAST, "authSecret": "hidden"}))
 
 
 def test_options_travel_to_the_workers() -> None:

@@ -17,7 +17,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.spark import planner
+from nsq_ha.spark import survey
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import EARLIEST, LATEST, Place, ReadOptions
 from nsq_ha.spark.planner import Range, plan
@@ -58,7 +58,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "_PAUSE", 0.001)
+    monkeypatch.setattr(survey, "PAUSE", 0.001)
 
 
 def planned(answers: Answers, starting: Place = "earliest", ending: Place = "latest", **changed: bool) -> list[Range]:

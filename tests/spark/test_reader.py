@@ -64,7 +64,7 @@ class Server:
 class ScriptedReplay:
     """Stands in for the connection."""
 
-    def __init__(self, asked: Range, node: Node, cluster: Server) -> None:
+    def __init__(self, asked: Range, node: Node, cluster: Server, options: ReadOptions) -> None:
         self.server = cluster
         self.node = node
         self.steps: Iterator[Step] = iter(())
@@ -175,13 +175,11 @@ def test_accepted_messages_are_finished_and_strays_are_not() -> None:
 
 
 @pytest.mark.usefixtures("scripted_replay")
-def test_rows_come_in_portions_and_a_slow_caller_is_not_held_against_the_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reader_module, "BATCH_ROWS", 2)
+def test_rows_come_in_portions_and_a_slow_caller_is_not_held_against_the_server() -> None:
     log = log_of([40] * 5)
     server = Server(log, [[log[:2], log[2:4], log[4:]]], Extent(0, 200))
-    assert [len(batch) for batch in reader_of(server, 0, 200).batches()] == [2, 2, 1]
+    small = replace(OPTIONS, batch_rows=2)
+    assert [len(batch) for batch in reader_of(server, 0, 200, small).batches()] == [2, 2, 1]
 
 
 @pytest.mark.usefixtures("scripted_replay")

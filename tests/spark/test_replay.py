@@ -24,7 +24,9 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import FrameType, Layout, encode_frame, encode_message
+from nsq_ha.spark import link
 from nsq_ha.spark import replay as replay_module
+from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range
 from nsq_ha.spark.replay import Replay
 from tests.spark.logs import PARTITION, log_of
@@ -32,6 +34,7 @@ from tests.spark.logs import PARTITION, log_of
 if TYPE_CHECKING:
     from nsq_ha.message import Message
 
+OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",))
 OK = encode_frame(FrameType.RESPONSE, b"OK")
 HEARTBEAT = encode_frame(FrameType.RESPONSE, b"_heartbeat_")
 
@@ -120,7 +123,7 @@ def start() -> Iterator[Start]:
         nsqd, channels = ScriptedNsqd(list(script), close), Channels()
         asked = Range("flights", PARTITION, 0, 1000, nsqd.node, ordered=ordered, extended=extended)
         nsqds.append(nsqd)
-        replays.append(Replay(asked, nsqd.node, channels))  # type: ignore[arg-type]
+        replays.append(Replay(asked, nsqd.node, channels, OPTIONS))  # type: ignore[arg-type]
         return replays[-1], nsqd, channels
 
     yield begin
@@ -257,7 +260,7 @@ def test_a_refused_opening_takes_its_channel_with_it(
 
 
 def test_a_node_that_accepts_and_never_answers_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_module, "_CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr(link, "CONNECT_TIMEOUT", 0.1)
     replay, _, channels = start((b"never", b""))
     with pytest.raises(ResponseTimeoutError):
         replay.open(0)

@@ -71,9 +71,10 @@ def test_the_default_schema_is_what_the_batches_have() -> None:
 
 
 def test_a_row() -> None:
-    batch = Projection(whole_schema(headers=True)).batch([traced(ext=b'{"a":"b"}')])
+    batch = Projection(whole_schema(headers=True)).batch([traced(ext=b'{"a":"b","key":"k\xc3\xa4"}')])
     assert batch.to_pylist() == [
         {
+            "key": "kä".encode(),
             "value": b"\x00\xffbody",
             "topic": "flights",
             "partition": 5,
@@ -83,7 +84,7 @@ def test_a_row() -> None:
             "message_id": traced().id,
             "trace_id": 7,
             "attempts": 1,
-            "headers": [("a", "b")],
+            "headers": [("a", "b"), ("key", "kä")],
         }
     ]
 
@@ -123,7 +124,7 @@ def test_headers_of_any_writer_become_text_or_nothing(ext: bytes | None, headers
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        (StructField("body", BinaryType()), "schema has column 'body'; format 'nsq' has: value, topic,"),
+        (StructField("body", BinaryType()), "schema has column 'body'; format 'nsq' has: key, value, topic,"),
         (StructField("value", StringType()), "schema has column 'value' as string; it is binary: cast it later"),
         (StructField("timestamp", TimestampNTZType()), "column 'timestamp' as timestamp_ntz"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
 from nsq_ha.message import partition_of
 
@@ -132,9 +132,3 @@ def test_a_bad_option_fails_on_the_driver_with_its_name(
 def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
     with pytest.raises(AnalysisException, match="schema has column 'body'"):
         loaded(source.schema("body string"), "source_ordered").collect()
-
-
-def test_what_is_not_there_yet_says_so(spark: SparkSession, dev_cluster: DevCluster) -> None:
-    options = {"lookupd": dev_cluster.lookupd[0], "topic": "source_ordered"}
-    with pytest.raises(PySparkException, match="format 'nsq' only reads so far"):
-        spark.range(3).write.format("nsq").mode("append").options(**options).save()

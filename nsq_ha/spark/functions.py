@@ -1,0 +1,95 @@
+"""Helpers for DataFrames: the partition of a key, rows by partition, and repeats dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy import sharding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame
+
+Rule = Literal["murmur3", "java"]
+"""How a key becomes a number: as the Go users do, or as the Java client does."""
+
+
+def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") -> Column:
+    """Return the partition of a key on a topic, as a column of type int.
+
+    The same rule as :class:`nsq_ha.Producer`, so that a key goes where other
+    programs put it. Spark's own ``hash`` is another function.
+
+    Args:
+        key: Column of type binary, string or integer. Null gives null.
+        partitions: How many the topic has, from its look-up.
+        rule: ``java`` takes strings and integers only.
+
+    Raises:
+        ConfigError: ``partitions`` is not positive, or the rule unknown. A key
+            that does not suit the rule fails the task.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - pyspark and pyarrow are an extra
+    from pyspark.sql.functions import col  # noqa: PLC0415
+    from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - no pandas in spite of its name
+    from pyspark.sql.types import IntegerType  # noqa: PLC0415
+
+    if partitions < 1:
+        raise ConfigError(f"partitions must be positive, not {partitions}: take it from the topic's look-up")
+    hash_of = sharding.hasher(rule)
+
+    def place(keys: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return pa.array([None if each is None else hash_of(each) % partitions for each in keys.to_pylist()], pa.int32())
+
+    # Spark tells the kind of function by its types, which this module keeps as text.
+    place.__annotations__ = {"keys": pa.Array, "return": pa.Array}
+    placed: Callable[[Column], Column] = arrow_udf(place, IntegerType())  # type: ignore[call-overload]
+    return placed(col(key) if isinstance(key, str) else key)
+
+
+def by_partition(frame: DataFrame, partitions: int, key: str = "key", rule: Rule = "murmur3") -> DataFrame:
+    """Add the column ``partition`` and send each partition's rows to one task, for a write in order.
+
+    Follow it with ``sortWithinPartitions`` when the order of rows matters, then
+    write: rows of one key reach their partition in that order.
+
+    Args:
+        frame: With the column ``key``.
+        partitions: How many the topic has.
+        key: Name of the key's column; no row may have null there.
+        rule: As for :func:`partition_for`.
+    """
+    placed = frame.withColumn("partition", partition_for(key, partitions, rule))
+    return placed.repartitionById(partitions, "partition")
+
+
+def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
+    """Drop rows that a repeated task, or a repeated publish, stored more than once.
+
+    Rows are the same when topic and trace id are; rows without trace id (0) stay.
+    Write with ``trace`` or ``traceIdColumn`` for this to work.
+
+    Args:
+        frame: Read by ``format("nsq")``, with ``topic``, ``partition``, ``offset`` and ``trace_id``; on a
+            stream with ``timestamp`` too.
+        within: On a stream, how far apart repeats may be by publish time, such as ``10 minutes``; Spark
+            remembers the ids for so long. None for a batch.
+
+    Raises:
+        ConfigError: A stream without ``within``.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    if frame.isStreaming and within is None:
+        raise ConfigError("drop_repeats on a stream needs within=, such as '10 minutes': ids are remembered so long")
+    place = f.concat_ws("/", f.col("partition"), f.col("offset"))
+    named = frame.withColumn(
+        "_repeat", f.when(f.col("trace_id") == 0, place).otherwise(f.col("trace_id").cast("string"))
+    )
+    if within is None:
+        kept = named.dropDuplicates(["topic", "_repeat"])
+    else:
+        kept = named.withWatermark("timestamp", within).dropDuplicatesWithinWatermark(["topic", "_repeat"])
+    return kept.drop("_repeat")

@@ -1,0 +1,238 @@
+"""A blocking connection to one nsqd, ready for work: TCP, IDENTIFY, TLS, compression, AUTH.
+
+Owns the socket of one replay or of one partition that is written to. Does not
+own what is asked over it (``replay``, ``publish``), nor what follows a failure.
+Blocking, because Spark's tasks are plain functions in processes of their own.
+
+**Source:** protocol reference 3, 4.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.config import Compression
+from nsq_ha.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
+from nsq_ha.protocol import (
+    NOP,
+    Auth,
+    ClientProtocol,
+    DeflateCodec,
+    Offer,
+    SnappyCodec,
+    decode_authorization,
+    decode_identity,
+    upgrades,
+)
+from nsq_ha.transport.tls import ssl_context
+
+if TYPE_CHECKING:
+    from nsq_ha.message import Message
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.protocol import Codec, Command, Identity, Received, Upgrade
+    from nsq_ha.spark.options import Access
+
+READ_BYTES: Final = 256 * 1024
+"""What one read takes from the socket at most."""
+
+CONNECT_TIMEOUT: Final = 2.0
+"""Seconds for connecting up to the last answer of the handshake."""
+
+_CODEC_FEED_BYTES: Final = 60 * 1024  # what an honest peer's bytes expand to then stays below the codec's limit
+_MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+_OUTPUT_BUFFER_BYTES: Final = 64 * 1024
+_DEFLATE_LEVEL: Final = 6
+
+
+class Link:
+    """One connection. :meth:`open` it, :meth:`close` it; nothing else closes it.
+
+    Args:
+        node: Whom to talk to.
+        access: Secrets, TLS, compression and times.
+        extended: The connection is for a subscription to an extended topic.
+
+    Attributes:
+        protocol: The protocol's state; requests that are encoded elsewhere are announced to it.
+        early: Messages that came before the answer to a request.
+    """
+
+    def __init__(self, node: Node, access: Access, *, extended: bool = False) -> None:
+        self.protocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
+        self.early: list[Message] = []
+        self._node = node
+        self._access = access
+        self._extended = extended
+        self._socket: socket.socket | None = None
+        self._codec: Codec | None = None
+
+    def open(self) -> Identity:
+        """Connect and complete the handshake.
+
+        Returns:
+            What the server agreed to.
+
+        Raises:
+            ConnectError: No connection, or TLS failed.
+            TransportError: No answer in time.
+            AuthError: The secret is missing or wrong; a retry fails the same way.
+            RemoteProtocolError: The node's answers make no sense.
+        """
+        until = time.monotonic() + CONNECT_TIMEOUT
+        try:
+            self._socket = socket.create_connection((self._node.host, self._node.tcp_port), CONNECT_TIMEOUT)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
+        offer = self._offer()
+        identity = decode_identity(self.request(offer.command(), until))
+        for upgrade in upgrades(identity, offer):
+            self._upgrade(upgrade, until)
+        self.protocol.receive(self.protocol.take_trailing())
+        if self._access.tls is not None and not identity.tls_v1:
+            raise ConnectError(f"nsqd {self._node.address} offers no TLS: give tls=false")
+        if identity.auth_required:
+            if self._access.auth_secret is None:
+                raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} asks for AUTH: give option 'authSecret'")
+            decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
+        return identity
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def request(self, command: Command, until: float) -> bytes:
+        """Send a command that has an answer, and wait for it.
+
+        Raises:
+            ServerError: The node refused.
+            TransportError: No answer until then (``time.monotonic()``), or the connection went.
+        """
+        self.send(self.protocol.send(command))
+        return self.answer(until)
+
+    def answer(self, until: float) -> bytes:
+        """Wait for the answer of the only request under way; errors as for :meth:`request`."""
+        while True:
+            received = self.receive(until)
+            self.early += received.messages
+            for answer in received.answers:
+                if isinstance(answer, ServerError):
+                    raise answer
+                return answer
+            for refusal in received.refusals:
+                raise refusal
+
+    def receive(self, until: float) -> Received:
+        """Wait for what the node sends; heartbeats are answered here.
+
+        Raises:
+            ResponseTimeoutError: Nothing at all until then.
+            ConnectionLostError: The connection went; without a word when a leader moved.
+            RemoteProtocolError: It sent what it may not.
+        """
+        wait = until - time.monotonic()
+        if wait <= 0:
+            raise ResponseTimeoutError(f"nsqd {self._node.address} sends nothing")
+        received = self.protocol.receive(self._read(wait))
+        if received.heartbeats:
+            self.send(NOP)
+        if received.damaged:
+            raise RemoteProtocolError(f"nsqd {self._node.address} sent a message that cannot be decoded")
+        return received
+
+    def send(self, data: bytes) -> None:
+        """Send bytes of commands.
+
+        Raises:
+            ConnectionLostError: The connection went; what was sent before is in doubt.
+        """
+        if not data:
+            return
+        try:
+            connection = self._connected()
+            connection.settimeout(CONNECT_TIMEOUT)
+            connection.sendall(data if self._codec is None else self._codec.compress(data))
+        except OSError as error:
+            raise ConnectionLostError(f"connection to nsqd {self._node.address} went: {error}") from error
+
+    def _offer(self) -> Offer:
+        access = self._access
+        return Offer(
+            client_id="spark",
+            hostname=socket.gethostname(),
+            user_agent=_user_agent(),
+            output_buffer_size=_OUTPUT_BUFFER_BYTES,
+            output_buffer_timeout=round(access.output_buffer_timeout * 1000),
+            msg_timeout=round((access.msg_timeout or 0) * 1000),
+            tls=access.tls is not None,
+            compression=access.compression,
+            deflate_level=_DEFLATE_LEVEL,
+            extend_support=self._extended,
+        )
+
+    def _upgrade(self, upgrade: Upgrade, until: float) -> None:
+        self.protocol.expect_upgrade()
+        trailing = self.protocol.take_trailing()
+        tls = self._access.tls
+        if upgrade == "tls" and tls is not None:
+            try:
+                name = tls.server_name or self._node.host
+                self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
+            except (OSError, ssl.SSLError) as error:
+                raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
+        else:
+            snappy = upgrade == Compression.SNAPPY.value
+            self._codec = SnappyCodec() if snappy else DeflateCodec(_DEFLATE_LEVEL)
+            if trailing and (data := self._codec.decompress(trailing)):
+                self.protocol.receive(data)
+                if self.protocol.received.answers:
+                    return
+        self.answer(until)
+
+    def _read(self, wait: float) -> bytes:
+        until = time.monotonic() + wait
+        while True:
+            try:
+                connection = self._connected()
+                connection.settimeout(max(until - time.monotonic(), 0.001))
+                data = connection.recv(READ_BYTES)
+            except TimeoutError as error:
+                raise ResponseTimeoutError(f"nsqd {self._node.address} sends nothing") from error
+            except OSError as error:
+                raise ConnectionLostError(f"connection to nsqd {self._node.address} went: {error}") from error
+            if not data:
+                raise ConnectionLostError(f"nsqd {self._node.address} closed the connection")
+            if self._codec is None:
+                return data
+            codec = self._codec
+            parts = range(0, len(data), _CODEC_FEED_BYTES)
+            # A block may need more bytes before it gives any.
+            if expanded := b"".join(codec.decompress(data[at : at + _CODEC_FEED_BYTES]) for at in parts):
+                return expanded
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionLostError(f"the connection to nsqd {self._node.address} is closed")
+        return self._socket
+
+
+def _user_agent() -> str:
+    try:
+        return f"nsq_ha-spark/{version('nsq_ha')}"
+    except PackageNotFoundError:
+        # A checkout shipped to executors as files has no metadata.
+        return "nsq_ha-spark"

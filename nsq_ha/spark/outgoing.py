@@ -1,0 +1,261 @@
+"""Columns of a DataFrame to messages: what a row publishes, and where.
+
+Owns the columns that a write knows and the choice of a partition. Does not talk
+to anybody (``publish``).
+
+**Source:** Spark reference 2.3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy.sharding import partition_for
+from nsq_ha.protocol import (
+    MAX_EXT_BYTES,
+    MAX_TRACE_ID,
+    TAG_KEY,
+    TRACE_KEY,
+    encode_mpub,
+    encode_mpub_ext,
+    encode_mpub_trace,
+)
+from nsq_ha.spark.publish import Batch
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from nsq_ha.spark.options import WriteOptions
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "value": ("binary", "string"),
+        "key": ("binary", "string", "bigint", "int"),
+        "partition": ("int", "bigint", "smallint"),
+        "topic": ("string",),
+        "headers": ("map<string,string>",),
+        "tag": ("string",),
+    }
+)
+"""Columns that a write knows, with the types they may have."""
+
+_INTEGERS: Final = ("bigint", "int")
+_MAX_TAG_BYTES: Final = 100
+
+
+class Target(NamedTuple):
+    """A topic to write to, as it was when the write was planned; all tasks place keys by the same number."""
+
+    topic: str
+    partitions: int
+    ordered: bool
+    extended: bool
+
+
+class Row(NamedTuple):
+    """One message: its place and what the wire needs of it."""
+
+    topic: str
+    partition: int
+    body: bytes
+    trace_id: int
+    ext: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes trace ids the same when a task runs again: the write, the micro-batch and the task.
+
+    Attributes:
+        run: Of the query, or of the one batch write.
+        batch: Number of the micro-batch; 0 for a batch write.
+        task: Number of the task's partition.
+    """
+
+    run: str
+    batch: str
+    task: int
+
+    def trace_id(self, number: int) -> int:
+        """Return the id of the task's row ``number``: 64 bits, never 0."""
+        text = f"{self.run}/{self.batch}/{self.task}/{number}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") or 1
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Check the columns of a DataFrame that is to be written.
+
+    Raises:
+        ConfigError: ``value`` is missing, or a column is unknown or of a type it may not have.
+    """
+    known = dict(COLUMNS)
+    if options.trace_column is not None:
+        known[options.trace_column] = _INTEGERS
+    for field in schema.fields:
+        told = field.dataType.simpleString()
+        if field.name not in known:
+            raise ConfigError(f"a write has no use for column {field.name!r}; it takes: {', '.join(known)}")
+        if told not in known[field.name]:
+            raise ConfigError(f"column {field.name!r} is {told}; it must be {' or '.join(known[field.name])}")
+    names = schema.fieldNames()
+    for needed in ("value", options.trace_column, None if options.topic else "topic"):
+        if needed is not None and needed not in names:
+            raise ConfigError(f"column {needed!r} is missing" + (", and so is option 'topic'" * (needed == "topic")))
+
+
+def check_target(target: Target, columns: Sequence[str], options: WriteOptions) -> None:
+    """Check what a topic's kind asks of the columns.
+
+    Raises:
+        ConfigError: Headers or tags for a topic that has none, or no order for an ordered one.
+    """
+    if not target.extended and (used := {"headers", "tag"} & set(columns)):
+        raise ConfigError(f"topic {target.topic!r} is not extended, so it takes no {' and no '.join(sorted(used))}")
+    placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
+    if target.ordered and (options.partitioner == "roundrobin" or not placed & set(columns)):
+        raise ConfigError(
+            f"topic {target.topic!r} is ordered: it needs a column 'key' or 'partition', see nsq_ha.spark.functions"
+        )
+
+
+class Rows:
+    """Turns the record batches of one task into messages, in order.
+
+    Args:
+        options: Of the write.
+        targets: The topics by name; one that is not there is asked for by ``target_of``.
+        identity: For made trace ids.
+    """
+
+    def __init__(self, options: WriteOptions, targets: dict[str, Target], identity: Identity) -> None:
+        self._options = options
+        self._targets = targets
+        self._identity = identity
+        self._number = 0
+        self._turn = identity.task
+
+    def of(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Give the messages of a ``pyarrow.RecordBatch``.
+
+        Raises:
+            ConfigError: A row cannot be published; it is told by its number.
+            KeyError: A topic that is not among the targets; add it, and call again.
+        """
+        columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+        count = batch.num_rows
+        bodies = _bytes(columns["value"])
+        topics = [self._options.topic] * count if self._options.topic else columns["topic"].to_pylist()
+        for topic in set(topics) - set(self._targets):
+            raise KeyError(topic)
+        partitions = self._partitions(columns, topics)
+        traces = self._traces(columns, count)
+        exts = self._headers(columns, topics, traces)
+        for number, body in enumerate(bodies):
+            if not body:
+                raise ConfigError(f"row {self._number + number} of the task has no value: NSQ takes no empty message")
+        self._number += count
+        return map(Row, topics, partitions, bodies, traces, exts)
+
+    def _partitions(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[int]:
+        how = self._options.partitioner
+        named = columns["partition"].to_pylist() if how == "column" and "partition" in columns else [None] * len(topics)
+        keys = columns["key"].to_pylist() if how != "roundrobin" and "key" in columns else [None] * len(topics)
+        rule: Literal["java", "murmur3"] = "java" if how == "javahash" else "murmur3"
+        found: list[int] = []
+        for number, (topic, partition, key) in enumerate(zip(topics, named, keys, strict=True)):
+            target = self._targets[topic]
+            if partition is not None:
+                if not 0 <= partition < target.partitions:
+                    raise ConfigError(f"partition {partition}: topic {topic!r} has {target.partitions}")
+                found.append(partition)
+            elif key is not None:
+                found.append(partition_for(key, target.partitions, rule))
+            elif target.ordered:
+                raise ConfigError(f"row {self._number + number} of the task has no key, and topic {topic!r} is ordered")
+            else:
+                # In turn by batches of rows: one connection at a time is busy, and all get their share.
+                self._turn += number % self._options.batch_messages == 0
+                found.append(self._turn % target.partitions)
+        return found
+
+    def _traces(self, columns: Mapping[str, Any], count: int) -> list[int]:
+        if self._options.trace_column is not None:
+            return [(told or 0) & MAX_TRACE_ID for told in columns[self._options.trace_column].to_pylist()]
+        if not self._options.trace:
+            return [0] * count
+        return [self._identity.trace_id(number) for number in range(self._number, self._number + count)]
+
+    def _headers(self, columns: Mapping[str, Any], topics: Sequence[str], traces: Sequence[int]) -> list[bytes]:
+        if not any(self._targets[topic].extended for topic in set(topics)):
+            return [b""] * len(topics)
+        headers = columns["headers"].to_pylist() if "headers" in columns else [None] * len(topics)
+        tags = columns["tag"].to_pylist() if "tag" in columns else [None] * len(topics)
+        keys = columns["key"].to_pylist() if "key" in columns else [None] * len(topics)
+        return [_header(*told) for told in zip(headers, tags, keys, traces, strict=True)]
+
+
+def encode(topic: str, partition: int, rows: Sequence[Row], *, extended: bool, traced: bool) -> Batch:
+    """Return the MPUB of some rows of one partition.
+
+    Raises:
+        ConfigError: A message is larger than the server takes.
+    """
+    if extended:
+        command = encode_mpub_ext(topic, partition, [(row.ext, row.body) for row in rows])
+    elif traced:
+        command = encode_mpub_trace(topic, partition, [(row.trace_id, row.body) for row in rows])
+    else:
+        command = encode_mpub(topic, partition, [row.body for row in rows])
+    return Batch(command, len(rows), sum(len(row.body) for row in rows))
+
+
+def _bytes(column: Any) -> list[bytes]:  # noqa: ANN401
+    told: list[bytes] = (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
+    return told
+
+
+def _header(headers: object, tag: str | None, key: object, trace_id: int) -> bytes:
+    full = _named(headers)
+    text = _text(key)
+    if text is not None:
+        full = {"key": text, **full}
+    if tag is not None:
+        if not 1 <= len(tag.encode()) <= _MAX_TAG_BYTES:
+            raise ConfigError(f"tag {tag!r} must have 1..{_MAX_TAG_BYTES} bytes")
+        full[TAG_KEY] = tag
+    if trace_id:
+        full[TRACE_KEY] = str(trace_id)
+    if not full:
+        return b""
+    ext = json.dumps(full, separators=(",", ":")).encode()
+    if len(ext) > MAX_EXT_BYTES:
+        raise ConfigError(f"headers take {len(ext)} bytes of JSON, the limit is {MAX_EXT_BYTES}")
+    return ext
+
+
+def _named(headers: object) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for name, value in headers if isinstance(headers, list) else ():
+        if name.startswith("##"):
+            raise ConfigError(f"header {name!r}: names beginning ## are the server's own; use columns tag and trace id")
+        if value is not None:
+            named[name] = value
+    return named
+
+
+def _text(key: object) -> str | None:
+    """Return a key as the header ``key`` holds it. None for one that is no text: JSON has no place for it."""
+    if not isinstance(key, bytes):
+        return None if key is None else str(key)
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,202 @@
+"""``df.write.format("nsq")`` and ``df.writeStream.format("nsq")``: what Spark calls.
+
+Owns a task's run over its rows: messages of one partition are gathered into
+MPUBs and sent in order. At least once: a task that runs again publishes again,
+and NSQ has no transactions. Trace ids that are the same on a repetition let
+readers drop repeats (:func:`nsq_ha.spark.functions.drop_repeats`).
+
+**Source:** Spark reference 2.3.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from nsq_ha.errors import ConfigError, NoLeaderError
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions, WriteOptions
+from nsq_ha.spark.outgoing import Identity, Row, Rows, Target, check_columns, check_target, encode
+from nsq_ha.spark.publish import PartitionWriter, Written
+from nsq_ha.spark.survey import whole
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+_ROOM: Final = 16  # bytes a message takes in an MPUB beside body and header, at most
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass
+class TaskWritten(WriterCommitMessage):
+    """What one task wrote, by topic and partition."""
+
+    parts: Mapping[tuple[str, int], Written]
+
+
+class _Writer:
+    """The part that batch and stream share; pickled to the tasks."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        """Check options, columns and topic on the driver.
+
+        Raises:
+            ConfigError: Something of them does not fit.
+            NsqError: The topic is not there, or nobody answers.
+        """
+        if overwrite:
+            raise ConfigError("mode 'overwrite': a topic cannot be emptied; use mode('append')")
+        self._options = WriteOptions.parse(options)
+        self._columns = tuple(schema.fieldNames())
+        self._run = uuid.uuid4().hex
+        check_columns(schema, self._options)
+        self._targets: dict[str, Target] = {}
+        if self._options.topic is not None:
+            with Cluster(self._options.lookupd) as cluster:
+                self._add_target(self._options.topic, cluster)
+
+    def write(self, iterator: Iterator[Any]) -> TaskWritten:
+        """Publish the rows of one task.
+
+        Raises:
+            PublishError: A batch could not be stored within ``publishTimeout``.
+            ConfigError: A row cannot be published.
+            ServerError: The server refuses for good.
+        """
+        with Cluster(self._options.lookupd) as cluster:
+            task = _Task(self._options, cluster)
+            rows = Rows(self._options, self._targets, self._identity())
+            try:
+                for batch in iterator:
+                    task.add(self._rows(rows, batch, cluster), self._targets)
+                return task.finish(self._targets)
+            finally:
+                task.close()
+
+    def _rows(self, rows: Rows, batch: Any, cluster: Cluster) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+        while True:
+            try:
+                return rows.of(batch)
+            except KeyError as missing:
+                topic = missing.args[0]
+                if not isinstance(topic, str):
+                    raise ConfigError("a row has no topic") from missing
+                self._add_target(topic, cluster)
+
+    def _add_target(self, topic: str, cluster: Cluster) -> None:
+        needs = ReadOptions(lookupd=self._options.lookupd, topics=(topic,), channel="any")
+        meta = whole(topic, needs, cluster, self._options.publish_timeout).meta
+        if meta.partition_num < 1:
+            raise NoLeaderError(f"topic {topic!r} has no partitions")
+        target = Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
+        check_target(target, self._columns, self._options)
+        self._targets[topic] = target
+
+    def _identity(self) -> Identity:
+        from pyspark import TaskContext  # noqa: PLC0415 - only a task has one
+
+        context = TaskContext.get()
+        if context is None:
+            return Identity(self._run, "0", 0)
+        # A stream's own id outlives the driver, so that a batch that runs again after a crash has the same ids.
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        return Identity(query or self._run, batch or "0", context.partitionId())
+
+
+class NsqBatchWriter(_Writer, DataSourceArrowWriter):
+    """Publishes a batch, at least once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was written."""
+        _log("batch", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what is published nevertheless: nothing can take it back."""
+        _log("aborted batch, which stays published as far as it came", messages)
+
+
+class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Publishes micro-batches, at least once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log what was written."""
+        _log(f"micro-batch {batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log what is published nevertheless: nothing can take it back."""
+        _log(f"aborted micro-batch {batchId}, which stays published as far as it came", messages)
+
+
+class _Task:
+    """The open partitions of one task."""
+
+    def __init__(self, options: WriteOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._writers: dict[tuple[str, int], PartitionWriter] = {}
+        self._waiting: dict[tuple[str, int], list[Row]] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+
+    def add(self, rows: Iterator[Row], targets: Mapping[str, Target]) -> None:
+        """Take rows; what fills an MPUB is sent."""
+        most, largest = self._options.batch_messages, self._options.batch_bytes
+        waiting, sizes = self._waiting, self._sizes
+        for row in rows:
+            place = row[:2]
+            held = waiting.get(place)
+            if held is None:
+                held = waiting[place] = []
+                sizes[place] = 0
+            size = len(row[2]) + len(row[4]) + _ROOM
+            if len(held) >= most or (held and sizes[place] + size > largest):
+                self._send(place, targets)
+                held = waiting[place]
+            held.append(row)
+            sizes[place] += size
+
+    def finish(self, targets: Mapping[str, Target]) -> TaskWritten:
+        """Send what is left and wait for all answers."""
+        for place in list(self._waiting):
+            self._send(place, targets)
+        for writer in self._writers.values():
+            writer.settle()
+        return TaskWritten({place: writer.written for place, writer in self._writers.items()})
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def _send(self, place: tuple[str, int], targets: Mapping[str, Target]) -> None:
+        rows, self._waiting[place], self._sizes[place] = self._waiting[place], [], 0
+        if not rows:
+            return
+        topic, partition = place
+        writer = self._writers.get(place)
+        if writer is None:
+            writer = self._writers[place] = PartitionWriter(topic, partition, self._options, self._cluster)
+        writer.send(encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace))
+
+
+def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
+    parts = [part for told in messages if isinstance(told, TaskWritten) for part in told.parts.items()]
+    rows, size = sum(part.rows for _, part in parts), sum(part.size for _, part in parts)
+    doubtful = sum(part.doubtful for _, part in parts)
+    level = logging.WARNING if doubtful else logging.INFO
+    log.log(
+        level,
+        "%s: %d messages of %d bytes to %d partitions in %d tasks; %d of them were sent again in doubt",
+        what,
+        rows,
+        size,
+        len({place for place, _ in parts}),
+        len(messages),
+        doubtful,
+    )

@@ -1,0 +1,98 @@
+"""``spark.readStream.format("nsq")``: what Spark calls, and nothing more.
+
+Owns the class that PySpark keeps in one long-lived process per query for the
+driver's questions, and copies to the workers for reading. So the connection to
+the cluster is made where it is needed and never travels. ``stop`` is not called
+by PySpark, so nothing depends on it.
+
+**Source:** Spark reference 2.1, 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.stream_planner import StreamPlanner
+from nsq_ha.spark.tasks import read_range
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.rows import Projection
+
+
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of one query: planned on the driver, read in tasks."""
+
+    def __init__(self, options: ReadOptions, projection: Projection) -> None:
+        """Keep what both sides need."""
+        self._options = options
+        self._projection = projection
+        self._planning: tuple[Cluster, StreamPlanner] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the driver's connections behind."""
+        return {**self.__dict__, "_planning": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return where a new query begins."""
+        return self._planner.initial()
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next micro-batch ends, within the limits."""
+        return self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of the options; where several are set the planner keeps them all."""
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadAllAvailable() if options.min_offsets is None else ReadMinRows(options.min_offsets)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where the logs end, for the lag in Spark's progress."""
+        return self._planner.report()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where the query will end."""
+        self._planner.prepare_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the ranges of one micro-batch; one task each."""
+        return [InputPartition(part) for part in self._planner.ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one range; gives Arrow record batches."""
+        return read_range(partition.value, self._options, self._projection)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Show progress on the channel of ``reportChannel``."""
+        self._planner.commit(end)
+
+    def stop(self) -> None:
+        """Close the driver's connections."""
+        if self._planning is not None:
+            self._planning[0].close()
+            self._planning = None
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._planning is None:
+            cluster = Cluster(self._options.lookupd)
+            self._planning = cluster, StreamPlanner(self._options, cluster)
+        return self._planning[1]
