@@ -223,6 +223,14 @@ class ProducerConfig(ClientConfig):
     """Publish with a trace id: never, always, or for these topics. Changeable while running."""
     on_unreachable: Literal["retry", "fail"] = "retry"
     """``fail`` ends a publish at the first sign of trouble and looks up at once; ``retry`` uses the time limit."""
+    new_partition_delay: float = 5.0
+    """When a topic grows, its new partitions are published to this much later, so that consumers are there first:
+    a channel starts at the end of a partition. 0 for at once."""
+    partition_change: Literal["follow", "refuse", "drain"] = "follow"
+    """When the number of partitions changes, keys go to other partitions. ``follow`` goes on at once, ``drain`` first
+    waits until all that is under way is answered, ``refuse`` lets every later publish with a key fail."""
+    on_partition_change: Callable[[str, int, int], object] | None = None
+    """Called with topic, old and new number when another number of partitions is taken into use; must not block."""
     max_pending_bytes: int = 64 * 1024 * 1024
     """Bytes of bodies that may wait in the producer; further publishes wait for room within their limit."""
     window: int = 1000
@@ -240,12 +248,14 @@ class ProducerConfig(ClientConfig):
         """
         ClientConfig.__post_init__(self)
         _in_range(self, "publish_timeout", 0.001, 86400.0)
+        _in_range(self, "new_partition_delay", 0.0, 86400.0)
         _in_range(self, "max_pending_bytes", 1, 2**40)
         _in_range(self, "window", 1, 100_000)
         _in_range(self, "idle_timeout", 1.0, 86400.0)
         _in_range(self, "max_connections", 1, 100_000)
         _one_of(self, "strategy", ("round_robin", "least_loaded"))
         _one_of(self, "on_unreachable", ("retry", "fail"))
+        _one_of(self, "partition_change", ("follow", "refuse", "drain"))
         if not callable(self.sharding):
             _one_of(self, "sharding", ("murmur3", "java", "modulo"))
         if not isinstance(self.trace, bool):

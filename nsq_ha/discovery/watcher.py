@@ -151,7 +151,8 @@ class TopicWatch:
     async def _until_due(self) -> bool:
         """Wait for the next round's time; True when it was demanded."""
         loop = asyncio.get_running_loop()
-        spread = 1 + self._config.lookup_jitter * (2 * random.random() - 1)  # noqa: S311 - spreads load
+        # Never later than the interval: a consumer must know a new partition before a producer uses it.
+        spread = 1 - self._config.lookup_jitter * random.random()  # noqa: S311 - spreads load
         chance = random.random()  # noqa: S311 - one draw a round: waking up must not draw again
         while True:
             demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)

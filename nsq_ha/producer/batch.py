@@ -76,6 +76,7 @@ class Batch:
         self.messages = [m if isinstance(m, OutgoingMessage) else OutgoingMessage(m) for m in messages]
         self._prepared: list[Prepared] = []
         self._parts: list[Part] = []
+        self._refused: dict[int, PublishError] = {}
         for position, message in enumerate(self.messages):
             try:
                 self._prepared.append(prepare(message, trace_id_of(message)))
@@ -96,6 +97,9 @@ class Batch:
                 chosen, is_free = publisher.partition_for(message, view)
             except ConfigError as error:
                 raise _at(position, error) from error
+            except PublishError as error:
+                self._refused[position] = error
+                continue
             runs = by_partition.setdefault(None if is_free else chosen, [])
             if not runs or kind_of(self._prepared[runs[-1][0]]) != kind_of(self._prepared[position]):
                 runs.append([])
@@ -130,6 +134,8 @@ class Batch:
             BaseException: An outcome that is neither receipts nor a PublishError.
         """
         results: list[Receipt | PublishError | None] = [failure] * len(self.messages)
+        for position, error in self._refused.items():
+            results[position] = error
         for part, outcome in zip(self._parts, outcomes, strict=False):
             if isinstance(outcome, BaseException) and not isinstance(outcome, PublishError):
                 raise outcome

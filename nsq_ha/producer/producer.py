@@ -346,7 +346,7 @@ class Producer:
                     f"no room within the limit: max_pending_bytes={self.config.max_pending_bytes} wait already"
                 )
             raise _unsent(publisher, reason) from reason
-        except ConfigError:
+        except (ConfigError, PublishError):
             raise
         except NsqError as error:
             raise _unsent(publisher, error) from error

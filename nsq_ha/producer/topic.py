@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
+from nsq_ha.errors import (
+    ConfigError,
+    LookupUnavailableError,
+    NsqError,
+    ResponseTimeoutError,
+    TopicNotFoundError,
+)
 from nsq_ha.policy import routing, sharding
 from nsq_ha.policy.lane import Entry
+from nsq_ha.producer.growth import Growth
 from nsq_ha.producer.sender import Sender
 
 if TYPE_CHECKING:
@@ -60,12 +67,17 @@ class TopicPublisher:
         self._hash = sharding.hasher(config.sharding)
         self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
         self._was_known = False
-        self._routes_of: TopicView | None = None
+        self._growth = Growth(watch.topic, config, self._under_way)
+        self._routes_of: tuple[TopicView | None, int] = (None, 0)
         self._routes: tuple[int, ...] = ()
         watch.add_listener(self._view_changed)
+        if watch.view is not None:
+            self._growth.view_changed(watch.view)
 
     async def view(self) -> TopicView:
         """Return what is known of the topic, waiting for the first look-up that tells its partitions.
+
+        While keys change their partitions it waits as ``partition_change`` says.
 
         The caller puts its time limit around it. Cancelled, it leaves nothing.
 
@@ -82,22 +94,25 @@ class TopicPublisher:
                 async with asyncio.timeout_at(None if self._was_known else deadline):
                     view = await self.watch.wait_until(_is_usable)
                 self._was_known = True
-                return view
+                break
             except TimeoutError:
                 if isinstance(self.watch.error, TopicNotFoundError) or _is_absent(self.watch.view):
                     raise TopicNotFoundError(
                         f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
                     ) from None
                 deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
+        await self._growth.settled()
+        return view
 
-    @staticmethod
-    def is_usable(view: TopicView | None) -> TypeGuard[TopicView]:
-        """Tell whether the view says how many partitions there are."""
-        return view is not None and _is_usable(view)
+    def is_usable(self, view: TopicView | None) -> TypeGuard[TopicView]:
+        """Tell whether the view says how many partitions there are, and nothing has to be waited for."""
+        return view is not None and _is_usable(view) and self._growth.is_settled()
 
     @property
     def trouble(self) -> NsqError:
         """The best reason for a publish that could not even choose a partition in time."""
+        if not self._growth.is_settled():
+            return ResponseTimeoutError("keys change their partitions, and what is under way was not answered in time")
         return self.watch.error or LookupUnavailableError(f"topic {self.watch.topic!r} was not looked up in time")
 
     def partition_for(self, message: OutgoingMessage, view: TopicView) -> tuple[int, bool]:
@@ -109,6 +124,7 @@ class TopicPublisher:
         Raises:
             ConfigError: The partition does not exist, the key does not suit the
                 rule, or an ordered topic is given neither.
+            PublishError: The number of partitions changed, and keys are refused since.
         """
         meta = view.meta
         if meta is None:
@@ -126,21 +142,23 @@ class TopicPublisher:
             number: object = self._hash(message.key)
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
-            return number % meta.partition_num, False
+            self._growth.check_key()
+            return number % (self._growth.used or meta.partition_num), False
         if meta.ordered:
             raise ConfigError(f"topic {self.watch.topic!r} is ordered: give key= or partition=")
         return self._any_partition(view, meta.partition_num), True
 
     def _any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
-        if view is not self._routes_of:
-            self._routes_of, self._routes = view, tuple(sorted(view.publishable))
+        used = self._growth.used or partition_num
+        if self._routes_of != (view, used):
+            self._routes_of, self._routes = (view, used), tuple(sorted(p for p in view.publishable if p < used))
         candidates: Sequence[int] = self._routes
         if avoid is not None or any(not sender.is_healthy for sender in self.senders.values()):
             candidates = [p for p in self._routes if p != avoid and self._is_healthy(p)]
             if avoid is None and candidates and (probed := self._probed()) is not None:
                 return probed
         if not candidates:
-            candidates = [p for p in self._routes if p != avoid] or range(partition_num)
+            candidates = [p for p in self._routes if p != avoid] or range(used)
         self._turn += 1
         if self._config.strategy == "least_loaded":
             return routing.least_loaded(candidates, self._turn, self._load)
@@ -195,7 +213,12 @@ class TopicPublisher:
                 entry.item.ticket.sender = target
             target.submit(entry)
 
+    def _under_way(self) -> list[asyncio.Future[Any]]:
+        pending = (entry for sender in self.senders.values() for entry in sender.lane.pending())
+        return [entry.item.future for entry in pending if entry.keys and not entry.item.future.done()]
+
     def _view_changed(self, view: TopicView) -> None:
+        self._growth.view_changed(view)
         for sender in self.senders.values():
             sender.view_changed(view)
 

@@ -41,9 +41,10 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             published, consumed = _first_uses(load)
             row.extra["publishing to all after"] = _latest(published, began)
             row.extra["consuming from all after"] = _latest(consumed, began)
+            until = time.monotonic()
             await load.end_publishing()
             await load.drain(LONG)
-            figures = figures_of(load, _no_probes(bench, topic), began, time.monotonic())
+            figures = figures_of(load, _no_probes(bench, topic), began, until)
             # Keys change their partition: order holds within each partition.
             figures.out_of_order = load.audit.out_of_order_within_partitions() if load.ordered else 0
             row.figures.append(figures)

@@ -1,0 +1,152 @@
+"""Topics whose number of partitions changes: who publishes where, and when."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nsq_ha import ConfigError, OutgoingMessage, Producer, ProducerConfig, Receipt
+from nsq_ha.errors import PublishError, ResponseTimeoutError
+from tests.support.nsqd import LIMIT, Holding
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+DELAY = 0.4
+
+
+def grow(stage: Stage, number: int) -> None:
+    stage.lead({partition: stage.nsqds[partition % 3] for partition in range(number)})
+
+
+def growing(stage: Stage, **options: Any) -> Producer:  # noqa: ANN401 - ProducerConfig's fields
+    return stage.producer(lookup_interval=0.05, **({"new_partition_delay": 0.0} | options))
+
+
+async def partitions_of(producer: Producer) -> set[int]:
+    return {(await producer.publish(TOPIC, b"x")).partition for _ in range(8)}
+
+
+async def until_it_uses(producer: Producer, partitions: set[int]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while await partitions_of(producer) != partitions:
+            pass
+
+
+async def test_new_partitions_are_published_to_after_their_delay(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    grow(stage, 2)
+    async with growing(stage, new_partition_delay=DELAY) as producer:
+        assert await partitions_of(producer) == {0, 1}
+        grow(stage, 4)
+        grown_at = loop.time()
+        await until_it_uses(producer, {0, 1, 2, 3})
+        assert loop.time() - grown_at >= DELAY
+
+
+async def test_a_partition_that_is_named_is_published_to_at_once(stage: Stage) -> None:
+    grow(stage, 1)
+    async with growing(stage, new_partition_delay=60.0) as producer:
+        await producer.publish(TOPIC, b"x")
+        grow(stage, 2)
+
+        watch = producer._topics[TOPIC].watch
+        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        assert (await producer.publish(TOPIC, b"x", partition=1)).partition == 1
+        assert await partitions_of(producer) == {0}
+
+
+async def test_keys_follow_and_the_event_tells(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    changes: list[tuple[str, int, int]] = []
+    grow(stage, 2)
+    async with growing(stage, on_partition_change=lambda *change: changes.append(change)) as producer:
+        before = [(await producer.publish(TOPIC, b"x", key=f"k{n}")).partition for n in range(20)]
+        assert set(before) == {0, 1}
+        assert changes == []
+        grow(stage, 4)
+        while not changes:
+            await producer.publish(TOPIC, b"x", key="k0")
+        after = [(await producer.publish(TOPIC, b"x", key=f"k{n}")).partition for n in range(20)]
+        assert set(after) == {0, 1, 2, 3}
+        assert [number % 2 for number in after] == before
+    assert changes == [(TOPIC, 2, 4)]
+    assert "keys go elsewhere (follow)" in caplog.text
+
+
+async def test_a_failing_event_hook_harms_nobody(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the hook is broken")
+
+    grow(stage, 1)
+    async with growing(stage, on_partition_change=fail) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        grow(stage, 2)
+        await until_it_uses(producer, {0, 1})
+    assert "the hook is broken" in caplog.text
+
+
+async def test_refused_keys_are_not_stored_and_the_rest_goes_on(stage: Stage) -> None:
+    grow(stage, 1)
+    async with growing(stage, partition_change="refuse") as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        grow(stage, 2)
+        await until_it_uses(producer, {0, 1})
+        with pytest.raises(PublishError, match="partition_change='refuse'") as caught:
+            await producer.publish(TOPIC, b"x", key="k")
+        assert (caught.value.maybe_stored, caught.value.attempts) == (False, 0)
+        results = await producer.publish_many(TOPIC, [OutgoingMessage(b"x", key="k"), b"y"])
+        assert isinstance(results[0], PublishError)
+        assert isinstance(results[1], Receipt)
+        named = await producer.publish(TOPIC, b"x", partition=1)
+        assert named.partition == 1
+
+
+async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> None:
+    grow(stage, 1)
+    async with growing(stage, partition_change="drain") as producer:
+        await producer.publish(TOPIC, b"0", key="k")
+        holding = stage.nsqds[0].script = Holding()
+        first = asyncio.create_task(producer.publish(TOPIC, b"1", key="k"))
+        await eventually(lambda: holding.has(1))
+        watch = producer._topics[TOPIC].watch
+        grow(stage, 2)
+        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"2", key="k", timeout=0.2)
+        assert isinstance(caught.value.__cause__, ResponseTimeoutError)
+        assert not caught.value.maybe_stored
+        second = asyncio.create_task(producer.publish(TOPIC, b"2", key="k"))
+        many = asyncio.create_task(producer.publish_many(TOPIC, [OutgoingMessage(b"3", key="k")]))
+        asked = stage.lookupd.count("/lookup")
+        await eventually(lambda: stage.lookupd.count("/lookup") > asked + 2)
+        assert not second.done()
+        assert not many.done()
+        stage.nsqds[0].script = None
+        holding.release()
+        assert (await first).partition == 0
+        receipt = await second
+        (third,) = await many
+        assert isinstance(third, Receipt)
+        assert third.partition == receipt.partition
+
+
+async def test_a_topic_made_again_is_used_at_once(stage: Stage) -> None:
+    changes: list[object] = []
+    grow(stage, 1)
+    async with growing(
+        stage, new_partition_delay=60.0, partition_change="refuse", on_partition_change=lambda *c: changes.append(c)
+    ) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
+        watch = producer._topics[TOPIC].watch
+        await eventually(lambda: watch.view is not None and not watch.view.exists)
+        grow(stage, 2)
+        assert await partitions_of(producer) == {0, 1}
+        await producer.publish(TOPIC, b"x", key="k")
+    assert changes == []
+
+
+def test_the_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="partition_change"):
+        ProducerConfig(partition_change="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="new_partition_delay"):
+        ProducerConfig(new_partition_delay=-1.0)
