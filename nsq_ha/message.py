@@ -12,7 +12,7 @@ gone are dropped by the source; the server delivers the message again.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 
 import msgspec
@@ -20,7 +20,6 @@ import msgspec
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
 PARTITION_SHIFT: Final = 50
@@ -236,8 +235,7 @@ class Receipt(msgspec.Struct, frozen=True):
     raw_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
+class OutgoingMessage(msgspec.Struct, frozen=True):
     """One message of ``publish_many``, with its own key, partition and trace.
 
     Attributes:

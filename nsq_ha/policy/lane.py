@@ -63,19 +63,21 @@ class Entry(Generic[T]):
         sent_at: Time of the last write.
     """
 
-    __slots__ = ("attempts", "blocked_by", "given_up", "is_ghost", "item", "keys", "maybe_stored", "sent_at", "stage")
+    # Class attributes stand for the values of a new entry: one is made for each publish.
+    keys: tuple[Hashable, ...] = ()
+    stage = Stage.READY
+    attempts = 0
+    maybe_stored = False
+    given_up = False
+    is_ghost = False
+    sent_at = 0.0
+    blocked_by = 0
 
     def __init__(self, item: T, keys: Iterable[Hashable] = ()) -> None:
         """Wrap ``item``; repeated keys count once."""
         self.item = item
-        self.keys = tuple(dict.fromkeys(keys))
-        self.stage = Stage.READY
-        self.attempts = 0
-        self.maybe_stored = False
-        self.given_up = False
-        self.is_ghost = False
-        self.sent_at = 0.0
-        self.blocked_by = 0
+        if keys:
+            self.keys = tuple(dict.fromkeys(keys))
 
 
 class Lane(Generic[T]):
@@ -108,6 +110,9 @@ class Lane(Generic[T]):
     def submit(self, entry: Entry[T]) -> None:
         """Put a new publish at the end of the queue of each of its keys."""
         self._waiting += 1
+        if not entry.keys:
+            self._ready.append(entry)
+            return
         for key in entry.keys:
             queue = self._by_key.get(key)
             if queue is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Receipt
@@ -38,8 +39,7 @@ TAG_KEY: Final = "##client_dispatch_tag"
 _HEADER_ROOM: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """One checked message in the form the wire wants.
 
     Attributes:
@@ -140,10 +140,10 @@ class Outgoing:
         size: Bytes of the bodies, for back-pressure.
         close_on_error: After a refusal the connection cannot be trusted.
         ticket: Where it is queued. None before.
-        began_ns: When the publish was called, nanoseconds since the epoch.
+        began_ns: When the publish was called, nanoseconds since the epoch; 0 when it is not traced.
     """
 
-    __slots__ = ("_batch", "began_ns", "close_on_error", "future", "messages", "size", "ticket", "topic")
+    __slots__ = ("_batch", "_plain", "began_ns", "close_on_error", "future", "messages", "size", "ticket", "topic")
 
     def __init__(
         self,
@@ -157,11 +157,14 @@ class Outgoing:
         self.topic = topic
         self.messages = messages
         self.future = future
-        self.size = sum(len(message.body) for message in messages)
+        first = messages[0]
+        self.size = sum([len(message.body) for message in messages]) if batch else len(first.body)
         self.ticket: Ticket | None = None
-        self.began_ns = time.time_ns()
         self._batch = batch
-        self.close_on_error = batch and any(message.ext is not None for message in messages)
+        # Of a batch all messages are of one kind.
+        self._plain = first.trace_id is None and first.ext is None
+        self.began_ns = 0 if self._plain else time.time_ns()
+        self.close_on_error = batch and first.ext is not None
 
     def encode(self, partition: int | None) -> bytes:
         """Return the command's bytes for ``partition``; None leaves the word out, for servers without partitions.
@@ -193,6 +196,9 @@ class Outgoing:
             RemoteProtocolError: The answer is neither ``OK`` nor of 30 bytes.
         """
         if answer == b"OK":
+            if self._plain:
+                # Nothing tells one message from another, so one receipt serves for all.
+                return [Receipt(self.topic, partition, nsqd, attempts)] * len(self.messages)
             return [
                 Receipt(self.topic, partition, nsqd, attempts, trace_id=message.trace_id) for message in self.messages
             ]

@@ -28,6 +28,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane, Stage
 from nsq_ha.producer.slowness import SLOW_AFTER, Slowness
+from nsq_ha.protocol import OK
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 
@@ -130,8 +131,10 @@ class Sender:
     def submit(self, entry: Entry[Outgoing]) -> None:
         """Queue a publish; it is written in this turn of the loop where that is possible."""
         self.lane.submit(entry)
-        self.last_used = self._loop.time()
-        self._kick()
+        if self._connection is not None and not self.lane.unanswered:
+            self._pump()  # nothing is under way: a turn of the loop would only be a delay
+        else:
+            self._kick()
 
     def give_up(self, entry: Entry[Outgoing]) -> None:
         """Note that the caller does not wait any more."""
@@ -297,7 +300,8 @@ class Sender:
             entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
             if not entries:
                 break
-            connection.write_publishes([entry.item.encode(word) for entry in entries])
+            self.last_used = now
+            connection.write_publishes([entry.item.encode(word) for entry in entries], now=True)
         if lane.unanswered:
             self._slowness.watch()
 
@@ -338,7 +342,8 @@ class Sender:
         self._progress = True
         if self.trouble is not None and self._loop.time() - entry.sent_at < SLOW_AFTER:
             self.trouble = None
-        self._on_stored(entry.item, receipts)
+        if answer is not OK:
+            self._on_stored(entry.item, receipts)
         if entry.is_ghost and (ticket := entry.item.ticket) is not None:
             # It is stored after all: its copy need not be written, where it is not yet.
             ticket.sender.give_up(ticket.entry)
