@@ -393,7 +393,7 @@ class Consumer:
         while True:
             while inbox:
                 message = inbox.popleft()
-                if message.attempts < self._fine_below or await self._tries.may_be_handled(message):
+                if message.attempts < self._fine_below or await self._may_be_handled(message):
                     return message
             if self._closing.is_set() and self._failure is None:
                 self._raise_if_died()
@@ -401,6 +401,15 @@ class Consumer:
             self._check_open()
             self._arrived.clear()
             await self._arrived.wait()
+
+    async def _may_be_handled(self, message: Message) -> bool:
+        try:
+            return await self._tries.may_be_handled(message)
+        except BaseException:
+            # Cancelled while it was given up: it waits for who comes next.
+            if not message.answered and getattr(message.source, "is_alive", True):
+                self._inbox.appendleft(message)
+            raise
 
     def _raise_if_died(self) -> None:
         supervisor = self._supervisor

@@ -22,6 +22,7 @@ from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ConnectionLostError,
     InvalidCommandError,
+    MessageRefusedError,
     NoLeaderError,
     NsqError,
     ServerError,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nsq_ha.consumer")
 
-_PERMANENT = (AuthError, BadNameError, ChannelNotRegisteredError, InvalidCommandError)
+_PERMANENT = (AuthError, BadNameError, ChannelNotRegisteredError, InvalidCommandError, MessageRefusedError)
 
 
 class Inbox(Protocol):

@@ -1,0 +1,354 @@
+"""RDY, answers in one write, what closing sends, and messages that are held back."""
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from nsq_ha import Backoff, Message
+from nsq_ha.protocol import Close, Command, Finish, Identity, Ready, Requeue, Touch
+from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
+from tests.support.stage import Stage
+from tests.support.waiting import eventually
+
+
+async def deliver(stage: Stage, *bodies: bytes) -> Peer:
+    """Deliver messages over the first nsqd's subscription."""
+    peer = await stage.nsqd.subscriber()
+    for number, body in enumerate(bodies):
+        peer.message(body, message_id(number + 2))
+    return peer
+
+
+# ------------------------------------------------------------ RDY
+
+
+def shares(stage: Stage) -> list[int]:
+    return [peer.ready for nsqd in stage.nsqds for peer in nsqd.open_peers]
+
+
+async def subscribers(*nsqds: FakeNsqd) -> None:
+    for nsqd in nsqds:
+        await nsqd.subscriber()
+
+
+@pytest.mark.parametrize(("most", "shared"), [(3, [1, 1, 1]), (10, [3, 3, 4]), (11, [3, 4, 4]), (200, [66, 67, 67])])
+async def test_max_in_flight_is_shared_exactly(stage: Stage, most: int, shared: list[int]) -> None:
+    stage.lead(dict(enumerate(stage.nsqds)))
+    async with stage.consumer(max_in_flight=most):
+        await subscribers(*stage.nsqds)
+        await eventually(lambda: sorted(shares(stage)) == shared)
+
+
+async def test_the_sum_never_exceeds_max_in_flight_while_partitions_join(stage: Stage) -> None:
+    most = 0
+
+    def script(peer: Peer, command: Command) -> bool:
+        nonlocal most
+        if isinstance(command, Ready):
+            most = max(most, sum(shares(stage)))
+        return False
+
+    for nsqd in stage.nsqds:
+        nsqd.script = script
+    async with stage.consumer(max_in_flight=12, lookup_interval=0.1):
+        for count in (1, 2, 3):
+            stage.lead({number: stage.nsqds[number] for number in range(count)})
+            await subscribers(*stage.nsqds[:count])
+            await eventually(lambda: sorted(shares(stage)) == [12 // count] * count)  # noqa: B023 - awaited here
+    assert most == 12
+
+
+async def test_no_connection_gets_more_than_its_server_allows(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    stage.nsqds[0].identity = Identity(max_rdy_count=7)
+    async with stage.consumer(max_in_flight=100):
+        await subscribers(*stage.nsqds[:2])
+        await eventually(lambda: shares(stage) == [7, 93])
+
+
+async def test_a_lost_share_goes_to_the_others_and_comes_back(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    async with stage.consumer(max_in_flight=10):
+        await subscribers(*stage.nsqds[:2])
+        await stage.nsqds[1].stop()
+        await eventually(lambda: shares(stage) == [10])
+        await stage.nsqds[1].start()
+        await eventually(lambda: shares(stage) == [5, 5])
+
+
+async def test_a_raise_waits_until_there_is_room(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]})
+    async with stage.consumer(max_in_flight=4, lookup_interval=0.1) as consumer:
+        peer = await deliver(stage, b"0", b"1", b"2", b"3")
+        held = [await anext(consumer) for _ in range(4)]
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+        second = await stage.nsqds[1].peer()
+        await stage.nsqds[0].until(lambda: peer.ready == 2)
+        # All four are still out: the new partition gets its share as they are answered.
+        assert second.ready == 0
+        held.pop().finish()
+        await stage.nsqds[1].until(lambda: second.ready == 1)
+        held.pop().requeue(0)
+        await stage.nsqds[1].until(lambda: second.ready == 2)
+        for message in held:
+            message.finish()
+    assert [command.count for command in second.of(Ready)] == [1, 2]  # type: ignore[attr-defined]
+
+
+async def test_pausing_and_resuming(stage: Stage) -> None:
+    async with stage.consumer(max_in_flight=5) as consumer:
+        peer = await stage.nsqd.subscriber()
+        consumer.set_max_in_flight(0)
+        await stage.nsqd.until(lambda: peer.ready == 0)
+        consumer.set_max_in_flight(9)
+        await stage.nsqd.until(lambda: peer.ready == 9)
+
+
+async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.consumer.consumer.ROTATION_INTERVAL", 0.05)
+    stage.lead(dict(enumerate(stage.nsqds)))
+    served: set[int] = set()
+    async with stage.consumer(max_in_flight=1):
+
+        def look() -> bool:
+            ready = [nsqd.open_peers[0].ready if nsqd.open_peers else 0 for nsqd in stage.nsqds]
+            assert sum(ready) <= 1
+            served.update(number for number, count in enumerate(ready) if count)
+            return served == {0, 1, 2}
+
+        await eventually(look)
+
+
+# ------------------------------------------------------------ answers
+
+
+async def test_answers_of_one_turn_leave_in_one_write(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, *[b"x"] * 50)
+        messages = [await anext(consumer) for _ in range(50)]
+        before = len(peer.reads)
+        for message in messages:
+            message.finish()
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 50)
+        assert len(peer.reads) - before <= 2
+
+
+async def test_answers_keep_their_order(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, b"a", b"b", b"c", b"d")
+        a, b, c, d = [await anext(consumer) for _ in range(4)]
+        a.touch()
+        a.finish()
+        b.requeue(0)
+        c.finish()
+        d.touch()
+        d.requeue(1.5)
+        await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue, Touch)) == 6)
+        sent = peer.of(Finish, Requeue, Touch)
+    assert sent.index(Touch(a.id)) < sent.index(Finish(a.id))
+    assert sent.index(Touch(d.id)) < sent.index(Requeue(d.id, 1500))
+    assert Requeue(b.id, 0) in sent
+    assert Finish(c.id) in sent
+
+
+async def test_answers_from_another_thread(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, b"a", b"b", b"c")
+        messages = [await anext(consumer) for _ in range(3)]
+
+        def answer() -> None:
+            messages[0].touch()
+            messages[0].finish()
+            messages[1].requeue(2.0)
+            messages[2].requeue()
+
+        await asyncio.to_thread(answer)
+        await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue, Touch)) == 4)
+        assert set(peer.of(Finish, Requeue, Touch)) == {
+            Touch(messages[0].id),
+            Finish(messages[0].id),
+            Requeue(messages[1].id, 2000),
+            Requeue(messages[2].id, 1000),
+        }
+
+
+async def test_an_answer_when_the_loop_has_gone() -> None:
+    kept: list[Message] = []
+
+    def run() -> None:
+        async def main() -> None:
+            async with Stage() as stage, stage.consumer(close_timeout=0.1) as consumer:
+                await deliver(stage, b"x")
+                kept.append(await anext(consumer))
+
+        asyncio.run(main())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    kept[0].finish()
+
+
+async def test_a_requeue_without_delay_grows_with_the_attempts(stage: Stage) -> None:
+    backoff = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.0)
+    async with stage.consumer(requeue_backoff=backoff) as consumer:
+        peer = await stage.nsqd.subscriber()
+        for attempts in (1, 2, 3, 4, 4000):
+            peer.message(b"x", message_id(attempts), attempts=attempts)
+            (await anext(consumer)).requeue()
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 5)
+        assert [command.delay_ms for command in peer.of(Requeue)] == [1000, 2000, 4000, 5000, 5000]  # type: ignore[attr-defined]
+
+
+async def test_a_held_message_is_touched_and_requeued_at_once_when_its_time_has_come(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, ordered=True)
+    stage.nsqd.identity = Identity(msg_timeout=400)
+    loop = asyncio.get_running_loop()
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, b"x")
+        message = await anext(consumer)
+        message.requeue(0.9)
+        began = loop.time()
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        assert loop.time() - began > 0.85
+        assert peer.of(Requeue) == [Requeue(message.id, 0)]
+        assert len(peer.of(Touch)) >= 3
+        assert {command.message_id for command in peer.of(Touch)} == {message.id}  # type: ignore[attr-defined]
+
+
+async def test_a_held_message_is_forgotten_with_its_connection(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, ordered=True)
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, b"x")
+        (await anext(consumer)).requeue(0.2)
+        peer.close()
+        again = await stage.nsqd.subscriber(1)
+        again.message(b"x")
+        message = await anext(consumer)
+        until = asyncio.get_running_loop().time() + 0.4
+        await eventually(lambda: asyncio.get_running_loop().time() > until)
+        assert again.of(Requeue) == []
+        message.finish()
+
+
+# ------------------------------------------------------------ closing
+
+
+async def test_closing_asks_for_no_more_and_gives_back_what_was_not_handed_out(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, b"a", b"b", b"c")
+        handed_out = await anext(consumer)
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 2)
+        assert not closing.done()
+        handed_out.finish()
+        await asyncio.wait_for(closing, LIMIT)
+    assert [type(command) for command in peer.commands[-4:]] == [Close, Requeue, Requeue, Finish]
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+
+
+async def test_closing_with_unanswered_messages_is_bounded(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.consumer(close_timeout=0.3) as consumer:
+        await deliver(stage, b"a")
+        await anext(consumer)
+        began = loop.time()
+    assert loop.time() - began < 3.0
+    assert "closed with messages unanswered" in caplog.text
+
+
+async def test_closing_a_silent_server_is_bounded(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.consumer(close_timeout=0.3):
+        await stage.nsqd.subscriber()
+        stage.nsqd.is_silent = True
+        began = loop.time()
+    assert loop.time() - began < 3.0
+
+
+async def test_a_cancelled_close_leaves_nothing(stage: Stage) -> None:
+    consumer = stage.consumer()
+    await consumer.__aenter__()
+    await deliver(stage, b"a")
+    await anext(consumer)
+    closing = asyncio.create_task(consumer.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await consumer.aclose()
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+
+
+async def test_a_second_close_waits_for_the_first(stage: Stage) -> None:
+    consumer = stage.consumer(close_timeout=LIMIT)
+    await consumer.__aenter__()
+    await deliver(stage, b"a")
+    message = await anext(consumer)
+    closing = [asyncio.create_task(consumer.aclose()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(close.done() for close in closing)
+    message.finish()
+    await asyncio.gather(*closing)
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+
+
+async def test_closing_does_not_wait_for_a_lost_connection(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.consumer() as consumer:
+        peer = await deliver(stage, b"x")
+        await anext(consumer)
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqd.until(lambda: peer.of(Close))
+        began = loop.time()
+        peer.abort()
+        await closing
+    assert loop.time() - began < 3.0
+
+
+# ------------------------------------------------------------ giving up
+
+
+async def test_a_cancelled_give_up_loses_no_message(stage: Stage) -> None:
+    entered, calls = asyncio.Event(), 0
+
+    async def give_up(message: Message) -> None:
+        nonlocal calls
+        calls += 1
+        entered.set()
+        if calls == 1:
+            await asyncio.Event().wait()
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"bad", message_id(2), attempts=2)
+        peer.message(b"good", message_id(3))
+        waiting = asyncio.create_task(anext(consumer))
+        await asyncio.wait_for(entered.wait(), LIMIT)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        good = await asyncio.wait_for(anext(consumer), LIMIT)
+        assert good.body == b"good"
+        good.finish()
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
+        assert calls == 2
+
+
+async def test_a_failing_handler_is_logged_and_its_message_requeued(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def handle(message: Message) -> None:
+        raise RuntimeError(f"no room for {len(message.body)} bytes")
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await deliver(stage, b"a secret body")
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+    await running
+    assert "no room for 13 bytes" in caplog.text
+    assert "a secret body" not in caplog.text
