@@ -152,7 +152,7 @@ class ClientConfig:
     lookup_interval: float = 5.0
     """Between periodic look-ups of a topic: a safety net only, since trouble asks at once."""
     lookup_jitter: float = 0.2
-    """Share of ``lookup_interval`` that is left to chance, so that many clients do not ask together."""
+    """Share of ``lookup_interval`` that chance takes away, so that many clients do not ask together."""
     heartbeat_interval: float = 2.0
     """Asked of nsqd (1..60); silence of two of them ends a connection, so a frozen node is left after about 4 s."""
     output_buffer_timeout: float = 0.025

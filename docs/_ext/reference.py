@@ -106,7 +106,7 @@ def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 def unit_of(field: dataclasses.Field[Any]) -> str:
     """Return the unit that an option's name and type tell."""
     kind = str(field.type)
-    if field.name.endswith(("_timeout", "_interval")) or kind == "Backoff":
+    if field.name.endswith(("_timeout", "_interval", "_delay")) or kind == "Backoff":
         return "s"
     if field.name.endswith("_bytes"):
         return "bytes"

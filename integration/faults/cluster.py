@@ -75,6 +75,19 @@ class Cluster:
         """Return the control script's name of the nsqlookupd at ``url``."""
         return f"l{((urllib.parse.urlsplit(url).port or 0) - self.base - 101) // 10}"
 
+    def name_of(self, tcp_port: int) -> str:
+        """Return the cluster's own name of an nsqd (``ip:rpc:tcp:id``), guessed from another one's where none is known.
+
+        Raises:
+            NotReadyError: No name of any node is known.
+        """
+        if tcp_port in self.names:
+            return self.names[tcp_port]
+        if not self.names:
+            raise NotReadyError("no name of a node is known")
+        host, rpc, tcp, number = next(iter(self.names.values())).split(":")
+        return f"{host}:{int(rpc) - int(tcp) + tcp_port}:{tcp_port}:{number}"
+
     # -- control
 
     async def kill(self, name: str, sig: str) -> None:

@@ -74,14 +74,14 @@ async def _move(stage: Stage, *, within: bool) -> None:
     for kind in stage.topics:
         partition = await stage.partition(kind)
         others = [port for port in nodes if (port in partition.replicas) == within and port != partition.leader]
-        if not others or others[0] not in stage.cluster.names:
+        if not others:
             raise NotReadyError(f"no node to move {stage.topics[kind]}-0 to")
         moves.append((stage.topics[kind], others[0]))
     stage.fault("moving")
     async with AdminClient(stage.cluster.lookupds) as admin:
         for topic, port in moves:
             stage.bench.say(f"move {topic}-0 to {stage.cluster.nsqd(port)}")
-            await admin.move_leader(topic, 0, stage.cluster.names[port], timeout=60.0)
+            await admin.move_leader(topic, 0, stage.cluster.name_of(port), timeout=60.0)
             stage.bench.say("moved")
     await asyncio.sleep(2.0)
     await stage.recovered()
