@@ -57,6 +57,7 @@ class Figures:
     repeats: int
     stored_again_worst_key: int
     loop_lag: float
+    loop_lag_worked: float
     errors_seen: list[str]
 
 
@@ -90,7 +91,7 @@ class Row:
         measured = [
             f"{one.topic} {one.publish_added:.2f} / {one.consume_added:.2f} s"
             f" (cluster {one.outage:.2f}, slowest {one.slowest_call:.2f}, {one.errors} errors,"
-            f" {one.repeats} repeats)"
+            f" {one.repeats} repeats, loop held up {one.loop_lag:.2f} s, {one.loop_lag_worked:.2f} by itself)"
             for one in self.figures
         ]
         measured += [f"{name} {value:.2f}" for name, value in self.extra.items()]
@@ -127,6 +128,7 @@ def figures_of(load: Load, probes: Probes, since: float, until: float) -> Figure
         repeats=sum(audit.repeats(key) for key in audit.keys),
         stored_again_worst_key=max(audit.stored_again(key) for key in audit.keys),
         loop_lag=load.lag,
+        loop_lag_worked=load.lag_worked,
         errors_seen=sorted({one.text for one in audit.failures})[:5],
     )
 
