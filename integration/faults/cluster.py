@@ -130,10 +130,10 @@ class Cluster:
             http = f"http://{node['broadcast_address']}:{node['http_port']}"
             _, stats = await get(f"{http}/coordinator/stats?topic={topic}&partition={number}")
             listed = [entry for entry in stats.get("topic_coord_stats") or [] if entry.get("name") == topic]
-            replicas = tuple(
-                int(peer["node_id"].split(":")[2]) for entry in listed for peer in entry["isr_stats"] or []
-            )
-            found[int(number)] = Partition(int(node["tcp_port"]), replicas)
+            names = [str(peer["node_id"]) for entry in listed for peer in entry["isr_stats"] or []]
+            replicas = {int(name.split(":")[2]): name for name in names}
+            self.names |= replicas
+            found[int(number)] = Partition(int(node["tcp_port"]), tuple(replicas))
         return found
 
     async def nodes(self) -> tuple[int, ...]:
