@@ -14,16 +14,21 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from nsq_ha.message import Message, Receipt
 
 log: Final = logging.getLogger("nsq_ha.trace")
+
+
+_ALL: Final = ""
 
 
 class TraceSwitch:
@@ -35,29 +40,51 @@ class TraceSwitch:
 
     def __init__(self) -> None:
         """Start switched off."""
+        self._lock = threading.Lock()
         self._all = False
         self._topics: frozenset[str] = frozenset()
+        self._held: Counter[str] = Counter()
         self.is_any = False
 
     def enable(self, *topics: str) -> None:
         """Switch on for ``topics``; for all when none is named."""
-        if topics:
-            self._topics |= set(topics)
-        else:
-            self._all = True
-        self.is_any = True
+        with self._lock:
+            if topics:
+                self._topics |= set(topics)
+            else:
+                self._all = True
+            self._look()
 
     def disable(self, *topics: str) -> None:
         """Switch off for ``topics``; everything when none is named."""
-        if topics:
-            self._topics -= set(topics)
-        else:
-            self._all, self._topics = False, frozenset()
-        self.is_any = self._all or bool(self._topics)
+        with self._lock:
+            if topics:
+                self._topics -= set(topics)
+            else:
+                self._all, self._topics = False, frozenset()
+            self._look()
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Have ``topics`` on (all, when there are none) until released as often; :meth:`disable` does not end it."""
+        with self._lock:
+            self._held.update(topics or (_ALL,))
+            self._look()
+
+    def release(self, topics: Iterable[str]) -> None:
+        """End what :meth:`hold` began."""
+        with self._lock:
+            self._held.subtract(topics or (_ALL,))
+            self._held += Counter()  # what is down to 0 goes
+            self._look()
+
+    def _look(self) -> None:
+        self.is_any = self._all or bool(self._topics) or bool(self._held)
 
     def is_on(self, topic: str) -> bool:
         """Tell whether lines of ``topic`` are written: switched on, and somebody listens to the logger."""
-        return (self._all or topic in self._topics) and log.isEnabledFor(logging.INFO)
+        held = self._held
+        is_on = self._all or topic in self._topics or topic in held or _ALL in held
+        return is_on and log.isEnabledFor(logging.INFO)
 
 
 switch: Final = TraceSwitch()
@@ -114,29 +141,57 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
     The file is appended to, one JSON object a line, and nothing of it goes to
     other loggers.
 
+    Several may run at once; what was switched on besides stays on.
+
     Args:
         path: The file; its folder must exist.
-        *topics: What to switch on; switched off again at the end.
+        *topics: What to write.
 
     Raises:
         OSError: The file cannot be opened.
     """
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(message)s"))
-    level, propagate = log.level, log.propagate
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    switch.enable(*topics)
+    if topics:
+        handler.addFilter(lambda record: getattr(record, "topic", None) in topics)
+    _files.begin(handler, topics)
     try:
         yield
     finally:
-        switch.disable(*topics)
-        log.removeHandler(handler)
-        log.setLevel(level)
-        log.propagate = propagate
+        _files.end(handler, topics)
         handler.close()
 
 
+class _Files:
+    """The files that are written; the first one takes the logger over, the last one gives it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._before = (logging.NOTSET, True)
+
+    def begin(self, handler: logging.Handler, topics: Iterable[str]) -> None:
+        with self._lock:
+            if not self._open:
+                self._before = (log.level, log.propagate)
+                log.setLevel(logging.INFO)
+                log.propagate = False
+            self._open += 1
+            log.addHandler(handler)
+            switch.hold(topics)
+
+    def end(self, handler: logging.Handler, topics: Iterable[str]) -> None:
+        with self._lock:
+            switch.release(topics)
+            log.removeHandler(handler)
+            self._open -= 1
+            if not self._open:
+                level, log.propagate = self._before
+                log.setLevel(level)
+
+
+_files: Final = _Files()
+
+
 def _write(line: dict[str, object]) -> None:
-    log.info("%s", json.dumps(line, separators=(",", ":")))
+    log.info("%s", json.dumps(line, separators=(",", ":")), extra={"topic": line["topic"]})

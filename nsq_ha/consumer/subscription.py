@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha import tracelog
@@ -279,7 +280,7 @@ class Subscription:
 
 def _start_of(config: ConsumerConfig, partition: int) -> StartFrom | None:
     start = config.start_from
-    return start.get(partition) if isinstance(start, dict) else start  # type: ignore[return-value]
+    return start.get(partition) if isinstance(start, Mapping) else start
 
 
 def _no_answers(answers: object) -> None:

@@ -1,0 +1,285 @@
+"""Options: what is legal, what is refused and how it is told, and that nothing secret is shown."""
+
+import dataclasses
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from nsq_ha import (
+    Backoff,
+    ClientConfig,
+    Compression,
+    ConfigError,
+    Consumer,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+    StartFrom,
+    TlsConfig,
+)
+from nsq_ha.config import lookupd_urls, nsqd_addresses
+
+# ------------------------------------------------------------ defaults
+
+
+def test_the_defaults_are_those_of_the_docs() -> None:
+    client = ClientConfig()
+    assert (client.heartbeat_interval, client.connect_timeout, client.lookup_timeout) == (2.0, 1.0, 1.0)
+    assert (client.lookup_interval, client.output_buffer_timeout, client.close_timeout) == (5.0, 0.025, 5.0)
+    producer = ProducerConfig()
+    assert (producer.publish_timeout, producer.sharding, producer.strategy) == (30.0, "murmur3", "round_robin")
+    assert (producer.on_unreachable, producer.trace, producer.idle_timeout) == ("retry", False, 600.0)
+    consumer = ConsumerConfig()
+    assert (consumer.ordered, consumer.max_in_flight, consumer.partitions) == ("auto", 200, None)
+    assert (consumer.max_attempts, consumer.warn_attempts, consumer.msg_timeout) == (None, 10, None)
+
+
+@pytest.mark.parametrize("kind", [ClientConfig, ProducerConfig, ConsumerConfig])
+def test_options_cannot_be_changed(kind: type[ClientConfig]) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kind().close_timeout = 1.0  # type: ignore[misc]
+
+
+# ------------------------------------------------------------ ranges
+
+CLIENT: dict[str, tuple[object, ...]] = {
+    "connect_timeout": (0, -1.0, math.nan, math.inf, "1", None, True, 86401),
+    "lookup_timeout": (0, -1.0, math.nan, "1"),
+    "lookup_interval": (0, math.inf),
+    "close_timeout": (0, -1),
+    "lookup_jitter": (-0.1, 1.1),
+    "heartbeat_interval": (0.9, 61, 0, -1),
+    "output_buffer_timeout": (0.009, 1.1, 0),
+    "output_buffer_bytes": (63, 65537, 100.5),
+    "max_frame_bytes": (1023, 2**31, 4096.5),
+    "deflate_level": (0, 7, 5.5),
+    "compression": ("zstd", 7, None),
+    "backoff": (1.0, None, {"initial": 1.0}),
+    "tls": (True, "ca.pem"),
+    "auth_secret": (7, b"bytes"),
+    "client_id": (7, None),
+    "lookupd": (7, None, [7], "two words:1"),
+    "nsqd": (7, None, [7], "no-port"),
+}
+PRODUCER: dict[str, tuple[object, ...]] = {
+    "publish_timeout": (0, -1, math.nan, "30"),
+    "sharding": ("crc32", None, 7),
+    "strategy": ("random", None),
+    "trace": (7, [7], ["bad topic"]),
+    "on_unreachable": ("wait", None),
+    "max_pending_bytes": (0, -1, 10.5),
+    "window": (0, 100_001, 1.5),
+    "idle_timeout": (0.5, 86401),
+    "max_connections": (0, 1.5),
+}
+CONSUMER: dict[str, tuple[object, ...]] = {
+    "ordered": ("yes", None),
+    "partitions": (3, ["0"], [0, "a"], [-1], [1024], [True], [0.0]),
+    "start_from": ("beginning", 0, {0: "beginning"}, {"0": StartFrom.end()}),
+    "max_in_flight": (0, -1, 1_000_001, 2.5, True),
+    "msg_timeout": (0.5, 901, 0),
+    "sample_rate": (-1, 100, 5.5),
+    "tag": (7, b"blue"),
+    "requeue_backoff": (1.0, None),
+    "start_timeout": (-1, math.nan),
+    "max_attempts": (0, 65536, 1.5),
+    "warn_attempts": (-1, 65536),
+    "on_give_up": ("forget", None),
+    "dead_letter_topic": ("bad topic", 7),
+}
+
+
+def wrong(table: dict[str, tuple[object, ...]]) -> list[tuple[str, object]]:
+    return [(name, value) for name, values in table.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(CLIENT))
+@pytest.mark.parametrize("kind", [ProducerConfig, ConsumerConfig])
+def test_a_wrong_option_of_both(kind: type[ClientConfig], name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        kind.of({name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(PRODUCER))
+def test_a_wrong_option_of_a_producer(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ProducerConfig.of({name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(CONSUMER))
+def test_a_wrong_option_of_a_consumer(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ConsumerConfig.of({name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ClientConfig, {"connect_timeout": 0.001, "heartbeat_interval": 1, "lookup_jitter": 0}),
+        (ClientConfig, {"heartbeat_interval": 60, "output_buffer_bytes": 64, "deflate_level": 1}),
+        (ProducerConfig, {"window": 1, "max_pending_bytes": 1, "max_connections": 1}),
+        (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),
+        (ConsumerConfig, {"max_in_flight": 1, "sample_rate": 99, "max_attempts": 1, "warn_attempts": 0}),
+        (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "on_give_up": print, "msg_timeout": 900}),
+    ],
+)
+def test_the_edges_are_legal(kind: type[ClientConfig], options: dict[str, object]) -> None:
+    config = kind.of(options)
+    for name in options:
+        assert hasattr(config, name)
+
+
+def test_an_unknown_option_is_named_with_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match=r"'max_inflight'.*max_in_flight"):
+        ConsumerConfig.of({"max_inflight": 5})
+    with pytest.raises(ConfigError, match="window"):
+        ConsumerConfig.of({"window": 5})
+
+
+def test_a_config_or_options_but_not_both() -> None:
+    config = ProducerConfig(lookupd=("http://127.0.0.1:4161",))
+    assert Producer(config=config).config is config
+    with pytest.raises(ConfigError, match="either config= or options"):
+        Producer(config=config, window=5)
+    with pytest.raises(ConfigError, match="either config= or options"):
+        Consumer("t", "ch", config=ConsumerConfig(lookupd=("a",)), lookupd="b")
+    with pytest.raises(ConfigError, match="lookupd"):
+        Producer()
+    with pytest.raises(ConfigError, match="not both"):
+        Producer(lookupd="a", nsqd="b:1")
+
+
+# ------------------------------------------------------------ values that are brought into form
+
+
+def test_compression_may_be_named_by_its_word() -> None:
+    assert ClientConfig.of({"compression": "snappy"}).compression is Compression.SNAPPY
+    assert ClientConfig.of({"compression": Compression.DEFLATE}).compression is Compression.DEFLATE
+
+
+def test_one_topic_to_trace_is_no_set_of_letters() -> None:
+    assert ProducerConfig.of({"trace": "orders"}).trace == frozenset({"orders"})
+    assert ProducerConfig.of({"trace": ["a", "b", "a"]}).trace == frozenset({"a", "b"})
+    producer = Producer(lookupd="a", trace=True)
+    assert producer.trace is True
+    producer.trace = "orders"
+    assert producer.trace == frozenset({"orders"})
+    producer.trace = iter(["a", "b"])
+    assert producer.trace == frozenset({"a", "b"})
+    producer.trace = False
+    assert producer.trace is False
+
+
+def test_partitions_are_sorted_and_named_once() -> None:
+    assert ConsumerConfig.of({"partitions": [3, 1, 3]}).partitions == (1, 3)
+    assert ConsumerConfig.of({"partitions": range(2)}).partitions == (0, 1)
+    assert ConsumerConfig.of({"partitions": ()}).partitions == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "urls"),
+    [
+        ("localhost", ["http://localhost:4161"]),
+        ("localhost:5161", ["http://localhost:5161"]),
+        ("http://localhost:5161/", ["http://localhost:5161"]),
+        (" http://a:1 , b:2 ", ["http://a:1", "http://b:2"]),
+        (["a:1", "http://a:1", "b"], ["http://a:1", "http://b:4161"]),
+        ("https://lookup.example", ["https://lookup.example"]),
+        ("http://[::1]:4161", ["http://[::1]:4161"]),
+        ("[::1]", ["http://[::1]:4161"]),
+        ((), []),
+    ],
+)
+def test_addresses_of_nsqlookupds(given: Any, urls: list[str]) -> None:  # noqa: ANN401 - both forms of the option
+    assert lookupd_urls(given) == tuple(urls)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", " ", ",", "a:", ":1", "a:0", "a:65536", "a:1x", "a:-1", "a:1/path", "ftp://a:1", "http://", "a b:1", "a\n:1",
+     "http://user@a:1", "http://a:1?x=1", "a:\N{FULLWIDTH DIGIT ONE}"],
+)  # fmt: skip
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(ConfigError, match="lookupd address"):
+        lookupd_urls(address)
+
+
+def test_addresses_of_nsqds() -> None:
+    assert nsqd_addresses("a:1, [::1]:2 ,a:1") == ("a:1", "[::1]:2")
+    for wrong_one in ("a", "a:", ":1", "a:0", "a:70000", "http://a:1"):
+        with pytest.raises(ConfigError, match="nsqd address"):
+            nsqd_addresses(wrong_one)
+
+
+# ------------------------------------------------------------ secrets
+
+
+def test_a_secret_is_never_shown() -> None:
+    config = ProducerConfig(lookupd=("a",), auth_secret="open sesame")
+    assert "open sesame" not in repr(config)
+    assert "open sesame" not in str(Producer(config=config).__dict__)
+    with pytest.raises(ConfigError) as caught:
+        ProducerConfig.of({"auth_secret": b"open sesame"})
+    assert "open sesame" not in str(caught.value)
+
+
+def test_tls_verifies_by_default() -> None:
+    assert TlsConfig().verify is True
+
+
+# ------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"initial": 0.0},
+        {"initial": -1.0},
+        {"initial": 2.0, "maximum": 1.0},
+        {"maximum": math.inf},
+        {"maximum": math.nan},
+        {"factor": 0.9},
+        {"jitter": -0.1},
+        {"jitter": 1.1},
+        {"initial": "1"},
+        {"factor": None},
+    ],
+)
+def test_a_back_off_that_is_none(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Backoff"):
+        Backoff(**options)
+
+
+def test_start_positions_have_the_wire_form() -> None:
+    assert str(StartFrom.beginning()) == "virtual_queue:0"
+    assert str(StartFrom.end()) == "special:-1"
+    assert str(StartFrom.timestamp(1700000000.9)) == "timestamp:1700000000"
+    assert str(StartFrom.timestamp(datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC))) == "timestamp:1700000000"
+    assert str(StartFrom.timestamp(0)) == "timestamp:0"
+    assert str(StartFrom.offset(66)) == "virtual_queue:66"
+    assert str(StartFrom.count(6)) == "msgcount:6"
+    assert StartFrom.offset(0) == StartFrom.beginning()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StartFrom.offset(-1),
+        lambda: StartFrom.count(-1),
+        lambda: StartFrom.timestamp(-1),
+        lambda: StartFrom("special", 0),
+        lambda: StartFrom("somewhere", 0),  # type: ignore[arg-type]
+        lambda: StartFrom.offset(1.5),  # type: ignore[arg-type]
+        lambda: StartFrom.offset("7"),  # type: ignore[arg-type]
+        lambda: StartFrom.count(True),
+        lambda: StartFrom.timestamp(math.nan),
+        lambda: StartFrom.timestamp(math.inf),
+        lambda: StartFrom.timestamp("now"),  # type: ignore[arg-type]
+        lambda: StartFrom.timestamp(datetime(2023, 1, 1) + timedelta(0)),  # noqa: DTZ001 - without a zone on purpose
+    ],
+)
+def test_a_start_position_that_is_none(make: Any) -> None:  # noqa: ANN401 - a maker
+    with pytest.raises(ConfigError):
+        make()

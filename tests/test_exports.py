@@ -1,0 +1,75 @@
+"""The public names: a program written to them keeps working."""
+
+import importlib
+import importlib.metadata
+import inspect
+
+import pytest
+
+import nsq_ha
+from nsq_ha import errors
+
+PUBLIC = [
+    "Backoff",
+    "ClientConfig",
+    "ClosedError",
+    "Compression",
+    "ConfigError",
+    "Consumer",
+    "ConsumerConfig",
+    "DiscoveryError",
+    "JavaInt",
+    "LookupClient",
+    "Message",
+    "NsqError",
+    "OutgoingMessage",
+    "Producer",
+    "ProducerConfig",
+    "ProtocolError",
+    "PublishError",
+    "Receipt",
+    "ServerError",
+    "StartFrom",
+    "TlsConfig",
+    "TopicMeta",
+    "TransportError",
+    "__version__",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert nsq_ha.__all__ == PUBLIC
+    for name in PUBLIC:
+        assert getattr(nsq_ha, name) is not None
+
+
+def test_what_is_public_is_described() -> None:
+    for name in PUBLIC[:-1]:
+        assert inspect.getdoc(getattr(nsq_ha, name)), name
+
+
+@pytest.mark.parametrize("module", ["errors", "protocol", "devcluster", "tracelog", "spark"])
+def test_public_modules(module: str) -> None:
+    assert inspect.getdoc(importlib.import_module(f"nsq_ha.{module}"))
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert nsq_ha.__version__ == importlib.metadata.version("nsq_ha")
+
+
+def test_every_error_is_described_and_has_the_root() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert issubclass(kind, nsq_ha.NsqError), kind
+        assert kind.__doc__, kind
+        assert kind.__name__.endswith("Error"), kind
+
+
+def test_the_users_methods_are_these() -> None:
+    def methods(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert methods(nsq_ha.Producer) >= {"publish", "publish_many", "aclose", "trace"}
+    assert methods(nsq_ha.Consumer) >= {"run", "aclose", "wait_subscribed", "max_in_flight", "set_max_in_flight"}
+    assert methods(nsq_ha.Message) >= {"finish", "requeue", "touch", "headers", "tag", "trace_id", "internal_id"}

@@ -1,0 +1,159 @@
+"""What a message shows and how it is answered, without any connection."""
+
+import json
+
+import pytest
+
+from nsq_ha import Message, OutgoingMessage, Receipt
+from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.message import partition_of
+
+
+class Source:
+    """Notes the answers."""
+
+    topic = "orders"
+    channel = "billing"
+    partition = 3
+    nsqd = "127.0.0.1:4150"
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, Message, float | None]] = []
+
+    def finish(self, message: Message) -> None:
+        self.answers.append(("finish", message, None))
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        self.answers.append(("requeue", message, delay))
+
+    def touch(self, message: Message) -> None:
+        self.answers.append(("touch", message, None))
+
+
+ID = (3 << 50 | 77).to_bytes(8, "big") + (2**64 - 1).to_bytes(8, "big")
+
+
+def message(ext: bytes | None = None) -> Message:
+    return Message(ID, b"paid", 2, 1_700_000_000_000_000_000, Source(), 66, 34, ext)
+
+
+def answers(message: Message) -> list[tuple[str, float | None]]:
+    source = message.source
+    assert isinstance(source, Source)
+    assert all(answered is message for _, answered, _ in source.answers)
+    return [(name, delay) for name, _, delay in source.answers]
+
+
+def test_what_it_shows() -> None:
+    one = message()
+    assert (one.topic, one.partition, one.nsqd) == ("orders", 3, "127.0.0.1:4150")
+    assert (one.body, one.attempts, one.timestamp_ns) == (b"paid", 2, 1_700_000_000_000_000_000)
+    assert (one.id, one.internal_id, one.trace_id) == (ID, 3 << 50 | 77, 2**64 - 1)
+    assert (one.offset, one.raw_size) == (66, 34)
+    assert partition_of(one.internal_id) == 3
+
+
+def test_its_text_does_not_show_the_body() -> None:
+    text = repr(message())
+    assert "paid" not in text
+    for part in ("orders-3", "attempts=2", "4 bytes", hex(3 << 50 | 77)):
+        assert part in text
+
+
+def test_without_a_header() -> None:
+    for ext in (None, b""):
+        assert (message(ext).headers, message(ext).tag) == ({}, None)
+
+
+def test_the_servers_own_keys_are_no_headers() -> None:
+    ext = json.dumps({"a": 1, "##client_dispatch_tag": "blue", "##trace_id": "7", "##later": 1}).encode()
+    one = message(ext)
+    assert one.headers == {"a": 1}
+    assert one.tag == "blue"
+
+
+def test_a_tag_that_is_no_text_is_none() -> None:
+    assert message(b'{"##client_dispatch_tag":7}').tag is None
+
+
+@pytest.mark.parametrize("ext", [b"{", b"[]", b"null", b"7", b"\xff", b"[" * 200_000])
+def test_a_header_that_is_no_object(ext: bytes) -> None:
+    one = message(ext)
+    with pytest.raises(RemoteProtocolError, match="extension header"):
+        assert one.headers
+    with pytest.raises(RemoteProtocolError, match="extension header"):
+        assert one.tag
+    one.finish()
+    assert answers(one) == [("finish", None)]
+
+
+@pytest.mark.parametrize("delay", [None, 0, 0.5, 900])
+def test_requeue_passes_the_delay_on(delay: float | None) -> None:
+    one = message()
+    one.requeue(delay)
+    assert answers(one) == [("requeue", delay)]
+
+
+@pytest.mark.parametrize("delay", [-1, -0.001, float("inf"), float("nan")])
+def test_a_delay_that_is_none_answers_nothing(delay: float) -> None:
+    one = message()
+    with pytest.raises(ValueError, match="delay"):
+        one.requeue(delay)
+    one.finish()
+    assert answers(one) == [("finish", None)]
+
+
+@pytest.mark.parametrize("first", ["finish", "requeue"])
+@pytest.mark.parametrize("second", ["finish", "requeue", "touch"])
+def test_it_is_answered_once(first: str, second: str) -> None:
+    one = message()
+    one.touch()
+    one.touch()
+    getattr(one, first)()
+    assert one.answered
+    with pytest.raises(LocalProtocolError, match="answered already"):
+        getattr(one, second)()
+    assert [name for name, _ in answers(one)] == ["touch", "touch", first]
+
+
+async def test_a_block_that_ends_well_finishes() -> None:
+    async with message() as one:
+        assert not one.answered
+    assert answers(one) == [("finish", None)]
+
+
+async def test_a_block_that_fails_requeues_by_policy() -> None:
+    one = message()
+    with pytest.raises(KeyError):
+        async with one:
+            raise KeyError("x")
+    assert answers(one) == [("requeue", None)]
+
+
+async def finish_and_fail(one: Message) -> None:
+    async with one:
+        one.finish()
+        raise KeyError("x")
+
+
+async def test_a_block_that_answers_is_left_alone() -> None:
+    one, other = message(), message()
+    async with one:
+        one.requeue(5)
+    with pytest.raises(KeyError):
+        await finish_and_fail(other)
+    assert answers(one) == [("requeue", 5)]
+    assert answers(other) == [("finish", None)]
+
+
+def test_receipts_are_values() -> None:
+    receipt = Receipt("orders", 3, "127.0.0.1:4150")
+    assert receipt == Receipt("orders", 3, "127.0.0.1:4150", 1)
+    assert (receipt.attempts, receipt.internal_id, receipt.offset) == (1, None, None)
+    with pytest.raises(AttributeError):
+        receipt.attempts = 2  # type: ignore[misc]
+
+
+def test_outgoing_messages_have_nothing_but_a_body_by_default() -> None:
+    outgoing = OutgoingMessage(b"x")
+    assert (outgoing.key, outgoing.partition, outgoing.trace_id, outgoing.headers, outgoing.tag) == (None,) * 5
