@@ -14,6 +14,7 @@ from nsq_ha.cli.pub import pub
 from nsq_ha.cli.running import log_to_stderr
 from nsq_ha.cli.tail import tail
 from nsq_ha.cli.topic import topic
+from nsq_ha.cli.trace import trace
 
 
 @click.group(
@@ -29,5 +30,5 @@ def app(verbose: int) -> None:
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
 
 
-for command in (demo, dev, topic, pub, tail, lookup):
+for command in (demo, dev, topic, pub, tail, lookup, trace):
     app.add_command(command)

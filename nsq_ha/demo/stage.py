@@ -42,6 +42,7 @@ class DemoOptions:
         keep_topic: Leave a topic that this run created.
         months: Of 2013, from 1 to 12.
         spark: Let Spark read the topic back.
+        page: Where Spark's page about every message is written. None for no page.
         job: How to publish.
     """
 
@@ -50,6 +51,7 @@ class DemoOptions:
     keep_topic: bool = False
     months: tuple[int, ...] = (1,)
     spark: bool = True
+    page: Path | None = None
     job: JobOptions = field(default_factory=JobOptions)
 
 
@@ -237,7 +239,7 @@ class Demo:
     async def _read_back(self, report: Report, lookupd: tuple[str, ...], trace_log: Path) -> None:
         self._tell("Spark reads the topic back")
         try:
-            found = await _in_thread(lambda: spark_step.run(lookupd, report.topic, trace_log))
+            found = await _in_thread(lambda: spark_step.run(lookupd, report.topic, trace_log, self._options.page))
         except SparkUnavailableError as error:
             report.spark_missing = str(error)
             return

@@ -106,7 +106,8 @@ async def test_a_missing_spark_is_told_and_no_failure(cluster: DevCluster, monke
 async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, object]] = []
 
-    def read(lookupd: tuple[str, ...], topic: str, path: object) -> SparkReport:
+    def read(lookupd: tuple[str, ...], topic: str, path: object, page: object) -> SparkReport:
+        assert page is None
         assert lookupd == tuple(cluster.lookupd)
         with open(str(path), encoding="utf-8") as log:  # noqa: PTH123 - whatever path it is
             lines.extend(json.loads(line) for line in log)

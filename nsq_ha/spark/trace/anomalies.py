@@ -1,0 +1,108 @@
+"""What should not be in the life of messages: losses, repeats, disorder, gaps, and changes of leader.
+
+**Source:** Spark reference 8, job 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import DataFrame
+
+KINDS: Final = ("lost", "repeated", "out_of_order", "gap")
+"""What an anomaly can be."""
+
+COLUMNS: Final = ("kind", "side", "topic", "partition", "channel", "message_id", "trace_id", "ts_ns", "detail")
+
+
+def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
+    """Return one row an anomaly; the columns are :data:`COLUMNS`.
+
+    * ``lost``: as the life says.
+    * ``repeated``: finished more than once, or given out again after a finish.
+    * ``out_of_order``: first given out after a later message of its partition, in a topic of ``ordered``.
+
+    Args:
+        lives: As :func:`nsq_ha.spark.trace.lifecycle.lifecycle` gives them.
+        ordered: Topics whose order counts.
+    """
+    from pyspark.sql import Window  # noqa: PLC0415 - an extra
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    place = [f.col(name) for name in ("side", "topic", "partition", "channel", "message_id", "trace_id")]
+    lost = lives.where("outcome = 'lost'").select(
+        f.lit("lost").alias("kind"),
+        *place,
+        f.col("published_ns").alias("ts_ns"),
+        f.concat(f.lit("delivered "), f.col("deliveries"), f.lit(" times, never finished")).alias("detail"),
+    )
+    twice = (f.col("finishes") > 1) | (f.col("last_start_ns") > f.col("first_finish_ns"))
+    repeated = lives.where(twice).select(
+        f.lit("repeated").alias("kind"),
+        *place,
+        f.coalesce("last_start_ns", "last_finish_ns").alias("ts_ns"),
+        f.concat(
+            f.lit("delivered "), f.col("deliveries"), f.lit(" times, finished "), f.col("finishes"), f.lit(" times")
+        ).alias("detail"),
+    )
+    turn = Window.partitionBy("side", "topic", "partition", "channel").orderBy("first_start_ns", "message_id")
+    before = f.max("message_id").over(turn.rowsBetween(Window.unboundedPreceding, -1))
+    begun = lives.where(f.col("topic").isin(list(ordered)) & f.col("first_start_ns").isNotNull())
+    disorder = (
+        begun.withColumn("before", before)
+        .where("message_id < before")
+        .select(
+            f.lit("out_of_order").alias("kind"),
+            *place,
+            f.col("first_start_ns").alias("ts_ns"),
+            f.concat(f.lit("after message "), f.col("before")).alias("detail"),
+        )
+    )
+    return lost.union(repeated).union(disorder)
+
+
+def gaps(rows: DataFrame) -> DataFrame:
+    """Return where the log of a partition is broken, from a read of the topic itself; needs no trace.
+
+    Args:
+        rows: Of ``format("nsq")``, with ``topic``, ``partition``, ``offset``, ``raw_size``,
+            ``message_id``, ``trace_id`` and ``timestamp``.
+    """
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    turn = Window.partitionBy("topic", "partition").orderBy("offset")
+    end = f.lag(f.col("offset") + f.col("raw_size")).over(turn)
+    broken = rows.withColumn("end", end).where("end is not null and end != offset")
+    number = f.conv(f.hex(f.substring("message_id", 1, 8)), 16, 10).cast("bigint")
+    return broken.select(
+        f.lit("gap").alias("kind"),
+        f.lit("topic").alias("side"),
+        "topic",
+        "partition",
+        f.lit(None).cast("string").alias("channel"),
+        number.alias("message_id"),
+        f.col("trace_id").cast("decimal(20,0)").alias("trace_id"),
+        (f.unix_micros("timestamp") * 1000).alias("ts_ns"),
+        f.concat(f.lit("begins at "), f.col("offset"), f.lit(", the one before ends at "), f.col("end")).alias(
+            "detail"
+        ),
+    )
+
+
+def leaders(events: DataFrame) -> DataFrame:
+    """Return since when each node has led each partition: one row at the first event and at each change.
+
+    Columns: ``topic``, ``partition``, ``node``, ``ts_ns``. Taken from publishes,
+    which only a leader takes.
+    """
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    turn = Window.partitionBy("side", "topic", "partition").orderBy("ts_ns")
+    written = events.where("event = 'publish'").withColumn("before", f.lag("node").over(turn))
+    changed = written.where("before is null or before != node")
+    return changed.groupBy("topic", "partition", "node", "ts_ns").agg(f.count("*").alias("n")).drop("n")

@@ -1,0 +1,130 @@
+"""Lines of trace logs to events, one row each; batch and streaming alike.
+
+Owns the two forms of a line: JSON of :mod:`nsq_ha.tracelog`, and the ``[TRACE]``
+lines of an nsqd's log. A line that is neither is left out; one that begins like
+a trace line and cannot be read is kept as a ``bad`` event and counted.
+
+**Source:** Spark reference 8; youzan/nsq ``nsqd/tracer.go``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.message import PARTITION_MASK, PARTITION_SHIFT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+REPLAY_PREFIX: Final = "spark-"
+"""Channels of the connector's own reads; they are no consumers."""
+
+_JSON: Final = (
+    "event string, time_ns bigint, acknowledged_ns bigint, topic string, partition int, channel string, "
+    "internal_id bigint, trace_id decimal(20,0), offset bigint, attempt int, nsqd string"
+)
+_PUT: Final = (
+    r"\[TRACE\] topic (\S+)-(\d+) trace id (\d+): message (\d+)(?:\( ?\d+\))? put (success|\S+) "
+    r".*?at offset: (\d+),.*?at time (\d+)"
+)
+_CONSUME: Final = (
+    r"\[TRACE\] topic (\S+) channel (\S+) trace id (\d+): message (\d+) \(ts: (\d+), offset: (\d+), pri:\S+\) "
+    r"consume state (\S+) from client (\S*?)\(\d+\) at time: (\d+) cost: (-?\d+), attempt: (\d+)"
+)
+_STATES: Final = (
+    ("delivery", r"^START$"),
+    ("finish", r"^FIN"),
+    ("requeue", r"^REQ"),
+    ("timeout", r"^(DELAY_)?TIMEOUT$"),
+)
+
+
+def read_lines(spark: SparkSession, paths: Iterable[Path | str]) -> DataFrame:
+    """Return the lines of log files with the file of each.
+
+    Args:
+        spark: The session.
+        paths: Files on this machine; rotated ones are given one by one.
+
+    Raises:
+        FileNotFoundError: One is not there.
+    """
+    from pathlib import Path  # noqa: PLC0415 - only for its own kind here
+
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
+
+    # Spark takes a path for a pattern, and no escapes of a URL.
+    found = [str(Path(path).resolve(strict=True)) for path in paths]
+    urls = ["file:" + re.sub(r"([\[\]{}*?\\])", r"\\\1", path) for path in found]
+    return spark.read.text(urls).select("value", f.input_file_name().alias("file"))
+
+
+def events(lines: DataFrame) -> DataFrame:
+    """Return one row an event.
+
+    Columns: ``side`` (``client`` or ``server``), ``event`` (``publish``, ``put``,
+    ``delivery``, ``finish``, ``requeue``, ``timeout``, ``other``, ``bad``),
+    ``ts_ns``, ``topic``, ``partition``, ``channel``, ``trace_id`` decimal(20,0),
+    ``message_id`` (the server's internal one), ``offset``, ``attempt``,
+    ``published_ns`` (where the line tells it), ``cost_ns``, ``client``, ``node``.
+    A client's ``publish`` has the time of the call, a server's that of its answer.
+
+    Args:
+        lines: With a column ``value``, and ``file`` to name the node of a server's log.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    if "file" not in lines.columns:
+        lines = lines.withColumn("file", f.lit(None).cast("string"))
+    line = f.col("value")
+    is_client, is_server = line.startswith("{"), line.contains("[TRACE] topic ")
+    parsed = lines.where(is_client | is_server).select(
+        f.when(is_client, "client").otherwise("server").alias("side"),
+        f.when(is_client, f.from_json(line, _JSON)).alias("told"),
+        *(f.regexp_extract(line, _PUT, group).alias(f"p{group}") for group in range(1, 8)),
+        *(f.regexp_extract(line, _CONSUME, group).alias(f"c{group}") for group in range(1, 12)),
+        f.element_at(f.split("file", "/"), -1).alias("file"),
+    )
+    return parsed.select("side", *_columns())
+
+
+def _columns() -> list[Column]:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    told = f.col("told")
+    is_client, is_put = f.col("side") == "client", f.col("p4") != ""
+
+    def pick(field: str, put: str | None, consumed: str | None, kind: str) -> Column:
+        server = f.when(is_put, f.col(put) if put else f.lit(None)).otherwise(
+            f.col(consumed) if consumed else f.lit(None)
+        )
+        return f.when(is_client, told[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).cast(kind))
+
+    message_id = pick("internal_id", "p4", "c4", "bigint")
+    of_id = f.shiftrightunsigned(message_id, PARTITION_SHIFT).bitwiseAND(f.lit(PARTITION_MASK)).cast("int")
+    state = f.lit("other")
+    for name, pattern in _STATES:
+        state = f.when(f.col("c7").rlike(pattern), name).otherwise(state)
+    put = f.when(f.col("p5") == "success", "publish").otherwise("put")
+    event = f.when(is_client, told["event"]).when(is_put, put).when(f.col("c4") != "", state)
+    times = pick("time_ns", "p7", "c9", "bigint")
+    is_bad = event.isNull() | message_id.isNull() | times.isNull()
+    return [
+        f.when(is_bad, "bad").otherwise(event).alias("event"),
+        times.alias("ts_ns"),
+        pick("topic", "p1", "c1", "string").alias("topic"),
+        f.coalesce(pick("partition", "p2", None, "int"), of_id).alias("partition"),
+        pick("channel", None, "c2", "string").alias("channel"),
+        pick("trace_id", "p3", "c3", "decimal(20,0)").alias("trace_id"),
+        message_id.alias("message_id"),
+        pick("offset", "p6", "c6", "bigint").alias("offset"),
+        pick("attempt", None, "c11", "int").alias("attempt"),
+        f.when(~is_client, f.nullif(f.col("c5"), f.lit("")).cast("bigint")).alias("published_ns"),
+        f.when(~is_client, f.nullif(f.col("c10"), f.lit("")).cast("bigint")).alias("cost_ns"),
+        f.when(~is_client, f.nullif(f.col("c8"), f.lit(""))).alias("client"),
+        f.when(is_client, told["nsqd"]).otherwise(f.col("file")).alias("node"),
+    ]

@@ -1,0 +1,180 @@
+"""The report as one page that needs nothing else: tables and inline pictures.
+
+Owns the HTML. Everything that comes from a log is escaped: names and ids are
+written by other programs. Pictures are made by ``pictures``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import html
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from nsq_ha.spark.trace.pictures import latency_picture, timeline_picture
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --soft: #5d6b7a; --line: #d7dee6;
+  --p50: #2a78b8; --p99: #c8641e; --bad: #c62f3e; --good: #1f8a4c; --bar: #6f9dc7; --lead: #7a4fb0; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4eaf0; --paper: #14191f; --soft: #9aa7b4; --line: #303b46;
+  --p50: #6db3ea; --p99: #f0a060; --bad: #ff7480; --good: #58c988; --bar: #4d7fa9; --lead: #b795ea; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 66rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .3rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+.verdict { font-weight: 600; padding: .5rem .9rem; border-radius: .4rem; border: 2px solid; display: inline-block; }
+.ok { color: var(--good); } .failed { color: var(--bad); }
+.soft { color: var(--soft); }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
+th { color: var(--soft); font-weight: 500; } .n { text-align: right; }
+.scroll { overflow-x: auto; } svg { width: 100%; height: auto; display: block; }
+svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
+code { font-size: .9em; }
+"""
+
+_STAGES: Final = {
+    "publish_to_start": "publish to delivery",
+    "start_to_finish": "delivery to finish",
+    "publish_to_finish": "publish to finish",
+}
+_KINDS: Final = {"lost": "lost", "repeated": "repeated", "out_of_order": "out of order", "gap": "gaps in the log"}
+
+
+def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str] = ()) -> str:
+    """Return the page.
+
+    Args:
+        report: What :meth:`nsq_ha.spark.trace.report.TraceReport.as_dict` gives.
+        title: Of the page. Empty for the usual one.
+        extra: Paragraphs below the verdict, as text.
+    """
+    heading = _text(title or "The life of every message")
+    parts = [
+        f"<h1>{heading}</h1>",
+        f'<p class="soft">{_text(_span(report))}</p>',
+        _verdict(report),
+        *(f"<p>{_text(line)}</p>" for line in extra),
+        _section("Latency over time", latency_picture(report)),
+        _section("Messages given out, by partition", timeline_picture(report)),
+        _section("What became of the messages", _outcomes(report)),
+        _section("Latency", _latency(report)),
+        _section("First anomalies", _anomalies(report)),
+        _section("Leaders", _leaders(report)),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{heading}</title><style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def _section(heading: str, content: str) -> str:
+    return f"<section><h2>{_text(heading)}</h2>{content}</section>"
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    counts: Mapping[str, int] = report["counts"]
+    told = ", ".join(f"{counts.get(kind, 0):,} {name}" for kind, name in _KINDS.items())
+    kind, word = ("ok", "ok") if report["is_ok"] else ("failed", "FAILED")
+    return f'<p class="verdict {kind}" id="verdict">{word}: {_text(told)}</p>'
+
+
+def _span(report: Mapping[str, Any]) -> str:
+    begin, end = report["begin_ns"], report["end_ns"]
+    if begin is None:
+        return "The logs hold no trace lines."
+    start = datetime.datetime.fromtimestamp(begin / 1e9, datetime.UTC)
+    bad = f", {report['bad_lines']:,} lines that cannot be read" if report["bad_lines"] else ""
+    return (
+        f"{report['events']:,} events in {(end - begin) / 1e9:,.1f} s from {start:%Y-%m-%d %H:%M:%S} UTC{bad}; "
+        f"pictures by the {report['side']}'s log"
+    )
+
+
+def _outcomes(report: Mapping[str, Any]) -> str:
+    rows = [(row["side"], row["topic"], row["channel"], row["outcome"], row["count"]) for row in report["outcomes"]]
+    return _table(("log", "topic", "channel", "outcome", "messages#"), rows)
+
+
+def _latency(report: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            row["side"],
+            row["topic"],
+            row["channel"],
+            "all" if row["partition"] is None else row["partition"],
+            _STAGES.get(row["stage"], row["stage"]),
+            row["messages"],
+            *(f"{row[name]:,.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")),
+        )
+        for row in report["latency"]
+    ]
+    names = (
+        "log",
+        "topic",
+        "channel",
+        "partition#",
+        "stage",
+        "messages#",
+        "50 % ms#",
+        "95 % ms#",
+        "99 % ms#",
+        "max ms#",
+    )
+    return _table(names, rows)
+
+
+def _anomalies(report: Mapping[str, Any]) -> str:
+    first: Sequence[Mapping[str, Any]] = report["first"]
+    if not first:
+        return '<p class="soft">None.</p>'
+    rows = [
+        (
+            _KINDS.get(row["kind"], row["kind"]),
+            row["side"],
+            f"{row['topic']}-{row['partition']}",
+            row["channel"],
+            row["message_id"],
+            row["trace_id"],
+            _at(row["ts_ns"], report),
+            row["detail"],
+        )
+        for row in first
+    ]
+    names = ("kind", "log", "partition", "channel", "message id#", "trace id#", "at s#", "detail")
+    total = sum(report["counts"].values())
+    hint = (
+        f"<p>{len(first):,} of {total:,}. To look one up, ask the partition's leader: "
+        "<code>/message/get?topic=…&amp;partition=…&amp;search_mode=id&amp;search_pos=MESSAGE_ID</code></p>"
+    )
+    return hint + _table(names, rows)
+
+
+def _leaders(report: Mapping[str, Any]) -> str:
+    rows = [(f"{row['topic']}-{row['partition']}", row["node"], _at(row["ts_ns"], report)) for row in report["leaders"]]
+    return _table(("partition", "node", "from s#"), rows)
+
+
+def _at(ts_ns: int | None, report: Mapping[str, Any]) -> str:
+    return "" if ts_ns is None or report["begin_ns"] is None else f"{(ts_ns - report['begin_ns']) / 1e9:,.3f}"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; a name that ends in ``#`` is a column of numbers."""
+    kinds = [' class="n"' if name.endswith("#") else "" for name in names]
+    head = "".join(f"<th{kind}>{_text(name.rstrip('#'))}</th>" for name, kind in zip(names, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(cell: object) -> str:
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}" if cell < 10**9 else str(cell)
+    return "" if cell is None else _text(str(cell))
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)

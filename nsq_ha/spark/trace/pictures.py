@@ -1,0 +1,169 @@
+"""Pictures of a trace report, as inline SVG: latency over time, and each partition's time line."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_WIDTH: Final = 1000
+_LEFT: Final = 110
+_RIGHT: Final = 12
+_PLOT: Final = _WIDTH - _LEFT - _RIGHT
+_HEIGHT: Final = 240
+_TOP: Final = 16
+_BOTTOM: Final = 30
+_ROW: Final = 34
+_MAX_ROWS: Final = 64
+
+
+def latency_picture(report: Mapping[str, Any]) -> str:
+    """Return the lines of the 50th and 99th percentile from publish to delivery, on a logarithmic scale."""
+    series: Sequence[Mapping[str, Any]] = report["series"]
+    if not series:
+        return '<p class="soft">No message with both a publish and a delivery.</p>'
+    least = max(min(row["p50_ms"] for row in series), 0.01)
+    low = math.floor(math.log10(least))
+    high = max(math.ceil(math.log10(max(*(row["p99_ms"] for row in series), 0.02))), low + 1)
+    plot = _HEIGHT - _TOP - _BOTTOM
+
+    def y(milliseconds: float) -> float:
+        return _TOP + plot * (1 - (math.log10(max(milliseconds, 10.0**low)) - low) / (high - low))
+
+    lines = [
+        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(10.0**power):.1f}" y2="{y(10.0**power):.1f}" '
+        f'stroke="var(--line)"/><text x="{_LEFT - 8}" y="{y(10.0**power) + 4:.1f}" text-anchor="end">'
+        f"{_milliseconds(10.0**power)}</text>"
+        for power in range(low, high + 1)
+    ]
+    for name, label in (("p50_ms", "half of the messages are faster"), ("p99_ms", "99 of 100 are faster")):
+        points = " ".join(f"{_x(report, row['bucket'] + 0.5):.1f},{y(row[name]):.1f}" for row in series)
+        color = f"var(--{name.removesuffix('_ms')})"
+        lines.append(
+            f'<polyline class="{name}" points="{points}" fill="none" stroke="{color}" stroke-width="2"/>'
+            + "".join(
+                f'<circle cx="{_x(report, row["bucket"] + 0.5):.1f}" cy="{y(row[name]):.1f}" r="2.5" fill="{color}">'
+                f"<title>{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages</title>"
+                "</circle>"
+                for row in series
+            )
+        )
+        at = _LEFT + (0 if name == "p50_ms" else 220)
+        lines.append(
+            f'<rect x="{at}" y="2" width="12" height="4" fill="{color}"/><text x="{at + 18}" y="9">{label}</text>'
+        )
+    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, lines + _axis(report, _HEIGHT))
+
+
+def timeline_picture(report: Mapping[str, Any]) -> str:
+    """Return one row a partition: messages given out as bars, changes of leader and anomalies as marks."""
+    places = sorted({(row["topic"], row["partition"]) for row in report["timeline"] + report["leaders"]})
+    if not places:
+        return '<p class="soft">Nothing was given out.</p>'
+    shown = places[:_MAX_ROWS]
+    height = _TOP + _ROW * len(shown) + _BOTTOM
+    most = max((row["messages"] for row in report["timeline"]), default=1)
+    parts: list[str] = []
+    for number, place in enumerate(shown):
+        base = _TOP + _ROW * (number + 1) - 6
+        name = html.escape(f"{place[0]}-{place[1]}")
+        label = name if len(name) <= 17 else f"…{name[-16:]}"
+        parts.append(
+            f'<g class="partition"><text x="{_LEFT - 8}" y="{base - 6}" text-anchor="end">{label}<title>{name}</title>'
+            f'</text><line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}" stroke="var(--line)"/>'
+        )
+        parts += _bars(report, place, base, most)
+        parts += _leader_marks(report, place, base)
+        parts += _anomaly_marks(report, place, base)
+        parts.append("</g>")
+    picture = _svg("timeline", "Messages given out by partition over time", height, parts + _axis(report, height))
+    more = f", {len(places) - len(shown)} more partitions are not shown" if len(places) > len(shown) else ""
+    legend = (
+        '<p class="soft">Bars: messages given out. <span style="color:var(--lead)">▼ leader</span>, '
+        f'<span style="color:var(--bad)">● anomaly</span>; rest the pointer on one to read it{more}.</p>'
+    )
+    return picture + legend
+
+
+def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[str]:
+    wide = max(_x(report, 1) - _x(report, 0) - 0.5, 0.5)
+    bars = []
+    for row in report["timeline"]:
+        if (row["topic"], row["partition"]) == place:
+            tall = max(1.0, (_ROW - 12) * row["messages"] / most)
+            bars.append(
+                f'<rect x="{_x(report, row["bucket"]):.1f}" y="{base - tall:.1f}" width="{wide:.1f}" '
+                f'height="{tall:.1f}" fill="var(--bar)"><title>{_seconds(report, row["bucket"])} s: '
+                f"{row['messages']:,} messages</title></rect>"
+            )
+    return bars
+
+
+def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[str]:
+    marks = []
+    found = [row for row in report["leaders"] if (row["topic"], row["partition"]) == place]
+    for number, row in enumerate(found):
+        since = row["ts_ns"] - report["begin_ns"]
+        x, top = _x(report, since / report["bucket_ns"]), base - _ROW + 8
+        kind, change, line = "leader", "leads at first", ""
+        if number:
+            kind, change = "leader change", f"leads from {since / 1e9:,.2f} s on"
+            line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{base}" stroke="var(--lead)" stroke-width="1.5"/>'
+        marks.append(
+            f'<g class="{kind}">{line}<path d="M{x - 5:.1f} {top} h10 l-5 7 z" fill="var(--lead)">'
+            f"<title>{html.escape(str(row['node']))} {change}</title></path></g>"
+        )
+    return marks
+
+
+def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[str]:
+    return [
+        f'<circle class="anomaly" cx="{_x(report, (row["ts_ns"] - report["begin_ns"]) / report["bucket_ns"]):.1f}" '
+        f'cy="{base}" r="4" fill="var(--bad)"><title>{html.escape(str(row["kind"]))}: message {row["message_id"]}, '
+        f"{html.escape(str(row['detail']))}</title></circle>"
+        for row in report["first"]
+        if (row["topic"], row["partition"]) == place and row["ts_ns"] is not None and report["begin_ns"] is not None
+    ]
+
+
+def _axis(report: Mapping[str, Any], height: float) -> list[str]:
+    span = _span_s(report)
+    step = _step(span)
+    count = int(span / step + 1e-9)
+    return [
+        f'<text x="{_LEFT + _PLOT * number * step / span:.1f}" y="{height - 8}" text-anchor="middle">'
+        f"{number * step:,g} s</text>"
+        for number in range(count + 1)
+    ]
+
+
+def _step(span: float) -> float:
+    """Return a round step that makes at most ten of ``span``."""
+    power: float = 10.0 ** math.floor(math.log10(span / 10))
+    return next(power * times for times in (1, 2, 5, 10) if span / (power * times) <= 10)
+
+
+def _span_s(report: Mapping[str, Any]) -> float:
+    span: int = max(report["end_ns"] - report["begin_ns"], report["bucket_ns"])
+    return span / 1e9
+
+
+def _x(report: Mapping[str, Any], bucket: float) -> float:
+    share: float = bucket * report["bucket_ns"] / 1e9 / _span_s(report)
+    return _LEFT + _PLOT * min(max(share, 0.0), 1.0)
+
+
+def _seconds(report: Mapping[str, Any], bucket: float) -> str:
+    return f"{bucket * report['bucket_ns'] / 1e9:,.2f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value / 1000:g} s" if value >= 1000 else f"{value:g} ms"
+
+
+def _svg(name: str, title: str, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg id="{name}" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(title)}">'
+        f"{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,231 @@
+"""Everything that a trace log tells, as plain values; and the files made of it.
+
+Owns the queries of one report and what is written: Parquet tables,
+``report.json`` and ``report.html``. Does not draw (``page``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.spark.trace.anomalies import KINDS, anomalies, leaders
+from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, read_lines
+from nsq_ha.spark.trace.lifecycle import latency, lifecycle
+from nsq_ha.spark.trace.page import html_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FIRST: Final = 50
+"""Anomalies that are listed by id; all of them are in the Parquet table."""
+
+_BUCKETS: Final = 120
+_NARROWEST_NS: Final = 10_000_000
+_PLACES: Final = ("side", "topic", "channel")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """How to judge a log.
+
+    Attributes:
+        topics: Only these. Empty for all.
+        ordered: Topics whose order counts.
+        grace_s: Seconds that a message may take before it is lost.
+        skip_prefix: Channels that begin so are left out: the connector's own reads.
+        fail_on: Kinds of anomalies that make the report a failure.
+    """
+
+    topics: tuple[str, ...] = ()
+    ordered: tuple[str, ...] = ()
+    grace_s: float = 60.0
+    skip_prefix: str = REPLAY_PREFIX
+    fail_on: tuple[str, ...] = ("lost", "out_of_order", "gap")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """What a trace log tells. Times are nanoseconds since the epoch, latencies milliseconds.
+
+    Attributes:
+        is_ok: No anomaly of a kind that fails.
+        counts: Anomalies by kind.
+        first: The first anomalies by time, at most :data:`FIRST`.
+        outcomes: Messages by side, topic, channel and outcome.
+        latency: Percentiles of each stage by side, topic and channel, for each partition (None: all).
+        leaders: Since when a node has led a partition.
+        begin_ns: Of the first event. None without events.
+        end_ns: Of the last event.
+        bucket_ns: Width of the buckets of ``series`` and ``timeline``.
+        side: Whose view ``series`` and ``timeline`` show: the client's where there is one.
+        undelivered: Published messages by topic, partition and channel that were not given out.
+        series: Per bucket: number, messages and latencies from publish to first delivery.
+        timeline: Per topic, partition and bucket: messages given out.
+        events: Events that were read.
+        bad_lines: Lines that begin like a trace line and are none.
+    """
+
+    is_ok: bool
+    counts: dict[str, int]
+    first: list[dict[str, Any]]
+    outcomes: list[dict[str, Any]]
+    latency: list[dict[str, Any]]
+    leaders: list[dict[str, Any]]
+    begin_ns: int | None
+    end_ns: int | None
+    bucket_ns: int
+    side: str
+    undelivered: list[dict[str, Any]]
+    series: list[dict[str, Any]]
+    timeline: list[dict[str, Any]]
+    events: int
+    bad_lines: int
+    options: ReportOptions = field(default_factory=ReportOptions)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return dataclasses.asdict(self)
+
+
+def trace_report(
+    spark: SparkSession,
+    logs: Iterable[Path | str],
+    out: Path | str | None = None,
+    options: ReportOptions | None = None,
+    *,
+    topic_gaps: DataFrame | None = None,
+) -> TraceReport:
+    """Read trace logs and judge them.
+
+    Args:
+        spark: The session.
+        logs: Files of :mod:`nsq_ha.tracelog`, logs of nsqds, or both.
+        out: Folder for ``report.json``, ``report.html`` and the Parquet tables ``lifecycle``, ``latency``
+            and ``anomalies``; made when it is missing, overwritten when it is there. None writes nothing.
+        options: How to judge.
+        topic_gaps: More anomalies, from :func:`nsq_ha.spark.trace.anomalies.gaps`.
+
+    Raises:
+        FileNotFoundError: A log is not there.
+    """
+    options = options or ReportOptions()
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
+
+    found = events(read_lines(spark, logs))
+    is_ours = f.col("channel").isNull() | ~f.col("channel").startswith(options.skip_prefix or "\0")
+    wanted = (
+        f.lit(True) if not options.topics else f.col("topic").isin(list(options.topics)) | (f.col("event") == "bad")
+    )
+    kept = found.where(is_ours & wanted).persist()
+    lives = lifecycle(kept.where("event != 'bad'"), grace_s=options.grace_s).persist()
+    try:
+        wrong = anomalies(lives, ordered=options.ordered)
+        if topic_gaps is not None:
+            wrong = wrong.union(topic_gaps)
+        report = _report(kept, lives, wrong.persist(), options)
+        if out is not None:
+            _write(Path(out), report, lives, wrong)
+        wrong.unpersist()
+    finally:
+        lives.unpersist()
+        kept.unpersist()
+    return report
+
+
+def _report(kept: DataFrame, lives: DataFrame, wrong: DataFrame, options: ReportOptions) -> TraceReport:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    good = kept.where("event != 'bad'")
+    total = _rows(
+        kept.agg(
+            f.min("ts_ns").alias("begin"),
+            f.max("ts_ns").alias("end"),
+            f.count(f.when(f.col("event") != "bad", 1)).alias("events"),
+            f.count(f.when(f.col("event") == "bad", 1)).alias("bad"),
+            f.max(f.col("side") == "client").alias("has_client"),
+        )
+    )[0]
+    begin, end = total["begin"], total["end"]
+    bucket = max(_NARROWEST_NS, -(-((end or 0) - (begin or 0) + 1) // _BUCKETS))
+    side = "client" if total["has_client"] else "server"
+    counts = dict.fromkeys(KINDS, 0) | {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
+    unstarted = lives.where("first_start_ns is null")
+    earliest = wrong.orderBy("ts_ns", "message_id").limit(FIRST)
+    return TraceReport(
+        is_ok=not any(counts[kind] for kind in options.fail_on),
+        counts=counts,
+        first=_rows(earliest.withColumn("trace_id", f.col("trace_id").cast("string"))),
+        outcomes=_rows(lives.groupBy(*_PLACES, "outcome").count().orderBy(*_PLACES, "outcome")),
+        latency=_latencies(lives),
+        leaders=_rows(leaders(good).orderBy("topic", "partition", "ts_ns")),
+        begin_ns=begin,
+        end_ns=end,
+        bucket_ns=bucket,
+        side=side,
+        undelivered=_rows(unstarted.groupBy("side", "topic", "partition", "channel").count().orderBy("partition")),
+        series=_series(lives.where(f.col("side") == side), begin or 0, bucket),
+        timeline=_timeline(good.where(f.col("side") == side), begin or 0, bucket),
+        events=total["events"],
+        bad_lines=total["bad"],
+        options=options,
+    )
+
+
+def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
+    by_partition = _rows(latency(lives, *_PLACES, "partition").orderBy(*_PLACES, "partition", "stage"))
+    whole = _rows(latency(lives, *_PLACES).orderBy(*_PLACES, "stage"))
+    return by_partition + [{**row, "partition": None} for row in whole]
+
+
+def _series(lives: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    numbered = lives.withColumn("bucket", f.floor((f.col("published_ns") - begin) / bucket).cast("int"))
+    return _rows(latency(numbered, "bucket").where("stage = 'publish_to_start'").drop("stage").orderBy("bucket"))
+
+
+def _timeline(good: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    numbered = good.where("event = 'delivery'").withColumn(
+        "bucket", f.floor((f.col("ts_ns") - begin) / bucket).cast("int")
+    )
+    return _rows(
+        numbered.groupBy("topic", "partition", "bucket")
+        .agg(f.count("*").alias("messages"))
+        .orderBy("topic", "partition", "bucket")
+    )
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
+
+
+def _write(out: Path, report: TraceReport, lives: DataFrame, wrong: DataFrame) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    base = out.resolve().as_posix()
+    for name, frame in (
+        ("lifecycle", lives),
+        ("latency", latency(lives, *_PLACES, "partition", "minute")),
+        ("anomalies", wrong),
+    ):
+        frame.coalesce(1).write.mode("overwrite").parquet(f"file:{base}/{name}")
+    (out / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str) + "\n", encoding="utf-8")
+    (out / "report.html").write_text(html_page(report.as_dict()), encoding="utf-8")
+
+
+def write_page(path: Path | str, report: TraceReport, title: str = "", extra: Collection[str] = ()) -> None:
+    """Write the page alone.
+
+    Args:
+        path: The file; its folder must be there.
+        report: What it shows.
+        title: Of the page.
+        extra: More paragraphs below the verdict, as text.
+    """
+    Path(path).write_text(html_page(report.as_dict(), title, extra), encoding="utf-8")
