@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.batching import chunks
-from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Prepared, kind_of, lane_key, prepare
+from nsq_ha.producer.outgoing import (
+    MAX_MESSAGE_BYTES,
+    Outgoing,
+    PlainBatch,
+    Prepared,
+    RichBatch,
+    kind_of,
+    lane_key,
+    prepare,
+)
 from nsq_ha.producer.topic import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.topic import Ticket, TopicPublisher
+    from nsq_ha.producer.topic import TopicPublisher
 
 BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
 """Most bytes of one MPUB; the server takes 5 MiB."""
@@ -37,7 +46,7 @@ class Part:
         positions: Sequence[int],
         first: OutgoingMessage,
         partition: int | None,
-        keys: list[Hashable],
+        keys: Sequence[Hashable],
     ) -> None:
         """Keep the parts; ``partition`` None leaves the choice to the moment at which it is queued."""
         self.outgoing = outgoing
@@ -46,12 +55,12 @@ class Part:
         self._partition = partition
         self._keys = keys
 
-    def submit(self, publisher: TopicPublisher, view: TopicView) -> Ticket:
+    def submit(self, publisher: TopicPublisher, view: TopicView) -> None:
         """Queue it."""
         partition = self._partition
         if partition is None:
             partition, _ = publisher.partition_for(self._first, view)
-        return publisher.submit(self.outgoing, partition, self._keys)
+        publisher.submit(self.outgoing, partition, self._keys)
 
 
 class Batch:
@@ -73,16 +82,29 @@ class Batch:
         trace_id_of: Callable[[OutgoingMessage], int | None],
     ) -> None:
         self.topic = topic
-        self.messages = [m if isinstance(m, OutgoingMessage) else OutgoingMessage(m) for m in messages]
-        self._prepared: list[Prepared] = []
         self._parts: list[Part] = []
         self._refused: dict[int, PublishError] = {}
-        for position, message in enumerate(self.messages):
+        self._bodies: Sequence[bytes] = list(messages)  # type: ignore[arg-type]  # if they are not, that follows
+        self._messages: list[OutgoingMessage] = []
+        self._prepared: list[Prepared] = []
+        self._is_plain = _are_plain(self._bodies) and trace_id_of(_ANY) is None
+        if not self._is_plain:
+            self._prepare(self._bodies, trace_id_of)
+        self.size = sum(map(len, self._bodies))
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def _prepare(
+        self, messages: Iterable[bytes | OutgoingMessage], trace_id_of: Callable[[OutgoingMessage], int | None]
+    ) -> None:
+        self._messages = [m if isinstance(m, OutgoingMessage) else OutgoingMessage(m) for m in messages]
+        for position, message in enumerate(self._messages):
             try:
                 self._prepared.append(prepare(message, trace_id_of(message)))
             except ConfigError as error:
                 raise _at(position, error) from error
-        self.size = sum(len(prepared.body) for prepared in self._prepared)
+        self._bodies = [prepared.body for prepared in self._prepared]
 
     def parts(self, publisher: TopicPublisher, view: TopicView) -> list[Part]:
         """Cut it into commands: by partition and kind, within the server's limits, in order.
@@ -90,8 +112,31 @@ class Batch:
         Raises:
             ConfigError: A message does not suit the topic; its position is named.
         """
+        if self._is_plain:
+            if view.meta is not None and view.meta.ordered:
+                try:
+                    publisher.partition_for(_ANY, view)
+                except ConfigError as error:
+                    raise _at(0, error) from error
+            self._parts = self._plain_parts()
+        else:
+            self._parts = self._rich_parts(publisher, view)
+        return self._parts
+
+    def _plain_parts(self) -> list[Part]:
+        bodies, loop = self._bodies, asyncio.get_running_loop()
+        if len(bodies) <= BATCH_COUNT and self.size + _HEAD_BYTES * len(bodies) <= BATCH_BYTES:
+            cuts = [range(len(bodies))]
+        else:
+            cuts = list(chunks([_HEAD_BYTES + len(body) for body in bodies], BATCH_BYTES, BATCH_COUNT))
+        return [
+            Part(PlainBatch(self.topic, bodies[cut.start : cut.stop], loop.create_future()), cut, _ANY, None, ())
+            for cut in cuts
+        ]
+
+    def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> list[Part]:
         by_partition: dict[int | None, list[list[int]]] = {}
-        for position, message in enumerate(self.messages):
+        for position, message in enumerate(self._messages):
             try:
                 check_kind(view, self._prepared[position])
                 chosen, is_free = publisher.partition_for(message, view)
@@ -104,44 +149,59 @@ class Batch:
             if not runs or kind_of(self._prepared[runs[-1][0]]) != kind_of(self._prepared[position]):
                 runs.append([])
             runs[-1].append(position)
-        self._parts = [
+        return [
             self._part([run[index] for index in chunk], partition)
             for partition, runs in by_partition.items()
             for run in runs
             for chunk in chunks([self._prepared[position].wire_bytes for position in run], BATCH_BYTES, BATCH_COUNT)
         ]
-        return self._parts
 
     def _part(self, positions: Sequence[int], partition: int | None) -> Part:
         future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        outgoing = Outgoing(self.topic, [self._prepared[position] for position in positions], future, batch=True)
-        messages = [self.messages[position] for position in positions]
+        prepared = [self._prepared[position] for position in positions]
+        outgoing: Outgoing
+        if kind_of(prepared[0]) == "plain":
+            outgoing = PlainBatch(self.topic, [message.body for message in prepared], future)
+        else:
+            outgoing = RichBatch(self.topic, prepared, future)
+        messages = [self._messages[position] for position in positions]
         keys: list[Hashable] = []
         if partition is not None:
             keys = [NO_KEY if message.key is None else lane_key(message.key) for message in messages]
         return Part(outgoing, positions, messages[0], partition, keys)
 
     def results(
-        self, outcomes: Sequence[list[Receipt] | BaseException], failure: PublishError | None
+        self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
     ) -> list[Receipt | PublishError]:
         """Return the outcome of each message.
 
         Args:
             outcomes: Of the commands that were queued, in their order.
             failure: What those met that were not. None when all were.
-
-        Raises:
-            BaseException: An outcome that is neither receipts nor a PublishError.
         """
-        results: list[Receipt | PublishError | None] = [failure] * len(self.messages)
+        results: list[Receipt | PublishError | None] = [failure] * len(self)
         for position, error in self._refused.items():
             results[position] = error
         for part, outcome in zip(self._parts, outcomes, strict=False):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, PublishError):
-                raise outcome
+            if isinstance(part.positions, range) and not isinstance(outcome, PublishError):
+                results[part.positions.start : part.positions.stop] = outcome
+                continue
             for index, position in enumerate(part.positions):
                 results[position] = outcome if isinstance(outcome, PublishError) else outcome[index]
         return [result for result in results if result is not None]
+
+
+_ANY: Final = OutgoingMessage(b"x")
+"""Stands for a message that may go anywhere."""
+_HEAD_BYTES: Final = 6
+
+
+def _are_plain(messages: Sequence[object]) -> bool:
+    """Tell whether all are bodies of legal size, which is most often so and quickly seen."""
+    if set(map(type, messages)) != {bytes}:
+        return False
+    sizes = set(map(len, messages))  # type: ignore[arg-type]  # bytes, as just seen
+    return min(sizes) > 0 and max(sizes) <= MAX_MESSAGE_BYTES
 
 
 def check_kind(view: TopicView, prepared: Prepared) -> None:

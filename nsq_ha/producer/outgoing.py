@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.errors import ConfigError
+from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.names import check_partition
 from nsq_ha.protocol import (
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from nsq_ha.errors import PublishError
     from nsq_ha.message import OutgoingMessage
+    from nsq_ha.policy.lane import Entry
     from nsq_ha.policy.sharding import Key
-    from nsq_ha.producer.topic import Ticket
+    from nsq_ha.producer.sender import Sender
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_TRACE_ID: Final = 2**64 - 1
@@ -136,58 +137,33 @@ class Outgoing:
     """One command on its way: what it publishes and who waits for it.
 
     Attributes:
+        topic: The topic.
         future: Gets one Receipt for each message, or the PublishError.
         size: Bytes of the bodies, for back-pressure.
         close_on_error: After a refusal the connection cannot be trusted.
-        ticket: Where it is queued. None before.
+        sender: Where it is queued; it may move while it waits. None before.
+        entry: How it stands in the queue there. None before.
+        timeout: Seconds that it has.
+        deadline: When they are over, in the loop's time.
         began_ns: When the publish was called, nanoseconds since the epoch; 0 when it is not traced.
     """
 
-    __slots__ = ("_batch", "_plain", "began_ns", "close_on_error", "future", "messages", "size", "ticket", "topic")
+    # Class attributes stand for the values of a new one: one is made for each publish.
+    close_on_error = False
+    sender: Sender | None = None
+    entry: Entry[Outgoing] | None = None
+    timeout = 0.0
+    deadline = 0.0
+    began_ns = 0
 
-    def __init__(
-        self,
-        topic: str,
-        messages: Sequence[Prepared],
-        future: asyncio.Future[list[Receipt]],
-        *,
-        batch: bool,
-    ) -> None:
-        """Keep the parts; ``messages`` is not empty, and of length 1 unless ``batch``."""
+    def __init__(self, topic: str, future: asyncio.Future[list[Receipt]], size: int) -> None:
         self.topic = topic
-        self.messages = messages
         self.future = future
-        first = messages[0]
-        self.size = sum([len(message.body) for message in messages]) if batch else len(first.body)
-        self.ticket: Ticket | None = None
-        self._batch = batch
-        # Of a batch all messages are of one kind.
-        self._plain = first.trace_id is None and first.ext is None
-        self.began_ns = 0 if self._plain else time.time_ns()
-        self.close_on_error = batch and first.ext is not None
+        self.size = size
 
     def encode(self, partition: int | None) -> bytes:
-        """Return the command's bytes for ``partition``; None leaves the word out, for servers without partitions.
-
-        A batch goes as MPUB_EXT when any message has headers, as MPUB_TRACE
-        when all are traced, as MPUB otherwise; its messages are of one kind
-        (:func:`kind_of`).
-        """
-        messages = self.messages
-        if not self._batch:
-            only = messages[0]
-            if only.ext is not None:
-                return encode_pub_ext(self.topic, partition, only.ext, only.body)
-            if only.trace_id is not None:
-                return encode_pub_trace(self.topic, partition, only.trace_id, only.body)
-            return encode_pub(self.topic, partition, only.body)
-        if self.close_on_error:
-            return encode_mpub_ext(self.topic, partition, [(message.ext or b"", message.body) for message in messages])
-        if messages[0].trace_id is not None:
-            return encode_mpub_trace(
-                self.topic, partition, [(message.trace_id or 0, message.body) for message in messages]
-            )
-        return encode_mpub(self.topic, partition, [message.body for message in messages])
+        """Return the command's bytes for ``partition``; None leaves the word out, for servers without partitions."""
+        raise NotImplementedError
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the receipts out of the server's answer.
@@ -195,49 +171,7 @@ class Outgoing:
         Raises:
             RemoteProtocolError: The answer is neither ``OK`` nor of 30 bytes.
         """
-        if answer == b"OK":
-            if self._plain:
-                # Nothing tells one message from another, so one receipt serves for all.
-                return [Receipt(self.topic, partition, nsqd, attempts)] * len(self.messages)
-            return [
-                Receipt(self.topic, partition, nsqd, attempts, trace_id=message.trace_id) for message in self.messages
-            ]
-        traced = decode_traced(answer)
-        if not self._batch:
-            return [
-                Receipt(
-                    self.topic,
-                    partition,
-                    nsqd,
-                    attempts,
-                    traced.internal_id,
-                    traced.trace_id,
-                    traced.offset,
-                    traced.raw_size,
-                )
-            ]
-        return self._batch_receipts(traced.internal_id, traced.offset, partition, nsqd, attempts)
-
-    def _batch_receipts(self, first_id: int, offset: int, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
-        # The server tells the id and offset of the first message only. MPUB is one append under the partition's
-        # lock: the other ids follow one by one (the commit log keeps just the first and a count), the offsets by size.
-        receipts = []
-        for position, message in enumerate(self.messages):
-            raw_size = 4 + 26 + len(message.body)
-            receipts.append(
-                Receipt(
-                    self.topic,
-                    partition,
-                    nsqd,
-                    attempts,
-                    first_id + position,
-                    message.trace_id,
-                    offset,
-                    raw_size,
-                )
-            )
-            offset += raw_size
-        return receipts
+        raise NotImplementedError
 
     def succeed(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Give the receipts to whoever waits, and return them.
@@ -254,6 +188,97 @@ class Outgoing:
         """Give the error to whoever waits."""
         if not self.future.done():
             self.future.set_exception(error)
+
+    def give_up(self) -> None:
+        """Note that nobody waits any more."""
+        if self.sender is not None and self.entry is not None:
+            self.sender.give_up(self.entry)
+        self.future.cancel()
+
+
+class Single(Outgoing):
+    """One message."""
+
+    def __init__(self, topic: str, message: Prepared, future: asyncio.Future[list[Receipt]]) -> None:
+        """Keep the parts."""
+        self.topic = topic
+        self.future = future
+        self.size = len(message.body)
+        self.message = message
+        if message.trace_id is not None:
+            self.began_ns = time.time_ns()
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return a PUB, PUB_TRACE or PUB_EXT."""
+        message = self.message
+        if message.ext is not None:
+            return encode_pub_ext(self.topic, partition, message.ext, message.body)
+        if message.trace_id is not None:
+            return encode_pub_trace(self.topic, partition, message.trace_id, message.body)
+        return encode_pub(self.topic, partition, message.body)
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        """Make the one receipt."""
+        trace_id = self.message.trace_id
+        if answer == b"OK":
+            return [Receipt(self.topic, partition, nsqd, attempts, None, trace_id)]
+        told = decode_traced(answer)
+        where = (told.internal_id, told.trace_id, told.offset, told.raw_size)
+        return [Receipt(self.topic, partition, nsqd, attempts, *where)]
+
+
+class PlainBatch(Outgoing):
+    """Bodies without trace ids or headers."""
+
+    def __init__(self, topic: str, bodies: Sequence[bytes], future: asyncio.Future[list[Receipt]]) -> None:
+        """Keep the parts; there is at least one body."""
+        super().__init__(topic, future, sum(map(len, bodies)))
+        self.bodies = bodies
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return an MPUB."""
+        return encode_mpub(self.topic, partition, self.bodies)
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        """Make the receipts: nothing tells one message from another, so one serves for all."""
+        if answer != b"OK":
+            raise RemoteProtocolError(f"answer to an MPUB is not OK but {answer[:64]!r}")
+        return [Receipt(self.topic, partition, nsqd, attempts)] * len(self.bodies)
+
+
+class RichBatch(Outgoing):
+    """Messages of which each has a trace id, or each an extension header (:func:`kind_of`)."""
+
+    def __init__(self, topic: str, messages: Sequence[Prepared], future: asyncio.Future[list[Receipt]]) -> None:
+        """Keep the parts; there is at least one message."""
+        super().__init__(topic, future, sum(len(message.body) for message in messages))
+        self.messages = messages
+        self.close_on_error = messages[0].ext is not None
+        self.began_ns = time.time_ns()
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return an MPUB_EXT or MPUB_TRACE."""
+        if self.close_on_error:
+            with_headers = [(message.ext or b"", message.body) for message in self.messages]
+            return encode_mpub_ext(self.topic, partition, with_headers)
+        traced = [(message.trace_id or 0, message.body) for message in self.messages]
+        return encode_mpub_trace(self.topic, partition, traced)
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        """Make the receipts."""
+        topic = self.topic
+        if answer == b"OK":
+            return [Receipt(topic, partition, nsqd, attempts, None, message.trace_id) for message in self.messages]
+        # The server tells the id and offset of the first message only. MPUB is one append under the partition's
+        # lock: the other ids follow one by one (the commit log keeps just the first and a count), the offsets by size.
+        told = decode_traced(answer)
+        offset = told.offset
+        receipts = []
+        for number, message in enumerate(self.messages, told.internal_id):
+            raw_size = 4 + 26 + len(message.body)
+            receipts.append(Receipt(topic, partition, nsqd, attempts, number, message.trace_id, offset, raw_size))
+            offset += raw_size
+        return receipts
 
 
 def kind_of(message: Prepared) -> str:

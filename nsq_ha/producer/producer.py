@@ -19,8 +19,9 @@ from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, Resp
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
 from nsq_ha.producer.batch import Batch, Part, check_kind
-from nsq_ha.producer.outgoing import Outgoing, lane_key, prepare
+from nsq_ha.producer.outgoing import Outgoing, Single, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
+from nsq_ha.producer.under_way import UnderWay
 from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.sender import Sender
-    from nsq_ha.producer.topic import Ticket
 
 
 class Producer:
@@ -63,8 +63,9 @@ class Producer:
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
         self._pending_bytes = 0
-        self._active: set[asyncio.Future[list[Receipt]]] = set()
+        self._batches: set[asyncio.Future[None]] = set()
         self._room = asyncio.Event()
+        self._room_wanted = 0
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
         self._started = False
@@ -72,6 +73,7 @@ class Producer:
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._sender_tasks: set[asyncio.Task[None]] = set()
+        self._under_way: UnderWay | None = None
 
     @property
     def trace(self) -> bool | frozenset[str]:
@@ -83,7 +85,7 @@ class Producer:
 
     @trace.setter
     def trace(self, value: bool | Iterable[str]) -> None:
-        self._trace = value if isinstance(value, bool) else frozenset(value)
+        self._trace = (value if isinstance(value, bool) else frozenset(value))
 
     async def __aenter__(self) -> Self:
         """Start; the first look-up of a topic is made by its first publish."""
@@ -92,6 +94,7 @@ class Producer:
         self._started = True
         self._directory = Directory(self.config, access="w")
         await self._directory.start()
+        self._under_way = UnderWay(_expire)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
@@ -120,8 +123,9 @@ class Producer:
         self._closed = asyncio.Event()
         self._closing.set()
         try:
-            if self._active:
-                await asyncio.wait(self._active, timeout=self.config.close_timeout)
+            unended = [*self._batches, *(self._under_way.futures() if self._under_way is not None else ())]
+            if unended:
+                await asyncio.wait(unended, timeout=self.config.close_timeout)
         finally:  # cancelled, it still ends what it started
             for publisher in self._topics.values():
                 for sender in publisher.senders.values():
@@ -131,6 +135,8 @@ class Producer:
                 task.cancel()
             if self._supervisor is not None:
                 await asyncio.wait({self._supervisor})
+            if self._under_way is not None:
+                self._under_way.close()
             await directory.aclose()
             self._closed.set()
 
@@ -153,15 +159,15 @@ class Producer:
                 closed.__cause__ = error
                 sender.fail_all(closed)
 
-    def _check_open(self) -> Directory:
-        if self._directory is None:
+    def _check_open(self) -> UnderWay:
+        if self._under_way is None:
             raise ClosedError("use the producer with 'async with'")
         if self._closing.is_set():
             closed = ClosedError("the producer is closed")
             if self._supervisor is not None and self._supervisor.done() and not self._supervisor.cancelled():
                 closed.__cause__ = self._supervisor.exception()
             raise closed
-        return self._directory
+        return self._under_way
 
     async def publish(
         self,
@@ -200,21 +206,44 @@ class Producer:
 
         Cancelled before it was written, nothing is sent; afterwards it may be stored.
         """
+        under_way = self._check_open()
         message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
-        directory = self._check_open()
         prepared = prepare(message, self._trace_id(topic, message))
-        publisher = self._topics.get(topic) or self._publisher(directory, topic)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limit(timeout)
-        future: asyncio.Future[list[Receipt]] = loop.create_future()
-        outgoing = Outgoing(topic, (prepared,), future, batch=False)
+        publisher = self._topics.get(topic) or self._publisher(topic)
+        limit = self._limit(timeout)
+        outgoing = Single(topic, prepared, under_way.new_future())
+        under_way.add(outgoing, limit)
+        try:
+            view = publisher.watch.view
+            if not publisher.queued and publisher.is_usable(view) and self._has_room(outgoing.size):
+                self._admit_single(publisher, outgoing, message, view)
+            else:
+                async with self._turn(publisher, outgoing.deadline):
+                    view = await publisher.view()
+                    await self._until_room(outgoing.size)
+                    self._admit_single(publisher, outgoing, message, view)
+            return (await outgoing.future)[0]
+        finally:
+            self._end(under_way, outgoing)
 
-        def submit(view: TopicView) -> Ticket:
-            check_kind(view, prepared)
-            chosen, is_free = publisher.partition_for(message, view)
-            return publisher.submit(outgoing, chosen, [] if is_free else [NO_KEY if key is None else lane_key(key)])
+    def _admit_single(
+        self, publisher: TopicPublisher, outgoing: Single, message: OutgoingMessage, view: TopicView
+    ) -> None:
+        check_kind(view, outgoing.message)
+        chosen, is_free = publisher.partition_for(message, view)
+        keys = () if is_free else (NO_KEY if message.key is None else lane_key(message.key),)
+        publisher.submit(outgoing, chosen, keys)
+        self._pending_bytes += outgoing.size
 
-        return (await self._carry(publisher, outgoing, deadline, submit))[0]
+    def _end(self, under_way: UnderWay, outgoing: Outgoing) -> None:
+        """Let go of a command whose caller does not wait any more, whatever the reason."""
+        if not outgoing.future.done() or outgoing.future.cancelled():
+            outgoing.give_up()
+        under_way.remove(outgoing)
+        if outgoing.sender is not None:
+            self._pending_bytes -= outgoing.size
+            if self._room_wanted:
+                self._room.set()
 
     async def publish_many(
         self,
@@ -242,91 +271,53 @@ class Producer:
 
         Cancelled, any part of it may be stored.
         """
-        directory = self._check_open()
+        under_way = self._check_open()
         batch = Batch(topic, messages, lambda message: self._trace_id(topic, message))
-        if not batch.messages:
+        if not len(batch):
             return []
-        publisher = self._topics.get(topic) or self._publisher(directory, topic)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limit(timeout)
-        whole: asyncio.Future[list[Receipt]] = loop.create_future()
-        self._active.add(whole)
-        outcomes: list[asyncio.Task[list[Receipt]]] = []
+        publisher = self._topics.get(topic) or self._publisher(topic)
+        limit = self._limit(timeout)
+        whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._batches.add(whole)
+        queued: list[Outgoing] = []
 
-        def admit(part: Part, view: TopicView) -> None:
-            ticket = self._admitted(part.outgoing, lambda view: part.submit(publisher, view), view)
-            outcomes.append(loop.create_task(self._outcome(part.outgoing, ticket, deadline)))
+        def admit(part: Part, view: TopicView, timeout: float) -> None:
+            part.submit(publisher, view)
+            self._pending_bytes += part.outgoing.size
+            under_way.add(part.outgoing, timeout)
+            queued.append(part.outgoing)
 
         try:
-            failure = await self._queue_batch(publisher, batch, deadline, admit)
-            return batch.results(await asyncio.gather(*outcomes, return_exceptions=True), failure)
-        except BaseException:
-            for outcome in outcomes:
-                outcome.cancel()
-            await asyncio.gather(*outcomes, return_exceptions=True)
-            raise
+            failure = await self._queue_batch(publisher, batch, limit, admit)
+            return batch.results([await _outcome(outgoing) for outgoing in queued], failure)
         finally:
-            self._active.discard(whole)
+            for outgoing in queued:
+                if outgoing.future.done() and not outgoing.future.cancelled():
+                    outgoing.future.exception()  # marks it as seen: the caller may be gone
+                self._end(under_way, outgoing)
+            self._batches.discard(whole)
             whole.cancel()
 
     async def _queue_batch(
-        self, publisher: TopicPublisher, batch: Batch, deadline: float, admit: Callable[[Part, TopicView], None]
+        self, publisher: TopicPublisher, batch: Batch, limit: float, admit: Callable[[Part, TopicView, float], None]
     ) -> PublishError | None:
         """Queue all commands of a batch in one turn; return why the last of them could not be, or None."""
         view = publisher.watch.view
         if not publisher.queued and publisher.is_usable(view) and self._has_room(batch.size):
             for part in batch.parts(publisher, view):
-                admit(part, view)
+                admit(part, view, limit)
             return None
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit
         try:
             async with self._turn(publisher, deadline):
                 view = await publisher.view()
                 for part in batch.parts(publisher, view):
                     await self._until_room(part.outgoing.size)
-                    admit(part, view)
+                    admit(part, view, max(deadline - clock(), 0.0))
         except PublishError as error:
             return error
         return None
-
-    async def _carry(
-        self,
-        publisher: TopicPublisher,
-        outgoing: Outgoing,
-        deadline: float,
-        submit: Callable[[TopicView], Ticket],
-    ) -> list[Receipt]:
-        """Queue a command in its turn and wait for its end, within the limit."""
-        future = outgoing.future
-        self._active.add(future)
-        try:
-            view = publisher.watch.view
-            if not publisher.queued and publisher.is_usable(view) and self._has_room(outgoing.size):
-                ticket = self._admitted(outgoing, submit, view)
-            else:
-                async with self._turn(publisher, deadline):
-                    view = await publisher.view()
-                    await self._until_room(outgoing.size)
-                    ticket = self._admitted(outgoing, submit, view)
-        except BaseException:
-            future.cancel()
-            self._active.discard(future)
-            raise
-        return await self._outcome(outgoing, ticket, deadline)
-
-    async def _outcome(self, outgoing: Outgoing, ticket: Ticket, deadline: float) -> list[Receipt]:
-        """Wait for the end of a queued command, within the limit."""
-        future = outgoing.future
-        handle = asyncio.get_running_loop().call_at(deadline, _expire, ticket)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            ticket.sender.give_up(ticket.entry)
-            raise
-        finally:
-            handle.cancel()
-            self._active.discard(future)
-            self._pending_bytes -= outgoing.size
-            self._room.set()
 
     @contextlib.asynccontextmanager
     async def _turn(self, publisher: TopicPublisher, deadline: float) -> AsyncIterator[None]:
@@ -354,15 +345,14 @@ class Producer:
             publisher.queued -= 1
 
     async def _until_room(self, size: int) -> None:
-        while not self._has_room(size) and not self._closing.is_set():
-            self._room.clear()
-            await self._room.wait()
+        self._room_wanted += 1
+        try:
+            while not self._has_room(size) and not self._closing.is_set():
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._room_wanted -= 1
         self._check_open()
-
-    def _admitted(self, outgoing: Outgoing, submit: Callable[[TopicView], Ticket], view: TopicView) -> Ticket:
-        ticket = submit(view)
-        self._pending_bytes += outgoing.size
-        return ticket
 
     def _has_room(self, size: int) -> bool:
         return not self._pending_bytes or self._pending_bytes + size <= self.config.max_pending_bytes
@@ -382,8 +372,11 @@ class Producer:
             return random.getrandbits(63) | 1
         return None
 
-    def _publisher(self, directory: Directory, topic: str) -> TopicPublisher:
+    def _publisher(self, topic: str) -> TopicPublisher:
         check_topic(topic)
+        directory = self._directory
+        if directory is None:
+            raise ClosedError("use the producer with 'async with'")
         publisher = TopicPublisher(
             directory.watch(topic), self.config, admit=self._admit, start=self._start, on_stored=_log_stored
         )
@@ -405,14 +398,21 @@ class Producer:
         return any(sender.close_idle() for sender in sorted(connected, key=lambda sender: sender.last_used))
 
 
-def _expire(ticket: Ticket) -> None:
+def _expire(outgoing: Outgoing) -> None:
     """End a publish at its time limit."""
-    entry, sender = ticket.entry, ticket.sender
-    if entry.item.future.done():
-        return
+    entry, sender = outgoing.entry, outgoing.sender
+    if entry is None or sender is None:
+        return  # it stands in line, with a limit of its own
     reason = sender.trouble or ResponseTimeoutError("the leader did not answer in time")
     sender.give_up(entry)
     sender.fail(entry, reason)
+
+
+async def _outcome(outgoing: Outgoing) -> list[Receipt] | PublishError:
+    try:
+        return await outgoing.future
+    except PublishError as error:
+        return error
 
 
 def _unsent(publisher: TopicPublisher, error: BaseException) -> PublishError:

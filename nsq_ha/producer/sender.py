@@ -344,9 +344,9 @@ class Sender:
             self.trouble = None
         if answer is not OK:
             self._on_stored(entry.item, receipts)
-        if entry.is_ghost and (ticket := entry.item.ticket) is not None:
+        if entry.is_ghost:
             # It is stored after all: its copy need not be written, where it is not yet.
-            ticket.sender.give_up(ticket.entry)
+            entry.item.give_up()
 
     def _refused(self, error: ServerError) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
