@@ -1,0 +1,114 @@
+"""A leader that does not answer: what may go elsewhere does, the rest waits for it."""
+
+import asyncio
+
+import pytest
+
+from nsq_ha import Producer, Receipt
+from nsq_ha.errors import PublishError, ResponseTimeoutError
+from nsq_ha.producer.slowness import SLOW_AFTER
+from tests.support.nsqd import Holding, error
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+AMPLE = 4 * SLOW_AFTER
+"""Seconds within which a machine that is not too busy has done what takes ``SLOW_AFTER``."""
+
+
+@pytest.fixture
+def holding(stage: Stage) -> Holding:
+    """Partition 0 is led by a node that answers no publish, partition 1 by a sound one."""
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    holding = Holding()
+    stage.nsqds[0].script = holding
+    return holding
+
+
+async def until_one_is_held(producer: Producer, holding: Holding) -> "asyncio.Task[Receipt]":
+    """Publish without key until partition 0 has one that it does not answer; return its publish."""
+    while True:
+        task = asyncio.create_task(producer.publish(TOPIC, b"free"))
+        await asyncio.wait({task}, timeout=SLOW_AFTER / 5)
+        if holding.held:
+            return task
+
+
+async def test_what_may_go_anywhere_goes_elsewhere(stage: Stage, holding: Holding) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.producer() as producer:
+        began = loop.time()
+        receipt = await (await until_one_is_held(producer, holding))
+        assert (receipt.partition, receipt.attempts) == (1, 2)
+        assert SLOW_AFTER <= loop.time() - began < AMPLE
+        holding.release()
+
+
+async def test_then_the_slow_partition_gets_single_messages_until_it_answers(stage: Stage, holding: Holding) -> None:
+    async with stage.producer() as producer:
+        await (await until_one_is_held(producer, holding))
+        # Its first one is not answered yet: nothing more goes there.
+        assert {(await producer.publish(TOPIC, b"x")).partition for _ in range(20)} == {1}
+        assert holding.has(1)
+        holding.release()
+        stage.nsqds[0].script = None
+        found = asyncio.Event()
+
+        async def until_it_is_used() -> None:
+            while (await producer.publish(TOPIC, b"x")).partition != 0:
+                pass
+            found.set()
+
+        await asyncio.wait_for(until_it_is_used(), 10.0)
+        assert {(await producer.publish(TOPIC, b"x")).partition for _ in range(6)} == {0, 1}
+
+
+async def test_an_answer_that_comes_first_after_all_ends_the_publish(stage: Stage, holding: Holding) -> None:
+    other = Holding()
+    async with stage.producer() as producer:
+        task = await until_one_is_held(producer, holding)
+        stage.nsqds[1].script = other
+        await eventually(lambda: other.held)
+        holding.release()
+        receipt = await task
+        assert (receipt.partition, receipt.attempts) == (0, 1)
+        other.release()
+
+
+async def test_a_refusal_of_what_went_elsewhere_is_nobodys(stage: Stage, holding: Holding) -> None:
+    async with stage.producer() as producer:
+        task = await until_one_is_held(producer, holding)
+        assert (await task).partition == 1
+        holding.held[0][0].write(error("E_BAD_MESSAGE too big"))
+        assert (await producer.publish(TOPIC, b"x")).partition in (0, 1)
+
+
+async def test_a_key_waits_for_its_leader(stage: Stage, holding: Holding) -> None:
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=0, timeout=2 * SLOW_AFTER)
+        assert caught.value.maybe_stored
+        assert isinstance(caught.value.__cause__, ResponseTimeoutError)
+        assert holding.has(1)
+        assert "has not answered" in str(caught.value)
+
+
+async def test_without_a_healthy_partition_all_wait(stage: Stage, holding: Holding) -> None:
+    stage.nsqds[1].script = holding
+    async with stage.producer() as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x")) for _ in range(4)]
+        await eventually(lambda: holding.has(4))
+        await asyncio.wait(tasks, timeout=1.5 * SLOW_AFTER)
+        # What was sent first may have found the other partition healthy for a moment; nothing circles.
+        assert len(holding.held) <= 2 * len(tasks)
+        holding.release(len(holding.held))
+        receipts = await asyncio.gather(*tasks)
+        assert all(receipt.attempts <= 2 for receipt in receipts)
+
+
+async def test_told_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding) -> None:
+    async with stage.producer(on_unreachable="fail") as producer:
+        task = await until_one_is_held(producer, holding)
+        await asyncio.wait({task}, timeout=1.5 * SLOW_AFTER)
+        assert not task.done()
+        holding.release()
+        assert (await task).partition == 0
