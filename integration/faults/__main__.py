@@ -43,6 +43,7 @@ async def _run(arguments: argparse.Namespace) -> list[Row]:
     bench = Bench(Cluster.of_environment(), verbose=arguments.verbose)
     rows: list[Row] = []
     await bench.restore()
+    await bench.clean()
     try:
         for scenario in _chosen(arguments.scenarios):
             for run in range(1, arguments.runs + 1):

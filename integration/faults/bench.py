@@ -23,6 +23,8 @@ PARTITIONS: Final = 2
 REPLICAS: Final = 3
 WARM_UP: Final = 4.0
 APART: Final = 7.0
+PREFIX: Final = "faults_"
+"""Of all topics that are made here; those found at the start are deleted."""
 ORDERED: Final = "ordered"
 ORDINARY: Final = "ordinary"
 
@@ -73,7 +75,7 @@ class Bench:
     def fresh(self, what: str) -> str:
         """Return a name that was not used before."""
         self._made += 1
-        return f"faults_{what}_{self._stamp}_{self._made}"
+        return f"{PREFIX}{what}_{self._stamp}_{self._made}"
 
     async def make_topic(self, kind: str, *, partitions: int = PARTITIONS, replicas: int = REPLICAS) -> str:
         """Create a topic of its own for a scenario."""
@@ -111,6 +113,12 @@ class Bench:
             for topic in topics:
                 with contextlib.suppress(Exception):
                     await admin.delete_topic(topic)
+
+    async def clean(self) -> None:
+        """Delete what earlier runs left behind that were ended from outside."""
+        async with AdminClient(self.cluster.lookupds) as admin:
+            left = [info.name for info in await admin.topics() if info.name.startswith(PREFIX)]
+        await self.delete(*left)
 
     @contextlib.asynccontextmanager
     async def stage(
