@@ -404,6 +404,8 @@ def _lookupd_url(address: object) -> str:
     if not isinstance(address, str):
         raise ConfigError(f"lookupd address must be a str, not {type(address).__name__}")
     text = address.strip().rstrip("/")
+    if "@" in text:
+        raise ConfigError("lookupd address must not hold a user or password (not shown here): host:port")
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "http", text

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 
 import msgspec
 
-from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -165,10 +165,11 @@ class Message(msgspec.Struct, eq=False):
 
         Raises:
             LocalProtocolError: It was finished or requeued already.
-            ValueError: ``delay`` is negative or not finite.
+            ConfigError: ``delay`` is no number, negative or not finite.
         """
-        if delay is not None and not 0 <= delay < float("inf"):
-            raise ValueError(f"delay must be 0 or more seconds, not {delay}")
+        given: object = delay
+        if given is not None and not (isinstance(given, int | float) and 0 <= given < float("inf")):
+            raise ConfigError(f"delay must be 0 or more seconds, not {given!r}")
         if self.answered:
             self._refuse()
         self.answered = True

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.handling import Handling, Publisher, Tries
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
-from nsq_ha.policy import ready
 from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 log = logging.getLogger("nsq_ha.consumer")
-
-ROTATION_INTERVAL: Final = 5.0
-"""Seconds after which other partitions get their turn, when there are more of them than ``max_in_flight``."""
 
 
 class Consumer:
@@ -79,21 +76,23 @@ class Consumer:
         self.channel = check_channel(channel)
         for partition in self.config.partitions or ():
             check_partition(partition)
+        if self.config.partitions == ():
+            raise ConfigError("partitions must name one at least; None takes all")
         self._tries = Tries(self.config, producer)
         self._fine_below = self._tries.fine_below
-        self._max_in_flight = self.config.max_in_flight
         self._subscriptions: dict[int, Subscription] = {}
+        self._flow = Flow(self.config.max_in_flight, self._subscriptions)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._inbox: deque[Message] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
-        self._turn = 0
-        self._raise_due = False
+        self._over = asyncio.Event()
+        self._absent = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._started = False
         self._failure: NsqError | None = None
-        self._rotation: asyncio.TimerHandle | None = None
         self._directory: Directory | None = None
         self._watch: TopicWatch | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -110,6 +109,7 @@ class Consumer:
         if self._started:
             raise ClosedError("a Consumer is used once: make a new one")
         self._started = True
+        self._loop = asyncio.get_running_loop()
         self._directory = Directory(self.config, access="r")
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
@@ -170,8 +170,7 @@ class Consumer:
         self._closing.set()
         self._arrived.set()
         self._changed.set()
-        if self._rotation is not None:
-            self._rotation.cancel()
+        self._flow.stop()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.close_timeout
         try:
@@ -185,6 +184,7 @@ class Consumer:
                 await asyncio.wait({self._supervisor})
             await directory.aclose()
             self._closed.set()
+            self._over.set()
 
     async def _drain_until(self, deadline: float) -> None:
         try:
@@ -221,11 +221,20 @@ class Consumer:
                 started.set()
                 if self._watch is not None and self._watch.view is not None:
                     self._view_changed(self._watch.view)
+                seeking = group.create_task(self._seek())
                 await self._closing.wait()
+                seeking.cancel()
         finally:
             self._closing.set()
             self._arrived.set()
             self._changed.set()
+
+    async def _seek(self) -> None:
+        """Look up quickly while there is no topic: a new channel misses what is published before it is there."""
+        while self._watch is not None:
+            await self._watch.wait_until(lambda view: view.exists and view.partition_num > 0)
+            self._absent.clear()
+            await self._absent.wait()
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -266,6 +275,14 @@ class Consumer:
         if self._closing.is_set():
             return
         wanted = self._wanted()
+        absent = [p for p in self.config.partitions or () if 0 < view.partition_num <= p and p not in view.leaders]
+        if absent:
+            self.refused(
+                ConfigError(f"topic {self.topic!r} has partitions 0..{view.partition_num - 1}, not {absent[0]}")
+            )
+            return
+        if not view.exists:
+            self._absent.set()
         for partition in sorted(wanted - self._subscriptions.keys()):
             self._add(partition)
         if view.exists and view.partition_num > 0 and self.config.partitions is None:
@@ -299,16 +316,14 @@ class Consumer:
 
     def freed(self) -> None:
         """Note that a message was answered."""
-        if self._raise_due or self._closing.is_set():
+        self._flow.freed()
+        if self._closing.is_set():
             self._changed.set()
-            if self._raise_due:
-                self._raise_due = False
-                asyncio.get_running_loop().call_soon(self._share_ready)
 
     def joined(self, subscription: Subscription) -> None:
         """Note that it is subscribed."""
         self._changed.set()
-        self._share_ready()
+        self._flow.share()
 
     def left(self, subscription: Subscription) -> None:
         """Note that it is not subscribed any more."""
@@ -317,7 +332,7 @@ class Consumer:
         self._inbox.clear()
         self._inbox.extend(alive)
         if not self._closing.is_set():
-            self._share_ready()
+            self._flow.share()
 
     def refused(self, error: NsqError) -> None:
         """Note a refusal that no retry cures; the next call of the application raises it."""
@@ -330,7 +345,7 @@ class Consumer:
     @property
     def max_in_flight(self) -> int:
         """Messages that may be unanswered over all partitions."""
-        return self._max_in_flight
+        return self._flow.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
         """Change ``max_in_flight`` while running; 0 pauses.
@@ -338,40 +353,7 @@ class Consumer:
         Raises:
             ConfigError: ``count`` is negative.
         """
-        if count < 0:
-            raise ConfigError(f"max_in_flight must be 0 or more, not {count}")
-        self._max_in_flight = count
-        self._share_ready()
-
-    def _share_ready(self) -> None:
-        """Share ``max_in_flight`` out anew; what is lowered goes first, and no raise before there is room."""
-        if self._closing.is_set():
-            return
-        live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
-        wanted = ready.share(self._max_in_flight, {p: s.max_ready for p, s in live.items()}, self._turn)
-        lower, raised = ready.changes({p: s.ready for p, s in live.items()}, wanted)
-        for partition, count in lower.items():
-            live[partition].set_ready(count)
-        used = sum(max(s.ready, s.in_flight) for s in live.values())
-        for partition, count in raised.items():
-            subscription = live[partition]
-            now = max(subscription.ready, subscription.in_flight)
-            granted = min(count, now + self._max_in_flight - used)
-            if granted > subscription.ready:
-                used += max(granted, now) - now
-                subscription.set_ready(granted)
-            if granted < count:
-                self._raise_due = True
-        self._plan_rotation(len(live))
-
-    def _plan_rotation(self, live: int) -> None:
-        if live > self._max_in_flight > 0 and self._rotation is None:
-            self._rotation = asyncio.get_running_loop().call_later(ROTATION_INTERVAL, self._rotate)
-
-    def _rotate(self) -> None:
-        self._rotation = None
-        self._turn += max(self._max_in_flight, 1)
-        self._share_ready()
+        self._flow.set(count)
 
     # -- handing out
 
@@ -388,6 +370,7 @@ class Consumer:
             StopAsyncIteration: The consumer was closed.
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died, or the consumer was not entered.
+            ConfigError: Called from another event loop than the one that entered it.
         """
         inbox = self._inbox
         while True:
@@ -399,6 +382,8 @@ class Consumer:
                 self._raise_if_died()
                 raise StopAsyncIteration
             self._check_open()
+            if asyncio.get_running_loop() is not self._loop:
+                raise ConfigError("a Consumer belongs to the event loop that entered it; this is another one")
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -429,12 +414,18 @@ class Consumer:
             concurrency: Handlers that run at once, 1 or more.
 
         Raises:
-            ConfigError: ``concurrency`` is less than 1.
+            ConfigError: ``concurrency`` is no int of 1 or more, or ``handler`` no function.
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died.
 
-        Cancelled, the handlers that run are cancelled and their messages requeued at once.
+        Cancelled, the handlers that run are cancelled and their messages requeued at once. When
+        the consumer is closed, handlers that still run at ``close_timeout`` are cancelled; a plain
+        function in its thread runs on, and its answer is dropped.
         """
-        if concurrency < 1:
-            raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
-        await Handling(self, handler).run(concurrency)
+        given: object = concurrency
+        if not isinstance(given, int) or given < 1:
+            raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
+        called: object = handler
+        if not callable(called):
+            raise ConfigError(f"handler must be a function of a message, not {type(called).__name__}")
+        await Handling(self, handler).run(concurrency, self._over)

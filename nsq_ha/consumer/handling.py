@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -96,9 +96,14 @@ class Handling:
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
         # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
+        self._busy: set[asyncio.Task[object]] = set()
 
-    async def run(self, concurrency: int) -> None:
+    async def run(self, concurrency: int, closed: asyncio.Event) -> None:
         """Run ``concurrency`` workers until the messages end.
+
+        Args:
+            concurrency: How many.
+            closed: Set when answers go nowhere any more; handlers that still run are cancelled then.
 
         Raises:
             NsqError: What the messages' source raised.
@@ -106,8 +111,12 @@ class Handling:
         turn = asyncio.Lock()
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    group.create_task(self._work(turn))
+                workers = [group.create_task(self._work(turn)) for _ in range(concurrency)]
+                end = group.create_task(closed.wait())
+                while not end.done() and not all(worker.done() for worker in workers):
+                    await asyncio.wait({end, *workers}, return_when=asyncio.FIRST_COMPLETED)
+                for task in (end, *self._busy):  # workers that only wait for messages end by themselves
+                    task.cancel()
         except BaseExceptionGroup as errors:
             ours = errors.subgroup(NsqError)
             if ours is not None:
@@ -141,6 +150,10 @@ class Handling:
             del self._parked[partition]
 
     async def _handle(self, message: Message) -> None:
+        worker = asyncio.current_task()
+        if worker is None:
+            raise LocalProtocolError("a handler is called by a task")
+        self._busy.add(worker)
         try:
             if self._is_async:
                 await self._handler(message)  # type: ignore[misc]
@@ -153,12 +166,14 @@ class Handling:
                 message.requeue(0)
             raise
         except Exception as error:
-            log.warning("handler failed on %r: %r", message, error, exc_info=log.isEnabledFor(logging.DEBUG))
+            log.warning("handler failed on %r: %r", message, error, exc_info=True)
             if not message.answered:
                 message.requeue()
         else:
             if not message.answered:
                 message.finish()
+        finally:
+            self._busy.discard(worker)
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -195,6 +195,10 @@ class Subscription:
         try:
             if self._start_from is not None:
                 async with NsqdHttp(node, timeout=self._config.lookup_timeout) as nsqd:
+                    if is_ordered:
+                        # Switched by SUB_ORDERED, a channel with backlog starts over and gives its first message twice.
+                        await nsqd.create_channel(self._watch.topic, self.partition, self._channel)
+                        await nsqd.set_order(self._watch.topic, self.partition, self._channel, ordered=True)
                     await nsqd.start_channel_from(
                         self._watch.topic, self.partition, self._channel, str(self._start_from)
                     )

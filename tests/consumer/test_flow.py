@@ -107,7 +107,7 @@ async def test_pausing_and_resuming(stage: Stage) -> None:
 
 
 async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.consumer.consumer.ROTATION_INTERVAL", 0.05)
+    monkeypatch.setattr("nsq_ha.consumer.flow.ROTATION_INTERVAL", 0.05)
     stage.lead(dict(enumerate(stage.nsqds)))
     served: set[int] = set()
     async with stage.consumer(max_in_flight=1):

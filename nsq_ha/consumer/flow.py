@@ -1,0 +1,88 @@
+"""Sharing ``max_in_flight`` over the subscriptions of one consumer.
+
+The invariant: what is granted as RDY, and what is still unanswered of earlier
+grants, never exceed ``max_in_flight`` together. The shares are
+``policy.ready``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy import ready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.consumer.subscription import Subscription
+
+ROTATION_INTERVAL: Final = 5.0
+"""Seconds after which other partitions get their turn, when there are more of them than ``max_in_flight``."""
+
+
+class Flow:
+    """Sends RDY to the subscriptions it is given, whenever something changed."""
+
+    def __init__(self, max_in_flight: int, subscriptions: Mapping[int, Subscription]) -> None:
+        """Keep a live view of the subscriptions."""
+        self.max_in_flight = max_in_flight
+        self._subscriptions = subscriptions
+        self._turn = 0
+        self._raise_due = False
+        self._is_stopped = False
+        self._rotation: asyncio.TimerHandle | None = None
+
+    def set(self, count: int) -> None:
+        """Change ``max_in_flight``; 0 pauses.
+
+        Raises:
+            ConfigError: ``count`` is negative.
+        """
+        if count < 0:
+            raise ConfigError(f"max_in_flight must be 0 or more, not {count}")
+        self.max_in_flight = count
+        self.share()
+
+    def stop(self) -> None:
+        """Send nothing any more."""
+        self._is_stopped = True
+        if self._rotation is not None:
+            self._rotation.cancel()
+
+    def freed(self) -> None:
+        """Note that messages were answered: a raise that waited for room may be due."""
+        if self._raise_due:
+            self._raise_due = False
+            asyncio.get_running_loop().call_soon(self.share)
+
+    def share(self) -> None:
+        """Share ``max_in_flight`` out anew; what is lowered goes first, and no raise before there is room."""
+        if self._is_stopped:
+            return
+        live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
+        wanted = ready.share(self.max_in_flight, {p: s.max_ready for p, s in live.items()}, self._turn)
+        lower, raised = ready.changes({p: s.ready for p, s in live.items()}, wanted)
+        for partition, count in lower.items():
+            live[partition].set_ready(count)
+        used = sum(max(s.ready, s.in_flight) for s in live.values())
+        for partition, count in raised.items():
+            subscription = live[partition]
+            now = max(subscription.ready, subscription.in_flight)
+            granted = min(count, now + self.max_in_flight - used)
+            if granted > subscription.ready:
+                used += max(granted, now) - now
+                subscription.set_ready(granted)
+            if granted < count:
+                self._raise_due = True
+        self._plan_rotation(len(live))
+
+    def _plan_rotation(self, live: int) -> None:
+        if live > self.max_in_flight > 0 and self._rotation is None:
+            self._rotation = asyncio.get_running_loop().call_later(ROTATION_INTERVAL, self._rotate)
+
+    def _rotate(self) -> None:
+        self._rotation = None
+        self._turn += max(self.max_in_flight, 1)
+        self.share()
