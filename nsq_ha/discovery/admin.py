@@ -18,7 +18,7 @@ from nsq_ha.config import lookupd_urls
 from nsq_ha.discovery.description import PartitionDescription, TopicDescription
 from nsq_ha.discovery.http import ask
 from nsq_ha.discovery.leading import PAUSE, Bounded, Leading
-from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError
+from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
 from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
 from nsq_ha.policy.topology import Node
 
@@ -106,6 +106,9 @@ class AdminClient:
 
         Returns:
             The view in which every partition has a leader.
+
+        Raises:
+            ConfigError: A value is out of range, or the topic exists with other settings.
         """
         check_topic(topic)
         _in_range("partitions", partitions, MAX_PARTITIONS)
@@ -126,7 +129,15 @@ class AdminClient:
                 params["retention"] = str(retention_days)
             if sync_every is not None:
                 params["syncdisk"] = str(sync_every)
-            await self._leading.change("/topic/create", params, call)
+            try:
+                await self._leading.change("/topic/create", params, call)
+            except ServerError as error:
+                if "already exist" not in str(error):
+                    raise
+                raise ConfigError(
+                    f"topic {topic!r} exists already, with other settings (nsq-ha topic describe {topic}): "
+                    "take another name, or delete it first"
+                ) from error
             return await self._until_usable(topic, partitions, call)
 
     async def delete_topic(self, topic: str, *, timeout: float = 30.0) -> None:

@@ -113,6 +113,15 @@ async def test_a_topic_is_created_at_the_leading_nsqlookupd_and_waited_for(
     ]
 
 
+async def test_a_topic_that_exists_with_other_settings_is_told_so(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
+    with pytest.raises(ConfigError, match=r"topic 'orders' exists already, with other settings"):
+        await admin.create_topic("orders", 1)
+    cluster.leader.answer("/topic/create", {"message": "INVALID_ARG_TOPIC_REPLICATOR"}, 400)
+    with pytest.raises(ServerError, match="INVALID_ARG_TOPIC_REPLICATOR"):
+        await admin.create_topic("orders", 1)
+
+
 async def test_a_topic_is_not_usable_while_its_named_leader_denies_to_lead(
     cluster: Scripted, admin: AdminClient
 ) -> None:
