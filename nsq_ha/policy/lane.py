@@ -153,7 +153,9 @@ class Lane(Generic[T]):
                 so this is a bug.
         """
         entry = self._sent.popleft()
-        self._finish(entry)
+        entry.stage = Stage.DONE
+        if entry.keys:
+            self._finish(entry)
         return entry
 
     def refused(self, now: float, *, retry: bool) -> Entry[T]:

@@ -179,6 +179,8 @@ class Batch:
             outcomes: Of the commands that were queued, in their order.
             failure: What those met that were not. None when all were.
         """
+        if len(outcomes) == len(self._parts) == 1 and not self._refused and not isinstance(outcomes[0], PublishError):
+            return [*outcomes[0]]
         results: list[Receipt | PublishError | None] = [failure] * len(self)
         for position, error in self._refused.items():
             results[position] = error
@@ -194,11 +196,12 @@ class Batch:
 _ANY: Final = OutgoingMessage(b"x")
 """Stands for a message that may go anywhere."""
 _HEAD_BYTES: Final = 6
+_ONLY_BYTES: Final = frozenset((bytes,))
 
 
 def _are_plain(messages: Sequence[object]) -> bool:
     """Tell whether all are bodies of legal size, which is most often so and quickly seen."""
-    if set(map(type, messages)) != {bytes}:
+    if not messages or not _ONLY_BYTES.issuperset(map(type, messages)):
         return False
     sizes = set(map(len, messages))  # type: ignore[arg-type]  # bytes, as just seen
     return min(sizes) > 0 and max(sizes) <= MAX_MESSAGE_BYTES

@@ -49,6 +49,11 @@ class Growth:
         """The number to hash over; 0 before the first look-up."""
         return self._count.used
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing is due, waited for or refused; only a changed view ends it."""
+        return not (self._count.is_pending or self._draining or self._refusal is not None)
+
     def view_changed(self, view: TopicView) -> None:
         """Take note of what the topic has now."""
         if view.meta is None:

@@ -12,6 +12,7 @@ import msgspec
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.names import check_partition
+from nsq_ha.policy.lane import Entry
 from nsq_ha.protocol import (
     decode_traced,
     encode_mpub,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.errors import PublishError
     from nsq_ha.message import OutgoingMessage
-    from nsq_ha.policy.lane import Entry
     from nsq_ha.policy.sharding import Key
     from nsq_ha.producer.sender import Sender
 
@@ -180,14 +180,24 @@ class Outgoing:
             RemoteProtocolError: As for :meth:`receipts`; nobody was told yet.
         """
         receipts = self.receipts(answer, partition, nsqd, attempts)
+        self.end(receipts)
+        return receipts
+
+    def end(self, receipts: list[Receipt]) -> None:
+        """Give the receipts to whoever waits."""
         if not self.future.done():
             self.future.set_result(receipts)
-        return receipts
 
     def fail(self, error: PublishError) -> None:
         """Give the error to whoever waits."""
         if not self.future.done():
             self.future.set_exception(error)
+
+    def queued(self, sender: Sender, keys: Sequence[Hashable]) -> Entry[Outgoing]:
+        """Return how it stands in the queue of ``sender``."""
+        self.sender = sender
+        self.entry = entry = Entry(self, keys)
+        return entry
 
     def give_up(self) -> None:
         """Note that nobody waits any more."""
@@ -225,6 +235,27 @@ class Single(Outgoing):
         told = decode_traced(answer)
         where = (told.internal_id, told.trace_id, told.offset, told.raw_size)
         return [Receipt(self.topic, partition, nsqd, attempts, *where)]
+
+
+class Plain(Outgoing):
+    """One message without trace id or header: most are."""
+
+    def __init__(self, topic: str, body: bytes, future: asyncio.Future[list[Receipt]]) -> None:
+        """Keep the parts."""
+        self.topic = topic
+        self.body = body
+        self.future = future
+        self.size = len(body)
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return a PUB."""
+        return encode_pub(self.topic, partition, self.body)
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
+        """Make the one receipt."""
+        if answer != b"OK":
+            raise RemoteProtocolError(f"answer to a PUB is not OK but {answer[:64]!r}")
+        return [Receipt(self.topic, partition, nsqd, attempts)]
 
 
 class PlainBatch(Outgoing):

@@ -13,13 +13,13 @@ import random
 from typing import TYPE_CHECKING, Any, Self
 
 from nsq_ha import tracelog
-from nsq_ha.config import ProducerConfig
+from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
 from nsq_ha.producer.batch import Batch, Part, check_kind
-from nsq_ha.producer.outgoing import Outgoing, Single, lane_key, prepare
+from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.producer.under_way import UnderWay
 from nsq_ha.transport.tls import ssl_context
@@ -85,7 +85,7 @@ class Producer:
 
     @trace.setter
     def trace(self, value: bool | Iterable[str]) -> None:
-        self._trace = (value if isinstance(value, bool) else frozenset(value))
+        self._trace = traced_topics(value)
 
     async def __aenter__(self) -> Self:
         """Start; the first look-up of a topic is made by its first publish."""
@@ -94,7 +94,7 @@ class Producer:
         self._started = True
         self._directory = Directory(self.config, access="w")
         await self._directory.start()
-        self._under_way = UnderWay(_expire)
+        self._under_way = UnderWay(_expire, self.config.publish_timeout)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
@@ -206,7 +206,36 @@ class Producer:
 
         Cancelled before it was written, nothing is sent; afterwards it may be stored.
         """
-        under_way = self._check_open()
+        under_way = self._under_way
+        if under_way is None or self._closing.is_set():
+            under_way = self._check_open()
+        if not (
+            trace_id is not None
+            or partition is not None
+            or headers is not None
+            or tag is not None
+            or timeout is not None
+            or self._trace
+            or type(body) is not bytes
+            or not 0 < len(body) <= MAX_MESSAGE_BYTES
+            or (self._pending_bytes and self._pending_bytes + len(body) > self.config.max_pending_bytes)
+            or (publisher := self._topics.get(topic)) is None
+            or (sender := publisher.quick_sender(key)) is None
+        ):
+            plain = Plain(topic, body, under_way.new_future())
+            usual = under_way.add_usual(plain)
+            self._pending_bytes += plain.size
+            try:
+                sender.submit(plain.queued(sender, () if key is None else (lane_key(key),)))
+                return (await plain.future)[0]
+            finally:
+                if plain.future.cancelled() or not plain.future.done():
+                    plain.give_up()
+                plain.entry = None  # ends the circle that it makes with its entry
+                del usual[plain]
+                self._pending_bytes -= plain.size
+                if self._room_wanted:
+                    self._room.set()
         message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
         prepared = prepare(message, self._trace_id(topic, message))
         publisher = self._topics.get(topic) or self._publisher(topic)
@@ -239,6 +268,7 @@ class Producer:
         """Let go of a command whose caller does not wait any more, whatever the reason."""
         if not outgoing.future.done() or outgoing.future.cancelled():
             outgoing.give_up()
+        outgoing.entry = None  # ends the circle that it makes with its entry
         under_way.remove(outgoing)
         if outgoing.sender is not None:
             self._pending_bytes -= outgoing.size

@@ -27,8 +27,9 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane, Stage
+from nsq_ha.producer.outgoing import Plain
 from nsq_ha.producer.slowness import SLOW_AFTER, Slowness
-from nsq_ha.protocol import OK
+from nsq_ha.protocol import OK, encode_pubs
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 
@@ -100,6 +101,7 @@ class Sender:
         self._refusals = 0
         self._leaving = False
         self._idle_asked = False
+        self._plain_receipt: list[Receipt] | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -130,8 +132,11 @@ class Sender:
 
     def submit(self, entry: Entry[Outgoing]) -> None:
         """Queue a publish; it is written in this turn of the loop where that is possible."""
-        self.lane.submit(entry)
-        if self._connection is not None and not self.lane.unanswered:
+        lane = self.lane
+        lane.submit(entry)
+        if self._pump_handle is not None:
+            return
+        if self._connection is not None and not lane.unanswered:
             self._pump()  # nothing is under way: a turn of the loop would only be a delay
         else:
             self._kick()
@@ -236,6 +241,7 @@ class Sender:
             self._note(self._lost)
             return True
         self._connection, self._leaving, self._idle_asked = connection, False, False
+        self._plain_receipt = None
         self.trouble = None
         connection.on_resume(self._kick)
         self._pump()
@@ -301,7 +307,7 @@ class Sender:
             if not entries:
                 break
             self.last_used = now
-            connection.write_publishes([entry.item.encode(word) for entry in entries], now=True)
+            connection.write_publish_run(_encoded(self._watch.topic, word, entries), len(entries), now=True)
         if lane.unanswered:
             self._slowness.watch()
 
@@ -331,22 +337,29 @@ class Sender:
 
     def _stored(self, answer: bytes, connection: Connection) -> None:
         entry = self.lane.answered()
-        try:
-            receipts = entry.item.succeed(answer, self.partition, connection.node.address, entry.attempts)
-        except RemoteProtocolError as error:
-            entry.maybe_stored = True
-            self.fail(entry, error)
-            connection.abort(error)
-            return
+        item = entry.item
+        if answer is OK and entry.attempts == 1 and type(item) is Plain:
+            # All that is known of one such message is the same as of the others, so they share a receipt.
+            if self._plain_receipt is None:
+                self._plain_receipt = item.receipts(OK, self.partition, connection.node.address, 1)
+            item.end(self._plain_receipt)
+        else:
+            try:
+                receipts = item.succeed(answer, self.partition, connection.node.address, entry.attempts)
+            except RemoteProtocolError as error:
+                entry.maybe_stored = True
+                self.fail(entry, error)
+                connection.abort(error)
+                return
+            if answer is not OK:
+                self._on_stored(item, receipts)
         self._refusals = 0
         self._progress = True
         if self.trouble is not None and self._loop.time() - entry.sent_at < SLOW_AFTER:
             self.trouble = None
-        if answer is not OK:
-            self._on_stored(entry.item, receipts)
         if entry.is_ghost:
             # It is stored after all: its copy need not be written, where it is not yet.
-            entry.item.give_up()
+            item.give_up()
 
     def _refused(self, error: ServerError) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
@@ -421,3 +434,11 @@ class Sender:
 
 def _nothing(messages: object) -> None:
     """Take none: the protocol refuses a message frame on a connection that did not subscribe."""
+
+
+def _encoded(topic: str, partition: int | None, entries: list[Entry[Outgoing]]) -> bytes:
+    """Return the bytes of all of them; a run of plain messages takes a third of the time."""
+    bodies = [entry.item.body for entry in entries if type(entry.item) is Plain]
+    if len(bodies) == len(entries):
+        return encode_pubs(topic, partition, bodies)
+    return b"".join([entry.item.encode(partition) for entry in entries])

@@ -14,7 +14,6 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.policy import routing, sharding
-from nsq_ha.policy.lane import Entry
 from nsq_ha.producer.growth import Growth
 from nsq_ha.producer.sender import Sender
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import OutgoingMessage, Receipt
+    from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.outgoing import Outgoing
 
@@ -70,6 +70,8 @@ class TopicPublisher:
         self._growth = Growth(watch.topic, config, self._under_way)
         self._routes_of: TopicView | None = None
         self._routes_used = 0
+        self._calm_view: TopicView | None = None
+        self._takes_keyless = self._takes_keys = False
         self._routes: tuple[int, ...] = ()
         watch.add_listener(self._view_changed)
         if watch.view is not None:
@@ -151,9 +153,7 @@ class TopicPublisher:
 
     def _any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
         used = self._growth.used or partition_num
-        if self._routes_of is not view or self._routes_used != used:
-            self._routes_of, self._routes_used = view, used
-            self._routes = tuple(sorted(p for p in view.publishable if p < used))
+        self._look_up_routes(view, used)
         candidates: Sequence[int] = self._routes
         if avoid is not None or self._any_in_trouble():
             candidates = [p for p in self._routes if p != avoid and self._is_healthy(p)]
@@ -165,6 +165,45 @@ class TopicPublisher:
         if self._config.strategy == "least_loaded":
             return routing.least_loaded(candidates, self._turn, self._load)
         return routing.round_robin(candidates, self._turn)
+
+    def quick_sender(self, key: Key | None) -> Sender | None:
+        """Choose where a message goes that names no partition, while nothing is out of the ordinary.
+
+        That is nearly always so, and takes a fraction of what :meth:`partition_for` does, which comes to the same.
+
+        Returns:
+            The sender. None when the case is not so plain: then ask :meth:`partition_for`.
+        """
+        if self.queued or (self.watch.view is not self._calm_view and not self._is_calm()):
+            return None
+        if key is None:
+            if not self._takes_keyless:
+                return None
+            self._turn += 1
+            partition = self._routes[self._turn % len(self._routes)]
+            sender = self.senders.get(partition) or self.sender(partition)
+            return sender if sender.trouble is None else None
+        if not self._takes_keys:
+            return None
+        partition = self._hash(key) % self._routes_used
+        return self.senders.get(partition) or self.sender(partition)
+
+    def _is_calm(self) -> bool:
+        view = self.watch.view
+        self._calm_view = None
+        if not self.is_usable(view) or view.meta is None or not self._growth.is_calm:
+            return False
+        self._look_up_routes(view, self._growth.used)
+        self._takes_keyless = not view.meta.ordered and self._config.strategy == "round_robin" and bool(self._routes)
+        # What a foreign function returns has to be looked at.
+        self._takes_keys = view.meta.is_partitioned and not callable(self._config.sharding) and self._routes_used > 0
+        self._calm_view = view
+        return True
+
+    def _look_up_routes(self, view: TopicView, used: int) -> None:
+        if self._routes_of is not view or self._routes_used != used:
+            self._routes_of, self._routes_used = view, used
+            self._routes = tuple(sorted(p for p in view.publishable if p < used))
 
     def _any_in_trouble(self) -> bool:
         for sender in self.senders.values():  # noqa: SIM110 - a third of any()'s time, once a publish
@@ -187,9 +226,8 @@ class TopicPublisher:
 
     def submit(self, outgoing: Outgoing, partition: int, keys: Sequence[Hashable]) -> None:
         """Queue a command for ``partition``; it must not be reordered with others of ``keys``."""
-        outgoing.sender = sender = self.senders.get(partition) or self.sender(partition)
-        outgoing.entry = entry = Entry(outgoing, keys)
-        sender.submit(entry)
+        sender = self.senders.get(partition) or self.sender(partition)
+        sender.submit(outgoing.queued(sender, keys))
 
     def sender(self, partition: int) -> Sender:
         """Return the partition's sender, started when it is new."""

@@ -25,19 +25,27 @@ class UnderWay:
         new_future: Makes what tells the end of one.
     """
 
-    def __init__(self, expire: Callable[[Outgoing], None]) -> None:
-        """Prepare; ``expire`` is called with each one whose time is over, before it is taken out."""
+    def __init__(self, expire: Callable[[Outgoing], None], usual_timeout: float) -> None:
+        """Prepare.
+
+        Args:
+            expire: Called with each one whose time is over, before it is taken out.
+            usual_timeout: What most of them have.
+        """
         self._expire = expire
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self._loop.create_future
-        self._by_timeout: dict[float, dict[Outgoing, None]] = {}
+        self._usual_timeout = usual_timeout
+        self._usual: dict[Outgoing, None] = {}
+        self._by_timeout: dict[float, dict[Outgoing, None]] = {usual_timeout: self._usual}
         self._due = math.inf
         self._handle: asyncio.TimerHandle | None = None
 
     def add(self, outgoing: Outgoing, timeout: float) -> None:
         """Take in a publish that has ``timeout`` seconds from now on."""
         outgoing.timeout = timeout
-        deadline = outgoing.deadline = self._loop.time() + timeout
+        deadline = outgoing.deadline = self._clock() + timeout
         group = self._by_timeout.get(timeout)
         if group is None:
             group = self._by_timeout[timeout] = {}
@@ -45,12 +53,21 @@ class UnderWay:
         if deadline < self._due:
             self._look_at(deadline)
 
+    def add_usual(self, outgoing: Outgoing) -> dict[Outgoing, None]:
+        """Take in a publish with the usual limit; the caller takes it out of what is returned."""
+        deadline = outgoing.deadline = self._clock() + self._usual_timeout
+        usual = self._usual
+        usual[outgoing] = None
+        if deadline < self._due:
+            self._look_at(deadline)
+        return usual
+
     def remove(self, outgoing: Outgoing) -> None:
         """Let go of one that ended."""
         group = self._by_timeout[outgoing.timeout]
         del group[outgoing]
-        # The limits that callers choose may all differ: no memory of those that are not in use, but for one.
-        if not group and len(self._by_timeout) > 1:
+        # The limits that callers choose may all differ: no memory of those that are not in use.
+        if not group and group is not self._usual:
             del self._by_timeout[outgoing.timeout]
 
     def futures(self) -> list[asyncio.Future[list[Receipt]]]:

@@ -197,8 +197,11 @@ class Connection:
             commands: At least one.
             now: Where waiting for the end of this turn of the loop gains nothing.
         """
-        self._protocol.expect_publish(len(commands))
-        data = b"".join(commands) if len(commands) > 1 else commands[0]
+        self.write_publish_run(b"".join(commands) if len(commands) > 1 else commands[0], len(commands), now=now)
+
+    def write_publish_run(self, data: bytes, count: int, *, now: bool = False) -> None:
+        """Write ``count`` publish commands as :meth:`write_publishes` does."""
+        self._protocol.expect_publish(count)
         if now:
             self.write_now(data)
         else:
