@@ -103,7 +103,7 @@ def ours(port: int, messages: int) -> None:
 def compare(body_bytes: int, messages: int, rounds: int) -> Outcome:
     """Run both in turn ``rounds`` times after one round that does not count."""
     times: dict[Callable[[int, int], None], list[float]] = {ours: [], bare: []}
-    with serving(messages, body_bytes) as port:
+    with serving(messages, body_bytes) as (port,):
         for number in range(rounds + 1):
             for client in (ours, bare) if number % 2 else (bare, ours):
                 began = time.process_time()

@@ -1,10 +1,10 @@
-"""A process that plays a subscribed nsqd: it greets, then sends the same frames as fast as they are taken."""
+"""A process that plays subscribed nsqds: it greets, then sends the same frames as fast as they are taken."""
 
 from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
-import select
+import selectors
 import socket
 import struct
 from contextlib import contextmanager
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 HEAD: Final = struct.Struct(">iiqH16s")
 CLOSE_WAIT: Final = b"\x00\x00\x00\x0e\x00\x00\x00\x00CLOSE_WAIT"
 OK: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+_CHUNK: Final = 1 << 18
+_BLOCK: Final = 1 << 24
 
 
 def frames(messages: int, body_bytes: int) -> bytes:
@@ -28,15 +30,15 @@ def frames(messages: int, body_bytes: int) -> bytes:
 
 
 @contextmanager
-def serving(messages: int, body_bytes: int) -> Iterator[int]:
-    """Serve on the loopback from a process of its own; gives the port.
+def serving(messages: int, body_bytes: int, ports: int = 1) -> Iterator[list[int]]:
+    """Serve on the loopback from a process of its own; gives the ports.
 
     Each connection gets ``messages`` frames after its first RDY, then nothing
     but silence; whatever it sends is read and thrown away.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, messages, body_bytes), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, messages, body_bytes, ports), daemon=True)
     process.start()
     theirs.close()  # or a process that dies at its start would be waited for for ever
     try:
@@ -46,37 +48,79 @@ def serving(messages: int, body_bytes: int) -> Iterator[int]:
         process.join()
 
 
-def _serve(pipe: multiprocessing.connection.Connection, messages: int, body_bytes: int) -> None:
-    stream = frames(messages, body_bytes)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        pipe.send(listener.getsockname()[1])
-        while True:
-            client, _ = listener.accept()
-            with client:
-                _play(client, stream)
+class _Client:
+    """One connection that plays its part."""
 
+    def __init__(self, connection: socket.socket, block: memoryview, messages: int, in_block: int) -> None:
+        self.connection = connection
+        self._block = block
+        self._frame = len(block) // in_block
+        self._left = messages * self._frame
+        self._at = 0
+        self._seen = b""
+        self._greeted = 0
+        self.sends = False
 
-def _play(client: socket.socket, stream: bytes) -> None:
-    seen = b""
-    while b"\nRDY " not in seen:
-        data = client.recv(65536)
+    @property
+    def is_sending(self) -> bool:
+        """Whether frames are due."""
+        return self.sends and self._left > 0
+
+    def read(self) -> bool:
+        """Take what came; tell whether the connection goes on."""
+        data = self.connection.recv(_CHUNK)
         if not data:
-            return
-        before = seen.count(b"IDENTIFY\n") + seen.count(b"SUB ")
-        seen += data
-        client.sendall(OK * (seen.count(b"IDENTIFY\n") + seen.count(b"SUB ") - before))
-    client.setblocking(False)
-    left = memoryview(stream)
-    while True:
-        readable, writable, _ = select.select([client], [client] if left else [], [])
-        try:
-            if writable:
-                left = left[client.send(left[: 1 << 18]) :]
-            if readable:
-                data = client.recv(1 << 18)
-                if data.endswith(b"CLS\n"):
-                    client.send(CLOSE_WAIT)
-                elif not data:
-                    return
-        except OSError:
-            return
+            return False
+        if self.sends:
+            if data.endswith(b"CLS\n"):
+                self.connection.send(CLOSE_WAIT)
+            return True
+        self._seen += data
+        due = self._seen.count(b"IDENTIFY\n") + self._seen.count(b"SUB ")
+        self.connection.send(OK * (due - self._greeted))
+        self._greeted = due
+        self.sends = b"\nRDY " in self._seen
+        return True
+
+    def write(self) -> bool:
+        """Send some; tell whether there is more."""
+        part = self._block[self._at : self._at + min(_CHUNK, self._left)]
+        sent = self.connection.send(part)
+        self._at = (self._at + sent) % len(self._block)
+        self._left -= sent
+        return self._left > 0
+
+
+def _serve(pipe: multiprocessing.connection.Connection, messages: int, body_bytes: int, ports: int) -> None:
+    in_block = max(1, min(messages, _BLOCK // (HEAD.size + body_bytes)))
+    block = memoryview(frames(in_block, body_bytes))
+    with selectors.DefaultSelector() as selector:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(ports)]
+        for listener in listeners:
+            selector.register(listener, selectors.EVENT_READ)
+        pipe.send([listener.getsockname()[1] for listener in listeners])
+        while True:
+            for key, events in selector.select():
+                if key.data is None and isinstance(key.fileobj, socket.socket):
+                    connection, _ = key.fileobj.accept()
+                    connection.setblocking(False)
+                    selector.register(connection, selectors.EVENT_READ, _Client(connection, block, messages, in_block))
+                else:
+                    _play(selector, key.data, events)
+
+
+def _play(selector: selectors.BaseSelector, client: _Client, events: int) -> None:
+    both = selectors.EVENT_READ | selectors.EVENT_WRITE
+    try:
+        if events & selectors.EVENT_READ:
+            if not client.read():
+                raise ConnectionResetError
+            if client.is_sending and not events & selectors.EVENT_WRITE:
+                selector.modify(client.connection, both, client)
+        if events & selectors.EVENT_WRITE and not client.write():
+            selector.modify(client.connection, selectors.EVENT_READ, client)
+    except BlockingIOError:
+        return
+    except OSError:
+        selector.unregister(client.connection)
+        client.connection.close()

@@ -1,0 +1,37 @@
+"""``python -m benchmarks.peers [ROW ...] [--rounds N]``: on the nsqd that ``UPSTREAM_NSQD_BIN`` names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.peers.nsqd import BINARY_VARIABLE, running
+from benchmarks.peers.rounds import Bench
+from benchmarks.peers.rows import ROWS, report
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all when none is named")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of each row")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.rows if name not in ROWS]:
+        parser.error(f"unknown: {', '.join(unknown)}")
+    if not os.environ.get(BINARY_VARIABLE):
+        print(f"peers: skipped, {BINARY_VARIABLE} names no upstream nsqd")
+        return
+    rows = [ROWS[name] for name in chosen.rows or ROWS]
+    clients = dict.fromkeys(client for row in rows for client in row.clients)
+    with tempfile.TemporaryDirectory() as folder, running() as server:
+        bench = Bench(server, Path(folder), tuple(clients))
+        for row in rows:
+            print(report(row, bench.run(row.work, row.clients, chosen.rounds)))
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

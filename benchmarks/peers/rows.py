@@ -1,0 +1,141 @@
+"""The rows of the table: what is measured, against whom, and the mark."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.peers.environments import (
+    ANSQ,
+    ASYNCNSQ,
+    GNSQ,
+    GO_NSQ,
+    OURS_311,
+    OURS_312,
+    OURS_UVLOOP,
+    PEERS,
+    PYNSQ,
+    Client,
+)
+from benchmarks.peers.rounds import Outcome, Work, ratios
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ASYNC_PEERS: Final = (ASYNCNSQ, GNSQ, ANSQ)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One figure to reach.
+
+    Attributes:
+        ours: Which of our clients it is about.
+        figure: ``rate``, ``cpu``, ``p50``, ``p99`` or ``peak_bytes``.
+        at: The ratio to the fastest of ``peers``.
+    """
+
+    ours: Client
+    figure: str
+    at: float
+    peers: tuple[Client, ...] = PEERS
+
+    @property
+    def is_rate(self) -> bool:
+        """More is better."""
+        return self.figure == "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One work with its marks."""
+
+    work: Work
+    marks: tuple[Mark, ...]
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Everybody whose figures are wanted."""
+        return tuple(dict.fromkeys(client for mark in self.marks for client in (mark.ours, *mark.peers)))
+
+
+def _drain(name: str, counts: tuple[int, int], body_bytes: int, rate: float, cpu: float) -> Row:
+    ours = (OURS_311, OURS_312, OURS_UVLOOP)
+    marks = tuple(Mark(one, figure, at) for one in ours for figure, at in (("rate", rate), ("cpu", cpu)))
+    return Row(Work(name, "drain", counts, body_bytes), marks)
+
+
+def _publishing(name: str, work: str, counts: tuple[int, int], in_flight: int, marks: tuple[Mark, ...]) -> Row:
+    return Row(Work(name, work, counts, in_flight=in_flight), marks)
+
+
+ROWS: Final = {
+    "drain100": _drain("drain, 100 B", (200_000, 40_000), 100, 5.0, 0.10),
+    "drain1k": _drain("drain, 1 KiB", (100_000, 30_000), 1024, 4.5, 0.15),
+    "drain16k": _drain("drain, 16 KiB", (10_000, 6_000), 16384, 1.8, 0.5),
+    "go": Row(
+        Work("drain, 100 B, against Go with four handlers", "drain", (200_000, 200_000)),
+        tuple(Mark(one, "rate", 2.0, (GO_NSQ,)) for one in (OURS_311, OURS_312, OURS_UVLOOP)),
+    ),
+    "publish": _publishing(
+        "publish, 100 in flight, 100 B",
+        "publish",
+        (60_000, 60_000),
+        100,
+        tuple(
+            Mark(one, figure, at)
+            for one in (OURS_311, OURS_312, OURS_UVLOOP)
+            for figure, at in (("rate", 1.5), ("cpu", 0.65))
+        ),
+    ),
+    "single": _publishing(
+        "publish one by one, on uvloop", "single", (5_000, 5_000), 1, (Mark(OURS_UVLOOP, "p50", 0.8),)
+    ),
+    "batch": _publishing("MPUB of 100, on uvloop", "batch", (200_000, 200_000), 100, (Mark(OURS_UVLOOP, "cpu", 0.7),)),
+    "latency": Row(
+        Work("end to end at RDY 2500", "latency", (5_000, 5_000), in_flight=2500, rate=2_000),
+        tuple(Mark(one, figure, 0.2) for one in (OURS_311, OURS_UVLOOP) for figure in ("p50", "p99")),
+    ),
+    "memory": Row(
+        Work("peak memory while draining, 100 B", "drain", (100_000, 100_000)),
+        tuple(Mark(one, "peak_bytes", 1.0, (PYNSQ,)) for one in (OURS_311,)),
+    ),
+}
+
+
+def report(row: Row, outcomes: Sequence[Outcome]) -> str:
+    """Return the row's lines of the table."""
+    by_client = {outcome.client: outcome for outcome in outcomes}
+    lines = [f"## {row.work.name}"]
+    for outcome in outcomes:
+        if outcome.trouble or not outcome.results:
+            lines.append(f"   {outcome.client.name}: {outcome.trouble or 'not run'}")
+        else:
+            lines.append(f"   {outcome.client.name:<24} {_figures(outcome)}")
+    lines += [_line(mark, by_client) for mark in row.marks]
+    return "\n".join(lines)
+
+
+def _figures(outcome: Outcome) -> str:
+    parts = [f"{outcome.median('rate'):>9,.0f}/s", f"CPU {outcome.median('cpu') * 1e6:7.2f} us"]
+    parts.append(f"peak {outcome.median('peak_bytes') / 1e6:5.1f} MB")
+    if "p50" in outcome.results[0]:
+        parts.append(f"p50 {outcome.median('p50') * 1e3:8.3f} ms p99 {outcome.median('p99') * 1e3:8.3f} ms")
+    return "  ".join(parts)
+
+
+def _line(mark: Mark, by_client: dict[Client, Outcome]) -> str:
+    peers = [by_client[peer] for peer in mark.peers if peer in by_client and by_client[peer].results]
+    ours = by_client.get(mark.ours)
+    if ours is None or not ours.results or not peers:
+        return f"   {mark.ours.name} {mark.figure}: not measured"
+    best = (max if mark.is_rate else min)(peers, key=lambda peer: peer.median(mark.figure))
+    found = ratios(ours, best, mark.figure)
+    ratio = statistics.median(found)
+    reached = ratio >= mark.at if mark.is_rate else ratio <= mark.at
+    sign = ">=" if mark.is_rate else "<="
+    return (
+        f"   => {mark.ours.name:<20} {mark.figure:<10} {ratio:6.2f} of {best.client.name}"
+        f" ({min(found):.2f}..{max(found):.2f}), mark {sign} {mark.at:g}: {'reached' if reached else 'NOT reached'}"
+    )
