@@ -1,0 +1,84 @@
+"""Where an application's mistakes and limits end: loops, partitions, handlers that never return."""
+
+import asyncio
+import threading
+
+import pytest
+
+from nsq_ha import ConfigError, Message
+from tests.support.nsqd import message_id
+from tests.support.stage import Stage
+from tests.support.waiting import eventually
+
+
+async def test_a_handler_that_never_returns_is_cancelled_at_the_limit_of_closing(stage: Stage) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def handler(_: Message) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    consumer = stage.consumer(close_timeout=0.2)
+    async with consumer:
+        running = asyncio.create_task(consumer.run(handler))
+        (await stage.nsqd.subscriber()).message(b"long", message_id(2))
+        async with asyncio.timeout(5):
+            await began.wait()
+    async with asyncio.timeout(5):
+        await running
+    assert ended.is_set()
+
+
+async def test_another_event_loop_is_refused_and_breaks_nothing(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        refused: list[BaseException] = []
+
+        def elsewhere() -> None:
+            async def take() -> None:
+                await anext(consumer)
+
+            try:
+                asyncio.run(take())
+            except ConfigError as error:
+                refused.append(error)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert "another one" in str(refused[0])
+        peer.message(b"still works", message_id(2))
+        async with asyncio.timeout(5):
+            message = await anext(consumer)
+        message.finish()
+        assert message.body == b"still works"
+
+
+async def test_a_partition_that_the_topic_does_not_have_is_told_at_once(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match=r"has partitions 0\.\.\d+, not 9"):
+        async with stage.consumer(partitions=[9]):
+            pytest.fail("entered")
+
+
+async def test_no_partitions_at_all_are_refused(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="partitions must name one at least"):
+        stage.consumer(partitions=[])
+
+
+@pytest.mark.parametrize(("handler", "concurrency"), [(None, 1), (print, 0), (print, "8")])
+async def test_what_is_no_handler_or_no_number_is_refused(stage: Stage, handler: object, concurrency: object) -> None:
+    async with stage.consumer() as consumer:
+        with pytest.raises(ConfigError, match="must be"):
+            await consumer.run(handler, concurrency=concurrency)  # type: ignore[arg-type]
+
+
+async def test_a_topic_that_comes_later_is_subscribed_without_waiting_for_the_next_look_up(stage: Stage) -> None:
+    stage.lead({})
+    async with stage.consumer(start_timeout=0.05, lookup_interval=3600.0) as consumer:
+        stage.lead({0: stage.nsqd})
+        async with asyncio.timeout(10):
+            await consumer.wait_subscribed()
+        await eventually(lambda: len(stage.nsqd.open_peers) == 1)
