@@ -147,3 +147,9 @@ async def test_from_the_end(cluster: ClusterUnderTest, consume: Consumers, histo
             await producer.publish(history.topic, b"%d:%d" % (partition, COUNT), partition=partition)
         messages = await read(consumer, b"", PARTITIONS)
     assert sorted(message.body for message in messages) == [b"%d:%d" % (p, COUNT) for p in range(PARTITIONS)]
+
+
+async def test_a_start_gives_nothing_twice(consume: Consumers, history: History) -> None:
+    async with consume(history.topic, start_from=StartFrom.beginning()) as consumer:
+        bodies = [message.body for message in await read(consumer, b"", PARTITIONS * COUNT)]
+    assert sorted(bodies) == sorted(history.bodies(0, 0) + history.bodies(1, 0))
