@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from integration.faults.cluster import NotReadyError
 from integration.faults.load import Load
 from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
@@ -98,8 +99,24 @@ class Bench:
                 self.topics[kind] = await self.make_topic(kind)
         return self.topics
 
+    async def ready(self, *, stable: bool = False) -> dict[str, str]:
+        """Return the shared topics once they have all their replicas; ``stable`` for what the operator does.
+
+        A killed node can fail for ever to repair its copy of a partition; such a topic is given up for a new one.
+        """
+        await self.shared_topics()
+        try:
+            await self.wait_whole(stable=stable)
+        except NotReadyError as error:
+            self.say(f"{error}: new topics")
+            given_up = [self.topics.pop(kind) for kind in (ORDERED, ORDINARY)]
+            await self.delete(*given_up)
+            await self.shared_topics()
+            await self.wait_whole(stable=stable)
+        return {kind: self.topics[kind] for kind in (ORDERED, ORDINARY)}
+
     async def wait_whole(self, *, stable: bool = False) -> None:
-        """Wait until the shared topics have all their replicas; ``stable`` for what the operator does."""
+        """Wait until all topics in use have all their replicas."""
         took = await self.cluster.wait_whole(dict.fromkeys(self.topics.values(), PARTITIONS), self.say, stable=stable)
         self.say(f"cluster is whole after {took:.1f} s")
 
@@ -244,9 +261,8 @@ def staged(
     """Make a ``play`` of a function that does a fault on the shared topics and waits for its end."""
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
-        shared = await bench.shared_topics()
+        shared = await bench.ready(stable=stable)
         topics = {kind: shared[kind] for kind in kinds or (ORDERED, ORDINARY)}
-        await bench.wait_whole(stable=stable)
         row = scenario.row()
         async with bench.stage(topics) as stage:
             await fault(stage)

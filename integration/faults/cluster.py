@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HTTP_LIMIT: Final = 3.0
-STABLE_LIMIT: Final = 420.0
+STABLE_LIMIT: Final = 300.0
 WHOLE_FOR: Final = 3.0
 
 

@@ -81,8 +81,7 @@ class Neighbour:
 
 def _neighbour(number: signal.Signals, lasts: float) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
-        topic = (await bench.shared_topics())[ORDERED]
-        await bench.wait_whole()
+        topic = (await bench.ready())[ORDERED]
         row = scenario.row()
         async with bench.stage({ORDERED: topic}) as stage:
             load = stage.loads[ORDERED]
@@ -107,8 +106,7 @@ def _neighbour(number: signal.Signals, lasts: float) -> Callable[[Bench, Scenari
 
 async def handler_fails(bench: Bench, scenario: Scenario) -> Row:
     """The handler fails three times on one message of partition 0."""
-    topic = (await bench.shared_topics())[ORDERED]
-    await bench.wait_whole()
+    topic = (await bench.ready())[ORDERED]
     row = scenario.row()
     attempts: list[float] = []
     chosen: list[bytes] = []

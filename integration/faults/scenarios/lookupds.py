@@ -34,8 +34,7 @@ def _during(fault: Callable[[Stage], Awaitable[None]]) -> Callable[[Bench, Scena
     """Make a ``play`` that judges the longest stall of any key, whatever the cluster does."""
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
-        topics = await bench.shared_topics()
-        await bench.wait_whole()
+        topics = await bench.ready()
         row = scenario.row()
         async with bench.stage(topics) as stage:
             await fault(stage)
@@ -89,8 +88,7 @@ def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Ro
     """Make a ``play`` in which the first configured nsqlookupd is a rude one."""
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
-        topics = await bench.shared_topics()
-        await bench.wait_whole()
+        topics = await bench.ready()
         row = scenario.row()
         rude = make()
         await rude.start()
@@ -118,8 +116,7 @@ async def _start_up(topic: str, channel: str, lookupds: tuple[str, ...]) -> floa
 
 async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
     """SIGKILL of the leading nsqlookupd, and a moment later SIGTERM of a partition leader."""
-    topics = await bench.shared_topics()
-    await bench.wait_whole()
+    topics = await bench.ready()
     row = scenario.row()
     async with (
         Network(bench.cluster, is_tcp=False) as network,

@@ -22,8 +22,7 @@ AGAIN = 3
 
 def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
-        topics = await bench.shared_topics()
-        await bench.wait_whole()
+        topics = await bench.ready()
         row = scenario.row()
         async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
             for _ in range(times):

@@ -60,8 +60,7 @@ async def frozen(bench: Bench, scenario: Scenario) -> Row:
 
 async def black_holed(bench: Bench, scenario: Scenario) -> Row:
     """The network swallows all that goes to one leader."""
-    topic = (await bench.shared_topics())[ORDINARY]
-    await bench.wait_whole()
+    topic = (await bench.ready())[ORDINARY]
     row = scenario.row()
     partitions = await bench.cluster.partitions(topic)
     if partitions[0].leader == partitions[1].leader:

@@ -23,8 +23,7 @@ INTO_THE_FAULT = 3.0
 
 def _during(sig: str, whom: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
-        topics = await bench.shared_topics()
-        await bench.wait_whole()
+        topics = await bench.ready()
         row = scenario.row()
         before = _inventory()
         async with bench.stage(topics) as stage:

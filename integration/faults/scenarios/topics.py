@@ -23,6 +23,7 @@ LONG = 60.0
 
 def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
+        await bench.ready()
         topic = await bench.make_topic(kind)
         bench.topics[f"grown {kind}"] = topic
         await bench.wait_whole(stable=True)
@@ -91,6 +92,7 @@ async def _until(condition: Callable[[], bool], limit: float) -> None:
 
 def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
+        await bench.ready()
         topic = await bench.make_topic(kind)
         bench.topics[f"made again {kind}"] = topic
         await bench.wait_whole()
