@@ -299,6 +299,9 @@ class ConsumerConfig(ClientConfig):
     max_in_flight: int = 200
     """Messages that may be unanswered over all partitions: enough to hide a round trip, and so many come again after
     a crash. The server takes at most 2500 a connection; on an ordered channel one a partition."""
+    max_in_flight_bytes: int = 256 * 1024 * 1024
+    """Bytes of bodies that may be unanswered: where messages are so large that ``max_in_flight`` of them would be more,
+    fewer are asked for. Above what the default ``max_in_flight`` of the largest messages comes to."""
     msg_timeout: float | None = None
     """How long a message may stay unanswered (1..900). None for the server's default (60 s)."""
     sample_rate: int = 0
@@ -327,6 +330,7 @@ class ConsumerConfig(ClientConfig):
         """
         ClientConfig.__post_init__(self)
         _count_in_range(self, "max_in_flight", 1, 1_000_000)
+        _count_in_range(self, "max_in_flight_bytes", 1, 2**40)
         _in_range(self, "start_timeout", 0.0, 86400.0)
         _count_in_range(self, "sample_rate", 0, 99)
         _count_in_range(self, "warn_attempts", 0, 65535)

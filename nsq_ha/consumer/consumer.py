@@ -81,7 +81,7 @@ class Consumer:
         self._tries = Tries(self.config, producer)
         self._fine_below = self._tries.fine_below
         self._subscriptions: dict[int, Subscription] = {}
-        self._flow = Flow(self.config.max_in_flight, self._subscriptions)
+        self._flow = Flow(self.config.max_in_flight, self.config.max_in_flight_bytes, self._subscriptions)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._inbox: deque[Message] = deque()
         self._arrived = asyncio.Event()
@@ -310,6 +310,7 @@ class Consumer:
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
+        self._flow.seen(len(messages[-1].body))
         self._inbox.extend(messages)
         messages.clear()  # or their bodies would stay until the next read
         self._arrived.set()

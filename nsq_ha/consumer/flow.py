@@ -1,7 +1,8 @@
 """Sharing ``max_in_flight`` over the subscriptions of one consumer.
 
 The invariant: what is granted as RDY, and what is still unanswered of earlier
-grants, never exceed ``max_in_flight`` together. The shares are
+grants, never exceed ``max_in_flight`` together. It is fewer where bodies are so
+large that ``max_in_flight_bytes`` would be exceeded. The shares are
 ``policy.ready``'s.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import ready
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,13 +23,18 @@ if TYPE_CHECKING:
 ROTATION_INTERVAL: Final = 5.0
 """Seconds after which other partitions get their turn, when there are more of them than ``max_in_flight``."""
 
+_WORTH_A_RAISE: Final = 1.25
+
 
 class Flow:
     """Sends RDY to the subscriptions it is given, whenever something changed."""
 
-    def __init__(self, max_in_flight: int, subscriptions: Mapping[int, Subscription]) -> None:
+    def __init__(self, max_in_flight: int, max_bytes: int, subscriptions: Mapping[int, Subscription]) -> None:
         """Keep a live view of the subscriptions."""
         self.max_in_flight = max_in_flight
+        self._max_bytes = max_bytes
+        self._body = ready.BodySize(MAX_MESSAGE_BYTES)
+        self._limit = ready.fitting(max_in_flight, max_bytes, self._body.bytes)
         self._subscriptions = subscriptions
         self._turn = 0
         self._raise_due = False
@@ -43,7 +50,19 @@ class Flow:
         if count < 0:
             raise ConfigError(f"max_in_flight must be 0 or more, not {count}")
         self.max_in_flight = count
+        self._limit = ready.fitting(count, self._max_bytes, self._body.bytes)
         self.share()
+
+    def seen(self, body_bytes: int) -> None:
+        """Take note of the size of a body, one of each read."""
+        if self._limit == self.max_in_flight and body_bytes * self._limit <= self._max_bytes:
+            return
+        self._body.seen(body_bytes)
+        limit = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
+        # Not for each byte: RDY is sent when it falls, and when a rise is worth it.
+        if limit < self._limit or limit == self.max_in_flight or limit >= self._limit * _WORTH_A_RAISE:
+            self._limit = limit
+            self.share()
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -62,7 +81,7 @@ class Flow:
         if self._is_stopped:
             return
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
-        wanted = ready.share(self.max_in_flight, {p: s.max_ready for p, s in live.items()}, self._turn)
+        wanted = ready.share(self._limit, {p: s.max_ready for p, s in live.items()}, self._turn)
         lower, raised = ready.changes({p: s.ready for p, s in live.items()}, wanted)
         for partition, count in lower.items():
             live[partition].set_ready(count)
@@ -70,7 +89,7 @@ class Flow:
         for partition, count in raised.items():
             subscription = live[partition]
             now = max(subscription.ready, subscription.in_flight)
-            granted = min(count, now + self.max_in_flight - used)
+            granted = min(count, now + self._limit - used)
             if granted > subscription.ready:
                 used += max(granted, now) - now
                 subscription.set_ready(granted)
@@ -79,10 +98,10 @@ class Flow:
         self._plan_rotation(len(live))
 
     def _plan_rotation(self, live: int) -> None:
-        if live > self.max_in_flight > 0 and self._rotation is None:
+        if live > self._limit > 0 and self._rotation is None:
             self._rotation = asyncio.get_running_loop().call_later(ROTATION_INTERVAL, self._rotate)
 
     def _rotate(self) -> None:
         self._rotation = None
-        self._turn += max(self.max_in_flight, 1)
+        self._turn += max(self._limit, 1)
         self.share()

@@ -50,6 +50,38 @@ def share(max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0) -> dic
     return granted
 
 
+class BodySize:
+    """What a body is taken to weigh, by those that came: the largest at once, smaller ones little by little.
+
+    Attributes:
+        bytes: The estimate; the server's largest message until the first came.
+    """
+
+    __slots__ = ("_is_known", "bytes")
+
+    def __init__(self, largest: int) -> None:
+        """Start by expecting the largest."""
+        self.bytes = largest
+        self._is_known = False
+
+    def seen(self, body_bytes: int) -> None:
+        """Take note of one; a sample of those that come is enough."""
+        if body_bytes >= self.bytes or not self._is_known:
+            self.bytes = max(body_bytes, 1)
+            self._is_known = True
+        else:
+            self.bytes -= (self.bytes - body_bytes + 7) // 8
+
+
+def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
+    """Return how many messages may be in flight, that bodies of ``body_bytes`` stay within ``max_bytes``.
+
+    One may always be, or a message larger than all that is allowed would never
+    be delivered; none when ``max_in_flight`` is 0.
+    """
+    return min(max_in_flight, max(1, max_bytes // body_bytes))
+
+
 def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
     """Split a new distribution into what is lowered now and what is raised after.
 
