@@ -31,6 +31,12 @@ async def test_an_unknown_topic_is_told_within_seconds(producer: Producer) -> No
     assert (error.topic, error.partition, error.attempts, error.maybe_stored) == ("ct_no_such_topic", None, 0, False)
 
 
+async def test_an_unknown_topic_is_told_when_the_limit_is_short_too(producer: Producer) -> None:
+    with pytest.raises(PublishError) as caught:
+        await producer.publish("there-is-no-such-topic-either", b"lost", timeout=1.0)
+    assert isinstance(caught.value.__cause__, TopicNotFoundError)
+
+
 async def test_a_topic_may_come_after_its_consumer(
     cluster: ClusterUnderTest, consume: Consumers, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -100,9 +100,7 @@ class TopicPublisher:
                 break
             except TimeoutError:
                 if isinstance(self.watch.error, TopicNotFoundError) or _is_absent(self.watch.view):
-                    raise TopicNotFoundError(
-                        f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
-                    ) from None
+                    raise self._unknown() from None
                 deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
         await self._growth.settled()
         return view
@@ -116,7 +114,14 @@ class TopicPublisher:
         """The best reason for a publish that could not even choose a partition in time."""
         if not self._growth.is_settled():
             return ResponseTimeoutError("keys change their partitions, and what is under way was not answered in time")
+        if _is_absent(self.watch.view):
+            return self._unknown()
         return self.watch.error or LookupUnavailableError(f"topic {self.watch.topic!r} was not looked up in time")
+
+    def _unknown(self) -> TopicNotFoundError:
+        return TopicNotFoundError(
+            f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
+        )
 
     def partition_for(self, message: OutgoingMessage, view: TopicView) -> tuple[int, bool]:
         """Choose the partition of a message.
