@@ -4,7 +4,6 @@ All steps run even after one has failed, so that one run tells everything; the e
 ``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none are here.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -51,7 +50,6 @@ def run(step: Step) -> bool:
     finished = subprocess.run(
         [BIN / program, *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONASYNCIODEBUG": "1"},
         stdin=subprocess.DEVNULL,
         check=False,
     )

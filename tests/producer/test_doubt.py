@@ -111,7 +111,7 @@ async def test_after_a_lost_connection_each_key_goes_on_in_order(stage: Stage, h
 
 async def test_a_late_answer_goes_to_its_own_publish(stage: Stage, holding: Holding) -> None:
     async with stage.producer() as producer:
-        late = asyncio.create_task(producer.publish(TOPIC, b"late", key="a", trace_id=1, timeout=0.2))
+        late = asyncio.create_task(producer.publish(TOPIC, b"late", key="a", trace_id=1, timeout=1.0))
         await stage.nsqd.until(lambda: holding.held)
         with pytest.raises(PublishError) as caught:
             await late
@@ -126,7 +126,7 @@ async def test_a_late_answer_goes_to_its_own_publish(stage: Stage, holding: Hold
 async def test_a_key_in_doubt_blocks_its_key_only(stage: Stage, holding: Holding) -> None:
     async with stage.producer() as producer:
         with pytest.raises(PublishError):
-            await producer.publish(TOPIC, b"in doubt", key="a", timeout=0.2)
+            await producer.publish(TOPIC, b"in doubt", key="a", timeout=1.0)
         same = asyncio.create_task(producer.publish(TOPIC, b"same", key="a"))
         other = asyncio.create_task(producer.publish(TOPIC, b"other", key="b"))
         await stage.nsqd.until(lambda: len(holding.held) == 2)
