@@ -103,9 +103,9 @@ class Lane(Generic[T]):
         return self._waiting
 
     @property
-    def oldest_sent_at(self) -> float | None:
-        """When the oldest unanswered publish was written. None when there is none."""
-        return self._sent[0].sent_at if self._sent else None
+    def oldest(self) -> Entry[T] | None:
+        """The oldest unanswered publish. None when there is none."""
+        return self._sent[0] if self._sent else None
 
     def submit(self, entry: Entry[T]) -> None:
         """Put a new publish at the end of the queue of each of its keys."""

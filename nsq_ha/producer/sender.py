@@ -27,9 +27,10 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane, Stage
-from nsq_ha.producer.outgoing import Plain
-from nsq_ha.producer.slowness import SLOW_AFTER, Slowness
-from nsq_ha.protocol import OK, encode_pubs
+from nsq_ha.producer.hold import Hold
+from nsq_ha.producer.outgoing import Plain, encode_run
+from nsq_ha.producer.slowness import SLOW_AFTER, Slowness, deadline_of
+from nsq_ha.protocol import OK
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 
@@ -46,9 +47,6 @@ log = logging.getLogger("nsq_ha.producer")
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the old leader has to answer what it was sent, once the look-up names another one."""
-REFUSED_PAUSE: Final = 0.25
-"""Most seconds between two tries after refusals: one small publish each time, and a leader that takes
-writes again is not kept waiting."""
 PROBE_INTERVAL: Final = 1.0
 """Seconds between two single publishes that try whether a partition in trouble answers again."""
 _WRITE_CHUNK: Final = 64
@@ -95,10 +93,10 @@ class Sender:
         self._generation = 0
         self._lost: NsqError | None = None
         self._pump_handle: asyncio.Handle | None = None
-        self._hold_handle: asyncio.TimerHandle | None = None
-        self._slowness = Slowness(lambda: self.lane.oldest_sent_at, self._is_slow)
+        self._hold = Hold(config.backoff, self._kick)
+        self._slowness = Slowness(self._slow_at, self._is_slow)
+        self._answered_at = 0.0
         self._probe_at = 0.0
-        self._refusals = 0
         self._leaving = False
         self._idle_asked = False
         self._plain_receipt: list[Receipt] | None = None
@@ -127,8 +125,10 @@ class Sender:
         return True
 
     def take_movable(self) -> list[Entry[Outgoing]]:
-        """Take out what may go to another partition: not written, or written and not answered for long."""
-        return [*self.lane.divert(self._loop.time() - SLOW_AFTER), *self.lane.withdraw()]
+        """Take out what may go to another partition: not written, or written to a leader that does not answer."""
+        now, slow_at = self._loop.time(), self._slow_at()
+        diverted = self.lane.divert(now - SLOW_AFTER) if slow_at is not None and slow_at <= now else []
+        return [*diverted, *self.lane.withdraw()]
 
     def submit(self, entry: Entry[Outgoing]) -> None:
         """Queue a publish; it is written in this turn of the loop where that is possible."""
@@ -160,7 +160,7 @@ class Sender:
         if leader is None:
             return
         # Also when it is the same: it may have been left out because it took no writes.
-        self._end_hold()
+        self._hold.end()
         current = self._connection.node if self._connection is not None else self._opening
         if leader != current:
             self._wake.set()
@@ -273,9 +273,9 @@ class Sender:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        self._end_hold()
+        self._hold.end()
+        self._hold.refusals = 0
         self._slowness.stop()
-        self._refusals = 0
         self._generation += 1
         connection.abort(reason)
         for entry in self.lane.lost():
@@ -295,10 +295,10 @@ class Sender:
             self._pump_handle.cancel()
             self._pump_handle = None
         connection, lane = self._connection, self.lane
-        if connection is None or connection.is_ending or self._leaving or self._hold_handle is not None:
+        if connection is None or connection.is_ending or self._leaving or self._hold.is_on:
             return
         # After a refusal one publish probes the way for all.
-        window = 1 if self._refusals else self._config.window
+        window = 1 if self._hold.refusals else self._config.window
         view = self._watch.view
         word = self.partition if view is None or view.meta is None or view.meta.is_partitioned else None
         now = self._loop.time()
@@ -307,9 +307,13 @@ class Sender:
             if not entries:
                 break
             self.last_used = now
-            connection.write_publish_run(_encoded(self._watch.topic, word, entries), len(entries), now=True)
+            connection.write_publish_run(encode_run(self._watch.topic, word, entries), len(entries), now=True)
         if lane.unanswered:
             self._slowness.watch()
+
+    def _slow_at(self) -> float | None:
+        oldest = self.lane.oldest
+        return None if oldest is None else deadline_of(oldest.sent_at, self._answered_at, oldest.item.size)
 
     def _is_slow(self) -> None:
         # It may be frozen, or wait for a follower that is; only the look-up and missing heartbeats tell. What is bound
@@ -323,6 +327,7 @@ class Sender:
         connection = self._connection
         if connection is None:
             return
+        self._answered_at = self._loop.time()
         for answer in answers:
             if self._connection is not connection:
                 return  # left in the middle of them
@@ -353,7 +358,7 @@ class Sender:
                 return
             if answer is not OK:
                 self._on_stored(item, receipts)
-        self._refusals = 0
+        self._hold.refusals = 0
         self._progress = True
         if self.trouble is not None and self._loop.time() - entry.sent_at < SLOW_AFTER:
             self.trouble = None
@@ -370,24 +375,11 @@ class Sender:
         if not again and not entry.is_ghost:
             self.fail(entry, error)
         if error.retriable:
-            self._hold()
+            self._hold.begin()
             self._note(error)
         if entry.item.close_on_error:
             # The server reads the rest of the batch as commands: what it answers from now on belongs to nobody.
             self._connection_lost(RemoteProtocolError("closed after a refused MPUB_EXT"))
-
-    def _hold(self) -> None:
-        """Write nothing for a moment; all refusals of one try are one."""
-        if self._hold_handle is None:
-            self._refusals += 1
-            delay = min(delay_after(self._config.backoff, self._refusals, random.random), REFUSED_PAUSE)
-            self._hold_handle = self._loop.call_later(delay, self._end_hold)
-
-    def _end_hold(self) -> None:
-        if self._hold_handle is not None:
-            self._hold_handle.cancel()
-            self._hold_handle = None
-            self._kick()
 
     def _note(self, error: NsqError) -> None:
         """Remember the trouble, look up, and let go of what may go elsewhere or must fail."""
@@ -434,11 +426,3 @@ class Sender:
 
 def _nothing(messages: object) -> None:
     """Take none: the protocol refuses a message frame on a connection that did not subscribe."""
-
-
-def _encoded(topic: str, partition: int | None, entries: list[Entry[Outgoing]]) -> bytes:
-    """Return the bytes of all of them; a run of plain messages takes a third of the time."""
-    bodies = [entry.item.body for entry in entries if type(entry.item) is Plain]
-    if len(bodies) == len(entries):
-        return encode_pubs(topic, partition, bodies)
-    return b"".join([entry.item.encode(partition) for entry in entries])

@@ -11,20 +11,37 @@ if TYPE_CHECKING:
 SLOW_AFTER: Final = 0.75
 """Seconds without answer after which publishes that may go anywhere go elsewhere, in doubt."""
 
+SLOW_LINK: Final = 1024 * 1024
+"""Bytes a second that a link must carry at least: a large batch is given the time to get there."""
+
 _AGAIN: Final = 0.25
+
+
+def deadline_of(sent_at: float, answered_at: float, size: int) -> float:
+    """Return when a leader counts as slow.
+
+    Answers come one after the other, so each one that comes shows that the leader
+    works, however many wait: only when none comes it does not.
+
+    Args:
+        sent_at: When the oldest unanswered publish was written.
+        answered_at: When the last answer came.
+        size: Bytes of that publish.
+    """
+    return max(sent_at, answered_at) + SLOW_AFTER + size / SLOW_LINK
 
 
 class Slowness:
     """Watches the oldest unanswered publish of one lane while there is one."""
 
-    def __init__(self, oldest: Callable[[], float | None], on_slow: Callable[[], None]) -> None:
+    def __init__(self, deadline: Callable[[], float | None], on_slow: Callable[[], None]) -> None:
         """Prepare.
 
         Args:
-            oldest: Returns when the oldest unanswered publish was written, in the loop's time. None when there is none.
-            on_slow: Called when it has waited for ``SLOW_AFTER``, and again every quarter of a second.
+            deadline: Returns when the leader counts as slow, in the loop's time. None when nothing is unanswered.
+            on_slow: Called when that is over, and again every quarter of a second.
         """
-        self._oldest = oldest
+        self._deadline = deadline
         self._on_slow = on_slow
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
@@ -42,10 +59,10 @@ class Slowness:
 
     def _look(self) -> None:
         self._handle = None
-        oldest = self._oldest()
-        if oldest is None:
+        deadline = self._deadline()
+        if deadline is None:
             return
-        left = oldest + SLOW_AFTER - self._loop.time()
+        left = deadline - self._loop.time()
         self._handle = self._loop.call_later(left if left > 0 else _AGAIN, self._look)
         if left <= 0:
             self._on_slow()

@@ -6,7 +6,7 @@ import pytest
 
 from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError
-from nsq_ha.producer.slowness import SLOW_AFTER
+from nsq_ha.producer.slowness import SLOW_AFTER, SLOW_LINK, deadline_of
 from tests.support.nsqd import Holding, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -112,3 +112,23 @@ async def test_told_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding)
         assert not task.done()
         holding.release()
         assert (await task).partition == 0
+
+
+def test_an_answer_shows_that_the_leader_works() -> None:
+    assert deadline_of(10.0, 0.0, 0) == 10.0 + SLOW_AFTER
+    assert deadline_of(10.0, 12.0, 0) == 12.0 + SLOW_AFTER
+    assert deadline_of(10.0, 0.0, 4 * SLOW_LINK) == 14.0 + SLOW_AFTER
+
+
+async def test_a_leader_that_answers_one_by_one_keeps_what_it_has(stage: Stage, holding: Holding) -> None:
+    async with stage.producer() as producer:
+        tasks = [await until_one_is_held(producer, holding)]
+        while not holding.has(5):
+            tasks.append(asyncio.create_task(producer.publish(TOPIC, b"x")))
+            await asyncio.wait({tasks[-1]}, timeout=SLOW_AFTER / 20)
+        while holding.held:
+            holding.release()
+            await asyncio.wait(tasks, timeout=SLOW_AFTER / 2)
+        receipts = await asyncio.gather(*tasks)
+        assert {receipt.attempts for receipt in receipts} == {1}
+        assert [receipt.partition for receipt in receipts].count(0) == 5
