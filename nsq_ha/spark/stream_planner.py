@@ -205,7 +205,9 @@ class StreamPlanner:
                 target, start = self._target.get(place), begin.get(place)
                 if target is not None:
                     # Also where the leader does not answer just now: to stand still would end the query too early.
-                    ends[place] = target if start is None or target > start else start
+                    # Only a log that was made anew has its target before the start.
+                    is_anew = place in known and start is not None and known[place][1].end < start
+                    ends[place] = target if start is None or target > start or is_anew else start
                 elif start is not None:
                     ends[place] = start
                 else:
