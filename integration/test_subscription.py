@@ -196,6 +196,7 @@ def test_options_are_checked_before_anything_is_connected(cluster: ClusterUnderT
         Consumer("t", "ch")
 
 
+@pytest.mark.tags
 async def test_tagged_messages_go_to_the_consumer_with_the_tag(
     producer: Producer, consume: Consumers, extended: str, mark: bytes
 ) -> None:
