@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Final
 
-from integration.faults.bench import Scenario, staged
+from integration.faults.bench import PARTITIONS, Scenario, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
 from nsq_ha.discovery.admin import AdminClient
@@ -13,7 +14,8 @@ from nsq_ha.discovery.admin import AdminClient
 if TYPE_CHECKING:
     from integration.faults.bench import Stage
 
-FREEZE: float = 45.0
+FREEZE: Final = 45.0
+REJOIN_LIMIT: Final = 90.0
 
 
 async def killed(stage: Stage) -> None:
@@ -42,7 +44,27 @@ async def restarted(stage: Stage) -> None:
     await asyncio.sleep(2.0)
     stage.bench.say(f"start {name}")
     await stage.cluster.start(name)
-    await asyncio.sleep(20.0)
+    await _rejoined(stage)
+
+
+async def returned(stage: Stage) -> None:
+    """A killed leader comes back after the cluster has gone on without it: only the return is measured."""
+    name = stage.cluster.nsqd(await stage.victim())
+    stage.bench.say(f"SIGKILL {name}")
+    await stage.cluster.kill(name, "SIGKILL")
+    await asyncio.sleep(2.0)
+    await stage.recovered()
+    stage.fault(f"start {name}")
+    await stage.cluster.start(name)
+    await _rejoined(stage)
+
+
+async def _rejoined(stage: Stage) -> None:
+    """Wait until the node holds its replicas in sync again, which stops the leaders for a moment; and some more."""
+    await asyncio.sleep(10.0)
+    with contextlib.suppress(NotReadyError):
+        topics = dict.fromkeys(stage.topics.values(), PARTITIONS)
+        await stage.cluster.wait_whole(topics, stage.bench.say, stable=False, limit=REJOIN_LIMIT)
     await stage.recovered()
 
 
@@ -93,5 +115,6 @@ SCENARIOS = (
     Scenario("move-within", "leader moved within the replicas", Target(0.5, 1.0), staged(moved_within, stable=True)),
     Scenario("move-new", "leader moved to a new node", Target(0.5, 1.0), staged(moved_to_new, stable=True)),
     Scenario("node-restart", "node restarted, and rejoins", Target(0.5, 1.5), staged(restarted)),
+    Scenario("node-returns", "killed node comes back", Target(0.5, 1.5), staged(returned)),
     Scenario("leader-frozen", "leader frozen 45 s", Target(1.5, 2.0), staged(frozen)),
 )
