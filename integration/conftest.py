@@ -8,6 +8,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TypeVar
 
 import pytest
 
@@ -16,14 +17,25 @@ from integration.reading import Consumers, eventually
 from nsq_ha import Producer
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def _without_skip(report: Report) -> Report:
     """With ``NSQ_HA_TEST_REQUIRE=1`` what could not be tested has failed."""
-    report = yield
     if report.skipped and os.environ.get(REQUIRE_VARIABLE) == "1":
         report.outcome = "failed"
         report.longrepr = f"{REQUIRE_VARIABLE}=1 forbids skips: {report.longrepr}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _without_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _without_skip((yield))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
