@@ -16,7 +16,6 @@ from integration.cluster import LOOKUPD_VARIABLE, REQUIRE_VARIABLE, TLS_VARIABLE
 from integration.reading import Consumers, eventually
 from nsq_ha import Producer
 
-
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
