@@ -16,6 +16,7 @@ _TOP: Final = 16
 _BOTTOM: Final = 30
 _ROW: Final = 34
 _MAX_ROWS: Final = 64
+_BRIDGED: Final = 3  # buckets
 
 
 def latency_picture(report: Mapping[str, Any]) -> str:
@@ -38,22 +39,32 @@ def latency_picture(report: Mapping[str, Any]) -> str:
         for power in range(low, high + 1)
     ]
     for name, label in (("p50_ms", "half of the messages are faster"), ("p99_ms", "99 of 100 are faster")):
-        points = " ".join(f"{_x(report, row['bucket'] + 0.5):.1f},{y(row[name]):.1f}" for row in series)
         color = f"var(--{name.removesuffix('_ms')})"
-        lines.append(
-            f'<polyline class="{name}" points="{points}" fill="none" stroke="{color}" stroke-width="2"/>'
-            + "".join(
-                f'<circle cx="{_x(report, row["bucket"] + 0.5):.1f}" cy="{y(row[name]):.1f}" r="2.5" fill="{color}">'
-                f"<title>{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages</title>"
-                "</circle>"
-                for row in series
-            )
-        )
+        for run in _runs(series):
+            points = " ".join(f"{_x(report, row['bucket'] + 0.5):.1f},{y(row[name]):.1f}" for row in run)
+            lines.append(f'<polyline class="{name}" points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+        lines += [
+            f'<circle cx="{_x(report, row["bucket"] + 0.5):.1f}" cy="{y(row[name]):.1f}" r="2.5" fill="{color}">'
+            f"<title>{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages</title>"
+            "</circle>"
+            for row in series
+        ]
         at = _LEFT + (0 if name == "p50_ms" else 220)
         lines.append(
             f'<rect x="{at}" y="2" width="12" height="4" fill="{color}"/><text x="{at + 18}" y="9">{label}</text>'
         )
     return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, lines + _axis(report, _HEIGHT))
+
+
+def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the parts of a series between which nothing was published: a line across would be made up."""
+    runs: list[list[Mapping[str, Any]]] = []
+    for row in series:
+        if runs and row["bucket"] - runs[-1][-1]["bucket"] <= _BRIDGED:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
 
 
 def timeline_picture(report: Mapping[str, Any]) -> str:

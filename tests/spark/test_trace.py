@@ -1,0 +1,302 @@
+"""Trace analytics on logs of both kinds, made up so that each number is known; and its page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from nsq_ha.cli.app import app
+from nsq_ha.message import PARTITION_SHIFT
+from nsq_ha.spark.trace.anomalies import gaps
+from nsq_ha.spark.trace.events import events, read_lines
+from nsq_ha.spark.trace.lifecycle import latency, lifecycle, lifecycle_stream, split
+from nsq_ha.spark.trace.page import html_page
+from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+BEGAN = 1_795_249_886_000_000_000
+MS = 1_000_000
+ORDERED = ReportOptions(ordered=("flights",), grace_s=1.0)
+
+
+def number_of(partition: int, sequence: int) -> int:
+    return partition << PARTITION_SHIFT | sequence
+
+
+def client(
+    event: str, sequence: int, ms: float, partition: int = 0, nsqd: str = "n1:4150", *, channel: str = "c"
+) -> str:
+    told: dict[str, Any] = {
+        "event": event,
+        "time_ns": BEGAN + int(ms * MS),
+        "topic": "flights",
+        "partition": partition,
+        "internal_id": number_of(partition, sequence),
+        "trace_id": 2**64 - sequence,
+        "offset": 40 * sequence,
+        "attempt": 1,
+        "nsqd": nsqd,
+    }
+    if event != "publish":
+        told["channel"] = channel
+    return json.dumps(told)
+
+
+def put(sequence: int, ms: float, partition: int = 1) -> list[str]:
+    head = "I1121 08:31:26.489644   14814 tracer.go:54] nsqd.(*LogMsgTracer).TracePub [TRACE]"
+    message, at = number_of(partition, sequence), BEGAN + int(ms * MS)
+    place = f"{head} topic flights-{partition} trace id {sequence}: message {message}"
+    offset = sequence * 34
+    return [
+        f"{place}( 0) put PUB at offset: {offset}, current count: 1 at time {at}, delayed: 0",
+        f"{place} put success from client 127.0.0.1:58306 at offset: {offset}, at time {at + MS}",
+    ]
+
+
+def consume(state: str, sequence: int, ms: float, partition: int = 1, channel: str = "c") -> str:
+    return (
+        "I1121 08:31:26.492414   14814 tracer.go:64] nsqd.(*LogMsgTracer).TraceSub [TRACE] topic flights "
+        f"channel {channel} trace id {sequence}: message {number_of(partition, sequence)} (ts: {BEGAN}, offset: "
+        f"{sequence * 34}, pri:1795249946492406233) consume state {state} from client 127.0.0.1:58304(1) at time: "
+        f"{BEGAN + int(ms * MS)} cost: 2896947, attempt: 1"
+    )
+
+
+def whole(sequence: int, at: float, partition: int = 0, nsqd: str = "n1:4150") -> list[str]:
+    return [
+        client("publish", sequence, at, partition, nsqd),
+        client("delivery", sequence, at + sequence, partition, nsqd),
+        client("finish", sequence, at + sequence + 2, partition, nsqd),
+    ]
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    """A hundred messages a partition, 1 .. 100 ms to their delivery; a new leader of partition 0 in the middle."""
+    lines: list[str] = []
+    for partition in (0, 1):
+        for sequence in range(1, 101):
+            node = "n2:4150" if partition == 0 and sequence > 50 else "n1:4150"
+            lines += whole(sequence, 200 * sequence, partition, node)
+    return write(tmp_path / "trace log [1]{2}.jsonl", lines)
+
+
+@pytest.fixture
+def sick(tmp_path: Path) -> Path:
+    """One lost, one repeated, one out of order, one that waits, one bad line, one replay channel, one plain line."""
+    lines = [line for sequence in (1, 2, 3) for line in whole(sequence, 100 * sequence)]
+    lines += [client("publish", 4, 400), client("delivery", 4, 405)]
+    lines += [*whole(5, 500), client("delivery", 5, 900), client("finish", 5, 901)]
+    lines += [client("publish", 6, 600), client("publish", 7, 601)]
+    lines += [
+        client("delivery", 7, 650),
+        client("finish", 7, 651),
+        client("delivery", 6, 660),
+        client("finish", 6, 661),
+    ]
+    lines += [client("publish", 8, 9000), client("delivery", 8, 9001), client("requeue", 8, 9002)]
+    lines += [client("delivery", 1, 700, channel="spark-00aa#ephemeral"), '{"event": "publish", "topic"']
+    lines += ["I1121 08:31:26.489644 nothing of interest"]
+    return write(tmp_path / "sick.jsonl", lines)
+
+
+def test_a_healthy_log(spark: SparkSession, healthy: Path, tmp_path: Path) -> None:
+    report = trace_report(spark, [healthy], tmp_path / "out", ORDERED)
+    assert report.is_ok
+    assert report.counts == {"lost": 0, "repeated": 0, "out_of_order": 0, "gap": 0}
+    assert (report.events, report.bad_lines, report.side) == (600, 0, "client")
+    assert [(row["outcome"], row["count"]) for row in report.outcomes] == [("done", 200)]
+    by = {(row["partition"], row["stage"]): row for row in report.latency}
+    for partition in (0, 1, None):
+        wait = by[partition, "publish_to_start"]
+        assert [wait[name] for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")] == [50.0, 95.0, 99.0, 100.0]
+        assert by[partition, "start_to_finish"]["max_ms"] == 2.0
+    assert [(row["partition"], row["node"]) for row in report.leaders] == [
+        (0, "n1:4150"),
+        (0, "n2:4150"),
+        (1, "n1:4150"),
+    ]
+    assert report.leaders[1]["ts_ns"] == BEGAN + 51 * 200 * MS
+    assert sum(row["messages"] for row in report.series) == 200
+    assert sum(row["messages"] for row in report.timeline) == 200
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert written["counts"] == report.counts
+    assert spark.read.parquet(f"{tmp_path}/out/lifecycle").count() == 200
+    minutes = spark.read.parquet(f"{tmp_path}/out/latency").where("stage = 'publish_to_start'").collect()
+    assert sum(row.messages for row in minutes) == 200
+    assert spark.read.parquet(f"{tmp_path}/out/anomalies").count() == 0
+
+
+def test_what_is_wrong_is_found_with_its_ids(spark: SparkSession, sick: Path) -> None:
+    report = trace_report(spark, [sick], None, ORDERED)
+    assert not report.is_ok
+    found = {(row["kind"], row["message_id"]) for row in report.first}
+    assert found == {("lost", 4), ("repeated", 5), ("out_of_order", 6)}
+    assert report.counts == {"lost": 1, "repeated": 1, "out_of_order": 1, "gap": 0}
+    (lost,) = [row for row in report.first if row["kind"] == "lost"]
+    assert (lost["trace_id"], lost["ts_ns"]) == (str(2**64 - 4), BEGAN + 400 * MS)
+    outcomes = {row["outcome"]: row["count"] for row in report.outcomes}
+    assert outcomes == {"done": 6, "lost": 1, "requeued": 1}
+    assert report.bad_lines == 1
+    assert trace_report(spark, [sick], None, ReportOptions(fail_on=("gap",))).is_ok
+
+
+def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [*put(1, 0), consume("READ_QUEUE", 1, 2), consume("START", 1, 3), consume("FIN", 1, 10)]
+    lines += [*put(2, 1), consume("START", 2, 4), consume("TIMEOUT", 2, 5), consume("START", 2, 6)]
+    lines += [consume("REQ", 2, 7), "[TRACE] topic flights-1 something new"]
+    log = write(tmp_path / "nsqd.log", lines)
+    found = events(read_lines(spark, [log]))
+    counts = {row.event: row["count"] for row in found.groupBy("event").count().collect()}
+    assert counts == {
+        "put": 2,
+        "publish": 2,
+        "other": 1,
+        "delivery": 3,
+        "finish": 1,
+        "timeout": 1,
+        "requeue": 1,
+        "bad": 1,
+    }
+    assert {row.partition for row in found.where("event != 'bad'").select("partition").collect()} == {1}
+    lives = lifecycle(found.where("event != 'bad'"), grace_s=60.0).orderBy("message_id").collect()
+    assert [(row.outcome, row.deliveries, row.timeouts, row.requeues) for row in lives] == [
+        ("done", 1, 0, 0),
+        ("requeued", 2, 1, 1),
+    ]
+    assert lives[0].published_ns == BEGAN
+    assert lives[0].first_finish_ns - lives[0].first_start_ns == 7 * MS
+
+
+def test_both_logs_together_split_the_time(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [client("publish", 1, 0, 1), client("delivery", 1, 9, 1), client("finish", 1, 12, 1)]
+    lines += [*put(1, 2), consume("START", 1, 5), consume("FIN", 1, 14)]
+    lives = lifecycle(events(read_lines(spark, [write(tmp_path / "both", lines)])))
+    (row,) = split(lives).collect()
+    assert (row.to_server_ms, row.in_server_ms, row.to_client_ms) == (2.0, 3.0, 4.0)
+
+
+def test_latency_by_minute(spark: SparkSession, healthy: Path) -> None:
+    lives = lifecycle(events(read_lines(spark, [healthy])))
+    rows = latency(lives, "topic", "channel", "minute").where("stage = 'publish_to_finish'").collect()
+    assert sum(row.messages for row in rows) == 200
+    assert all(row.minute.second == 0 for row in rows)
+
+
+def test_gaps_of_a_log(spark: SparkSession) -> None:
+    rows = [("t", 0, offset, 40, offset.to_bytes(16, "big"), 7) for offset in (0, 40, 120)]
+    frame = spark.createDataFrame(
+        rows, "topic string, partition int, offset bigint, raw_size int, message_id binary, trace_id bigint"
+    ).selectExpr("*", "timestamp_seconds(0) as timestamp")
+    (gap,) = gaps(frame).collect()
+    assert (gap.kind, gap.detail) == ("gap", "begins at 120, the one before ends at 80")
+
+
+def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    write(lines / "1", [*whole(1, 0), client("publish", 9, 600_000), client("delivery", 9, 600_001)])
+    stream = lifecycle_stream(events(spark.readStream.text(str(lines))), grace="5 seconds")
+    query = stream.writeStream.format("memory").queryName("lives").outputMode("append").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(120)
+    rows = spark.table("lives").where("channel is not null").collect()
+    assert [(row.message_id, row.outcome, row.first_finish_ns - row.first_start_ns) for row in rows] == [
+        (1, "done", 2 * MS)
+    ]
+
+
+def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the session is the other tests'
+    arguments = ["trace", "report", str(sick), "--grace", "1", "--ordered", "flights", "--out", str(tmp_path / "out")]
+    ended = CliRunner().invoke(app, [*arguments, "--table"])
+    assert ended.exit_code == 1, ended.output
+    assert "FAILED: 1 lost, 1 repeated, 1 out of order, 0 gap" in ended.output
+    assert (tmp_path / "out" / "report.html").exists()
+    passed = CliRunner().invoke(app, [*arguments, "--json", "--fail-on", "gap"])
+    assert passed.exit_code == 0
+    assert json.loads(passed.output)["counts"]["lost"] == 1
+
+
+def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
+    report = trace_report(spark, [write(tmp_path / "empty", ["nothing"])], tmp_path / "out")
+    assert (report.is_ok, report.events, report.begin_ns) == (True, 0, None)
+    assert "hold no trace lines" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.fixture
+def browser_page() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("no chromium here")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1100, "height": 1400})
+        yield page
+        browser.close()
+
+
+def opened(page: Any, report: TraceReport, path: Path, title: str = "") -> list[str]:  # noqa: ANN401
+    """Show the page; gives what the browser complained about or wanted to load."""
+    path.write_text(html_page(report.as_dict(), title), encoding="utf-8")
+    heard: list[str] = []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda request: heard.append(request.url) if not request.url.startswith("file:") else None)
+    page.goto(path.as_uri())
+    return heard
+
+
+@pytest.mark.browser
+def test_the_page_shows_latency_leaders_and_anomalies(
+    spark: SparkSession,
+    healthy: Path,
+    sick: Path,
+    browser_page: Any,  # noqa: ANN401
+    tmp_path: Path,
+) -> None:
+    report = trace_report(spark, [healthy], None, ORDERED)
+    assert opened(browser_page, report, tmp_path / "healthy.html") == []
+    assert browser_page.locator("#verdict").inner_text().startswith("ok: 0 lost")
+    assert browser_page.locator("#latency polyline.p50_ms").count() >= 1
+    assert browser_page.locator("#timeline g.partition").count() == 2
+    (change,) = browser_page.locator("#timeline g.leader.change title").all_text_contents()
+    assert change.startswith("n2:4150 leads from 10.")
+    for picture in ("#latency", "#timeline"):
+        box = browser_page.locator(picture).bounding_box()
+        assert box["width"] > 800
+        assert box["height"] > 60
+    # Nothing of the pictures stands outside of them.
+    assert browser_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    failed = trace_report(spark, [sick], None, ORDERED)
+    assert opened(browser_page, failed, tmp_path / "sick.html") == []
+    assert browser_page.locator("#verdict").inner_text().startswith("FAILED: 1 lost, 1 repeated, 1 out of order")
+    assert browser_page.locator("#timeline circle.anomaly").count() == 3
+    assert browser_page.get_by_text(str(2**64 - 4)).is_visible()
+
+
+@pytest.mark.browser
+def test_names_from_logs_are_text_and_nothing_else(browser_page: Any, spark: SparkSession, tmp_path: Path) -> None:  # noqa: ANN401
+    evil = "<img src=x onerror=alert(1)>"
+    line = json.loads(client("publish", 1, 0))
+    lines = [json.dumps({**line, "nsqd": evil, "topic": evil})]
+    lines += [json.dumps({**line, "event": "delivery", "channel": evil, "topic": evil, "time_ns": BEGAN + 5})]
+    report = trace_report(spark, [write(tmp_path / "evil", lines)], None)
+    assert opened(browser_page, report, tmp_path / "evil.html", evil) == []
+    assert browser_page.locator("img").count() == 0
+    assert browser_page.locator("h1").inner_text() == evil
