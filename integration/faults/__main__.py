@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench
 from integration.faults.cluster import Cluster
-from integration.faults.scenarios import ALL
+from integration.faults.scenarios import ALL, NAMED
 
 if TYPE_CHECKING:
     from integration.faults.bench import Scenario
@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _chosen(names: list[str]) -> list[Scenario]:
-    known = {scenario.name: scenario for scenario in ALL}
+    known = {scenario.name: scenario for scenario in (*ALL, *NAMED)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"unknown: {', '.join(unknown)}; known are: {', '.join(known)}")
@@ -80,7 +80,7 @@ def main() -> int:
     """Run; 1 when an invariant broke."""
     arguments = _arguments()
     if arguments.list:
-        for scenario in ALL:
+        for scenario in (*ALL, *NAMED):
             sys.stdout.write(f"{scenario.name:24} {scenario.fault}: {scenario.target}\n")
         return 0
     handler = logging.StreamHandler()

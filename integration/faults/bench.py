@@ -145,11 +145,12 @@ class Bench:
         lookupds: tuple[str, ...] | None = None,
         options: dict[str, Any] | None = None,
         handled: bool = False,
+        probed: bool = True,
     ) -> AsyncIterator[Stage]:
         """Load and probe topics; leaving closes all, restores the nodes and reports nothing."""
         stage = Stage(self, topics, lookupds or self.cluster.lookupds, options or {}, handled=handled)
         try:
-            await stage.start()
+            await stage.start(probed=probed)
             yield stage
         finally:
             await stage.close()
@@ -190,11 +191,13 @@ class Stage:
             for kind, topic in topics.items()
         }
         self.since = 0.0
+        self.faults = 0
 
-    async def start(self) -> None:
+    async def start(self, *, probed: bool = True) -> None:
         """Start, and let it run for a while."""
         await asyncio.gather(*(load.start() for load in self.loads.values()))
-        await self.probes.start(dict.fromkeys(self.topics.values(), PARTITIONS), await self.cluster.nodes())
+        if probed:
+            await self.probes.start(dict.fromkeys(self.topics.values(), PARTITIONS), await self.cluster.nodes())
         await asyncio.sleep(WARM_UP)
         for load in self.loads.values():
             load.lag = 0.0
@@ -216,7 +219,8 @@ class Stage:
         return best
 
     def fault(self, text: str) -> None:
-        """Note that the fault begins now."""
+        """Note that the fault begins now, or a further one."""
+        self.faults += 1
         now = time.monotonic()
         if not self.since:
             self.since = self.bench.zero = now
@@ -248,6 +252,10 @@ class Stage:
             figures = figures_of(load, self.probes, self.since, until)
             row.figures.append(figures)
             row.broken += broken_by(figures, load.audit.limit)
+            if load.ordered and figures.stored_again_worst_key > self.faults:
+                row.notes.append(
+                    f"a key was stored again {figures.stored_again_worst_key} times in {self.faults} faults"
+                )
         return row
 
     async def close(self) -> None:

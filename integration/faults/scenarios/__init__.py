@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from integration.faults.scenarios import (
+    chaos,
     consumers,
     followers,
     leaders,
@@ -28,3 +29,6 @@ ALL: tuple[Scenario, ...] = (
     *consumers.SCENARIOS,
     *stopping.SCENARIOS,
 )
+
+NAMED: tuple[Scenario, ...] = (chaos.SCENARIO,)
+"""Those that run only when they are named."""

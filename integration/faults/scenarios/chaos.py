@@ -1,0 +1,160 @@
+"""One random fault after the other, for as long as the environment says: nothing lost, nothing out of order, flat."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pathlib
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
+from integration.faults.load import LIMIT
+from integration.faults.rows import Row, Target
+from integration.faults.slim import SlimAudit
+from nsq_ha.errors import NsqError
+
+if TYPE_CHECKING:
+    from integration.faults.audit import Audit
+    from integration.faults.bench import Stage
+    from integration.faults.load import Load
+
+PAUSE: Final = (20.0, 60.0)
+SETTLED: Final = 120.0
+LONG: Final = 120.0
+MEMORY_MIB: Final = 15.0
+DESCRIPTORS: Final = 4.0
+
+
+class Chaos:
+    """Chooses and does the faults; one node at a time is in trouble, since more would leave no majority."""
+
+    def __init__(self, stage: Stage, chance: random.Random) -> None:
+        self._stage = stage
+        self._chance = chance
+        self._cluster = stage.cluster
+
+    async def once(self) -> None:
+        """Do one fault and undo it."""
+        fault = self._chance.choice(
+            (self.killed, self.stopped, self.frozen, self.frozen_shortly, self.lookupd_killed, self.lookupd_frozen)
+        )
+        await fault()
+
+    async def _down(self, name: str, sig: str, seconds: float) -> None:
+        self._stage.bench.say(f"--- {sig} {name} for {seconds:.1f} s")
+        await self._cluster.kill(name, sig)
+        await asyncio.sleep(seconds)
+        self._stage.bench.say(f"{name} goes on")
+        if sig == "SIGSTOP":
+            await self._cluster.kill(name, "SIGCONT")
+        else:
+            await self._cluster.start(name)
+
+    async def _node(self) -> str:
+        return self._cluster.nsqd(self._chance.choice(await self._cluster.nodes()))
+
+    async def killed(self) -> None:
+        """SIGKILL of a node."""
+        await self._down(await self._node(), "SIGKILL", self._chance.uniform(1.0, 40.0))
+
+    async def stopped(self) -> None:
+        """SIGTERM of a node."""
+        await self._down(await self._node(), "SIGTERM", self._chance.uniform(1.5, 20.0))
+
+    async def frozen(self) -> None:
+        """SIGSTOP of a node, around the time of an election."""
+        await self._down(await self._node(), "SIGSTOP", self._chance.uniform(10.0, 35.0))
+
+    async def frozen_shortly(self) -> None:
+        """SIGSTOP of a node, too short for an election."""
+        await self._down(await self._node(), "SIGSTOP", self._chance.uniform(0.5, 8.0))
+
+    def _lookupd(self) -> str:
+        return self._cluster.nsqlookupd(self._chance.choice(self._cluster.lookupds))
+
+    async def lookupd_killed(self) -> None:
+        """SIGKILL of an nsqlookupd."""
+        await self._down(self._lookupd(), "SIGKILL", self._chance.uniform(1.0, 25.0))
+
+    async def lookupd_frozen(self) -> None:
+        """SIGSTOP of an nsqlookupd."""
+        await self._down(self._lookupd(), "SIGSTOP", self._chance.uniform(1.0, 25.0))
+
+
+async def play(bench: Bench, scenario: Scenario) -> Row:
+    """Run it."""
+    minutes = float(os.environ.get("NSQ_HA_TEST_CHAOS_MINUTES", "15"))
+    seed = int(os.environ.get("NSQ_HA_TEST_CHAOS_SEED", str(random.randrange(10**6))))
+    topics = await bench.ready()
+    row = scenario.row()
+    row.notes.append(f"{minutes:g} minutes, seed {seed}")
+    async with bench.stage(topics, probed=False) as stage:
+        for load in stage.loads.values():
+            load.audit = SlimAudit(load.audit.keys, LIMIT)
+        stage.fault("chaos")
+        chance = random.Random(seed)
+        chaos = Chaos(stage, chance)
+        await chaos.once()
+        await stage.recovered(limit=SETTLED)
+        before = _used()
+        until = time.monotonic() + minutes * 60.0
+        faults = 1
+        while time.monotonic() < until:
+            await asyncio.sleep(chance.uniform(*PAUSE))
+            try:
+                await chaos.once()
+            except (NsqError, IndexError) as error:
+                bench.say(f"no fault this time: {error!r}")
+            faults += 1
+            waiting = [len(load.audit.missing) for load in _loads(stage)]
+            bench.say(f"memory and descriptors: {_used()}; not delivered yet: {waiting}")
+        await stage.recovered(limit=SETTLED)
+        for load in _loads(stage):
+            await load.end_publishing()
+        for load in _loads(stage):
+            await load.drain(LONG)
+        memory, descriptors = (now - then for now, then in zip(_used(), before, strict=True))
+        row.extra = {"faults": float(faults), "memory grown MiB": memory, "descriptors grown": descriptors}
+        for kind in (ORDERED, ORDINARY):
+            _judge(kind, stage.loads[kind].audit, row)
+    return row
+
+
+def _loads(stage: Stage) -> list[Load]:
+    return list(stage.loads.values())
+
+
+def _judge(kind: str, audit: Audit, row: Row) -> None:
+    if not isinstance(audit, SlimAudit):
+        return
+    row.notes.append(
+        f"{kind}: {audit.started} published, {audit.delivered_count} deliveries, {audit.repeated} repeats,"
+        f" {audit.errors} errors, slowest call {audit.slowest:.2f} s"
+    )
+    row.notes += sorted({f"{kind}: {one.text}" for one in audit.failures})[:3]
+    broken = {
+        "acknowledged lost": len(audit.missing),
+        "out of order": audit.out_of_order() if kind == ORDERED else 0,
+        "'not stored' delivered": audit.denied_and_delivered,
+    }
+    row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
+    if audit.slowest > LIMIT + 2.0:
+        row.broken.append(f"{kind}: a call took {audit.slowest:.1f} s")
+
+
+def _used() -> tuple[float, float]:
+    """Return the process's memory in MiB and its number of descriptors."""
+    gc.collect()
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, float(len(list(pathlib.Path("/proc/self/fd").iterdir())))
+
+
+SCENARIO = Scenario(
+    "chaos",
+    "a random fault every 20-60 s",
+    Target(extra={"memory grown MiB": MEMORY_MIB, "descriptors grown": DESCRIPTORS}),
+    play,
+)

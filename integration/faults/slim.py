@@ -1,0 +1,76 @@
+"""Books that stay small however long a run lasts, so that the process's memory tells of the library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from integration.faults.audit import Audit
+
+if TYPE_CHECKING:
+    from integration.faults.audit import Ack, Delivered, Failure
+
+REMEMBERED: Final = 5000
+"""Numbers of a key that are remembered; what comes again after so many more is taken for a repeat."""
+
+
+class SlimAudit(Audit):
+    """Counts instead of keeping; tells loss, order and false denials, not stalls."""
+
+    def __init__(self, keys: list[str], limit: float) -> None:
+        super().__init__(keys, limit)
+        self.errors = 0
+        self.delivered_count = 0
+        self.repeated = 0
+        self.denied_and_delivered = 0
+        self._wrong = 0
+        self._highest = dict.fromkeys(keys, -1)
+        self._recent: dict[str, set[int]] = {key: set() for key in keys}
+        self._denied: dict[str, set[int]] = {key: set() for key in keys}
+        self._waiting: set[tuple[str, int]] = set()
+
+    def acked(self, key: str, ack: Ack, began: float) -> None:
+        """Enter an acknowledgement."""
+        self.acks[key] = [ack]
+        self.slowest = max(self.slowest, ack.at - began)
+        if not self._was_seen(key, ack.seq):
+            self._waiting.add((key, ack.seq))
+
+    def failed(self, failure: Failure, began: float) -> None:
+        """Enter an error."""
+        self.errors += 1
+        if len(self.failures) < 100:
+            self.failures.append(failure)
+        self.slowest = max(self.slowest, failure.at - began)
+        if failure.maybe_stored is False:
+            self._denied[failure.key].add(failure.seq)
+            self.denied_and_delivered += self._was_seen(failure.key, failure.seq)
+
+    def delivered(self, key: str, delivery: Delivered) -> None:
+        """Enter a delivery."""
+        self.deliveries[key] = [delivery]
+        self.delivered_count += 1
+        seq = delivery.seq
+        self._waiting.discard((key, seq))
+        if self._was_seen(key, seq):
+            self.repeated += 1
+            return
+        self.denied_and_delivered += seq in self._denied[key]
+        self._wrong += seq < self._highest[key]
+        self._highest[key] = max(self._highest[key], seq)
+        recent = self._recent[key]
+        recent.add(seq)
+        if len(recent) > 2 * REMEMBERED:
+            oldest = self._highest[key] - REMEMBERED
+            self._recent[key] = {one for one in recent if one > oldest}
+
+    def _was_seen(self, key: str, seq: int) -> bool:
+        return seq in self._recent[key] or seq < self._highest[key] - REMEMBERED
+
+    @property
+    def missing(self) -> set[tuple[str, int]]:
+        """Acknowledged and not delivered."""
+        return self._waiting
+
+    def out_of_order(self) -> int:
+        """Count first deliveries that came after a later one of their key."""
+        return self._wrong
