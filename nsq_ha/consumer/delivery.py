@@ -119,8 +119,11 @@ class Delivery:
         if not finished:
             if self._connection is None:
                 return
-            self._loop.call_soon(self.flush)
+            if self.in_flight > 1:
+                self._loop.call_soon(self.flush)
         finished.append(message.id)
+        if self.in_flight == 1:
+            self.flush()  # nothing else is there that could be answered in this turn
         if _tracing.is_any and _tracing.is_on(self.topic):
             tracelog.log_message("finish", message)
 

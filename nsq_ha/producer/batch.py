@@ -126,9 +126,9 @@ class Batch:
     def _plain_parts(self) -> list[Part]:
         bodies, loop = self._bodies, asyncio.get_running_loop()
         if len(bodies) <= BATCH_COUNT and self.size + _HEAD_BYTES * len(bodies) <= BATCH_BYTES:
-            cuts = [range(len(bodies))]
-        else:
-            cuts = list(chunks([_HEAD_BYTES + len(body) for body in bodies], BATCH_BYTES, BATCH_COUNT))
+            whole = PlainBatch(self.topic, bodies, loop.create_future(), self.size)
+            return [Part(whole, range(len(bodies)), _ANY, None, ())]
+        cuts = chunks([_HEAD_BYTES + len(body) for body in bodies], BATCH_BYTES, BATCH_COUNT)
         return [
             Part(PlainBatch(self.topic, bodies[cut.start : cut.stop], loop.create_future()), cut, _ANY, None, ())
             for cut in cuts

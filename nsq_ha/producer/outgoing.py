@@ -262,9 +262,11 @@ class Plain(Outgoing):
 class PlainBatch(Outgoing):
     """Bodies without trace ids or headers."""
 
-    def __init__(self, topic: str, bodies: Sequence[bytes], future: asyncio.Future[list[Receipt]]) -> None:
-        """Keep the parts; there is at least one body."""
-        super().__init__(topic, future, sum(map(len, bodies)))
+    def __init__(
+        self, topic: str, bodies: Sequence[bytes], future: asyncio.Future[list[Receipt]], size: int | None = None
+    ) -> None:
+        """Keep the parts; there is at least one body. ``size`` is that of all, where it is known."""
+        super().__init__(topic, future, sum(map(len, bodies)) if size is None else size)
         self.bodies = bodies
 
     def encode(self, partition: int | None) -> bytes:

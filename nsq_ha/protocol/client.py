@@ -43,6 +43,8 @@ _NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAIL
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 _OK_RUN: Final = 32
+_OK_RUNS: Final = {_OK_FRAME * count: count for count in range(1, 129)}
+_LONGEST_OK_RUN: Final = 128 * len(_OK_FRAME)
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
 _BULKY_BYTES: Final = 2048  # from here on a second copy of a body costs more than a memoryview does
 _MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
@@ -175,7 +177,7 @@ class ClientProtocol:
         """
         received = self.received = Received()
         tail = self._tail
-        if self.state is State.CLOSED:
+        if self.state is State.CLOSED or (self._runs and not tail and self._are_oks(data, received)):
             return received
         if self._held or len(tail) + len(data) < self._needed:
             tail += data
@@ -200,6 +202,16 @@ class ClientProtocol:
         if received.messages:
             self._is_bulky = len(received.messages[-1].body) >= _BULKY_BYTES
         return received
+
+    def _are_oks(self, data: bytes | bytearray | memoryview, received: Received) -> bool:
+        """Take a read that is nothing but ``OK`` to publishes: all that a producer hears while nothing is wrong."""
+        run = self._runs[0]
+        count = _OK_RUNS.get(bytes(data[:_LONGEST_OK_RUN])) if run.kind is Request.PUBLISH else None
+        if count is None or count > run.count or len(data) != count * len(_OK_FRAME):
+            return False
+        received.answers = [OK] * count
+        self._answered(run, count)
+        return True
 
     def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:
         """Read large messages with one copy of each body; return what follows them.

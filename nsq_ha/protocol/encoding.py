@@ -200,13 +200,18 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
         given = [as_bytes("message body", body) for body in given]
     # All of it in C: a loop here would cost as much as the rest of a batch.
     sizes = list(map(len, given))
-    if sizes and not 0 < min(sizes) <= max(sizes) <= MAX_MESSAGE_BYTES:
-        wrong = next(size for size in sizes if not 0 < size <= MAX_MESSAGE_BYTES)
-        raise refuse_size("message body", wrong, MAX_MESSAGE_BYTES)
-    parts = [b""] * (2 * len(given))
-    parts[::2] = map(_SIZE.pack, sizes)
-    parts[1::2] = given
-    return _batch(_head("MPUB", topic, partition), len(given), parts)
+    words = {size: _SIZE.pack(size) for size in set(sizes)}
+    if wrong := [size for size in words if not 0 < size <= MAX_MESSAGE_BYTES]:
+        raise refuse_size("message body", wrong[0], MAX_MESSAGE_BYTES)
+    if len(words) == 1:
+        (word,) = words.values()
+        bodies_with_sizes: tuple[bytes, ...] = (word, word.join(given))
+    else:
+        parts = [b""] * (2 * len(given))
+        parts[::2] = map(words.__getitem__, sizes)
+        parts[1::2] = given
+        bodies_with_sizes = (b"".join(parts),)
+    return _batch(_head("MPUB", topic, partition), len(given), bodies_with_sizes)
 
 
 def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tuple[int, bytes]]) -> bytes:

@@ -8,16 +8,16 @@ Source: protocol reference 1, 3, 5, 7.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import msgspec
+
+from nsq_ha.errors import ServerError
+from nsq_ha.message import Message
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import CLOSE_WAIT, OK
+from nsq_ha.protocol.messages import DamagedMessage
 from nsq_ha.protocol.state import Input
-
-if TYPE_CHECKING:
-    from nsq_ha.errors import ServerError
-    from nsq_ha.message import Message
-    from nsq_ha.protocol.messages import DamagedMessage
 
 _TRACED_BYTES: Final = 30
 
@@ -33,7 +33,7 @@ class Request(enum.Enum):
     CLOSE = enum.auto()
 
 
-class Received:
+class Received(msgspec.Struct, eq=False):
     """What one :meth:`ClientProtocol.receive` found, each kind in its order.
 
     Attributes:
@@ -48,14 +48,11 @@ class Received:
             answered like others.
     """
 
-    __slots__ = ("answers", "damaged", "heartbeats", "messages", "refusals")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.answers: list[bytes | ServerError] = []
-        self.heartbeats = 0
-        self.refusals: list[ServerError] = []
-        self.damaged: list[DamagedMessage] = []
+    messages: list[Message] = []
+    answers: list[bytes | ServerError] = []
+    heartbeats: int = 0
+    refusals: list[ServerError] = []
+    damaged: list[DamagedMessage] = []
 
 
 SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
