@@ -1,0 +1,96 @@
+"""Large bodies and runs of answers: the short ways give what the long way gives."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.protocol import HEARTBEAT, OK, ClientProtocol, Layout, encode_pub, encode_pubs
+from tests.protocol.fakes import delivery, error, identified, response, seen, subscribed
+
+LARGE = 3000
+
+
+def bulky(layout: Layout = Layout.PLAIN) -> ClientProtocol:
+    """Return a subscribed connection whose last message was large."""
+    protocol = subscribed(layout)
+    assert [len(m.body) for m in protocol.receive(delivery(b"x" * LARGE, layout)).messages] == [LARGE]
+    return protocol
+
+
+def feed(protocol: ClientProtocol, stream: bytes, cuts: list[int]) -> tuple[list[tuple[object, ...]], int, list[str]]:
+    pieces = [stream[a:b] for a, b in pairwise([0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)])]
+    found = [protocol.receive(memoryview(bytearray(piece))) for piece in pieces]
+    messages = [seen(message) for received in found for message in received.messages]
+    return messages, sum(r.heartbeats for r in found), [e.code for r in found for e in r.refusals]
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 100, LARGE, 2 * LARGE]), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 20000), max_size=12),
+    layout=st.sampled_from(list(Layout)),
+)
+def test_large_messages_do_not_depend_on_how_the_stream_was_cut(
+    sizes: list[int], cuts: list[int], layout: Layout
+) -> None:
+    ext = b'{"k":1}' if layout in (Layout.EXT, Layout.EXT_DETAIL) else None
+    frames = [delivery(bytes([65 + n]) * size, layout, ext=ext) for n, size in enumerate(sizes)]
+    stream = b"".join(frames) + response(HEARTBEAT) + error(b"E_FIN_FAILED gone") + frames[0]
+    at_once = feed(subscribed(layout), stream, [])
+    assert feed(bulky(layout), stream, cuts) == at_once
+    assert len(at_once[0]) == len(sizes) + 1
+
+
+def test_bodies_are_bytes_of_their_own() -> None:
+    protocol = bulky()
+    buffer = bytearray(delivery(b"y" * LARGE) + delivery(b"z" * LARGE)[:100])
+    [message] = protocol.receive(memoryview(buffer)).messages
+    buffer[:] = bytes(len(buffer))
+    assert type(message.body) is bytes
+    assert message.body == b"y" * LARGE
+
+
+def test_a_fault_behind_a_large_message_ends_the_connection() -> None:
+    protocol = bulky()
+    with pytest.raises(RemoteProtocolError):
+        protocol.receive(delivery(b"y" * LARGE) + b"\xff\xff\xff\xff")
+    assert [len(message.body) for message in protocol.received.messages] == [LARGE]
+
+
+def test_an_answer_on_a_connection_that_reads_nothing_is_read_the_long_way() -> None:
+    protocol = identified()
+    protocol._is_bulky = True
+    protocol.expect_publish()
+    assert protocol.receive(response(OK) + response(HEARTBEAT)).answers == [OK]
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, 100, 1000])
+def test_a_read_of_nothing_but_oks_answers_as_many_publishes(count: int) -> None:
+    protocol = identified()
+    protocol.expect_publish(count + 1)
+    assert protocol.receive(response(OK) * count).answers == [OK] * count
+    assert protocol.awaiting == 1
+    with pytest.raises(RemoteProtocolError):
+        protocol.receive(response(OK) * 2)
+
+
+def test_many_publishes_are_the_bytes_of_each() -> None:
+    bodies = [b"a", b"bb" * 100, b"c"]
+    assert encode_pubs("orders", 3, bodies) == b"".join(encode_pub("orders", 3, body) for body in bodies)
+    assert encode_pubs("orders", None, []) == b""
+
+
+@pytest.mark.parametrize("wrong", [[b"fine", b""], [b"x" * (1024 * 1024 + 1)]])
+def test_one_bad_body_among_many_is_refused(wrong: list[bytes]) -> None:
+    with pytest.raises(ValueError, match="message body"):
+        encode_pubs("orders", 0, wrong)
+
+
+@pytest.mark.parametrize("data", [OK, HEARTBEAT, b"CLOSE_WAIT"])
+def test_an_error_frame_that_holds_a_response_is_damage(data: bytes) -> None:
+    protocol = identified()
+    protocol.expect_publish()
+    with pytest.raises(RemoteProtocolError, match="is no error"):
+        protocol.receive(error(data))
