@@ -18,7 +18,7 @@ help:
 	@echo 'make test              the whole gate: format, lint, types, layers, tests, coverage, docs'
 	@echo 'make quick             only the pure tests (protocol, policy)'
 	@echo 'make test-full         the gate on each of Python $(VERSIONS) that is installed'
-	@echo 'make bench [ARGS=...]  the benchmarks'
+	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha and growth where servers are given'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make lock              renew requirements/*.txt'
 	@echo 'make clean             remove what the above made'
@@ -37,7 +37,7 @@ test-full:
 	for version in $(VERSIONS); do \
 	    python=$$(scripts/find_python.sh $$version) || { echo "Python $$version: not installed, skipped"; continue; }; \
 	    printf '\n##### Python %s (%s)\n' "$$version" "$$python"; ran="$$ran $$version"; \
-	    $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || failed="$$failed $$version"; \
+	    NSQ_HA_FULL=1 $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || failed="$$failed $$version"; \
 	done; \
 	printf '\nran the gate on:%s; failed on:%s\n' "$${ran:- none}" "$${failed:- none}"; \
 	test -n "$$ran" && test -z "$$failed"

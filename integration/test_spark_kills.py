@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from nsq_ha import OutgoingMessage, Producer
+from nsq_ha import OutgoingMessage, Producer, Receipt
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
@@ -130,7 +130,8 @@ async def publish(cluster: ClusterUnderTest, topic: str, bodies: list[bytes]) ->
     async with Producer(lookupd=cluster.lookupd) as producer:
         for start in range(0, len(bodies), 1000):
             lot = bodies[start : start + 1000]
-            await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
+            told = await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
+            assert all(isinstance(receipt, Receipt) for receipt in told)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
@@ -169,7 +170,8 @@ async def test_a_driver_that_is_killed_twice_under_a_live_writer_changes_no_row(
         async with Producer(lookupd=cluster.lookupd) as producer:
             while not over.is_set():
                 lot = [b"%07d" % (len(bodies) + number) for number in range(200)]
-                await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
+                told = await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
+                assert all(isinstance(receipt, Receipt) for receipt in told)
                 bodies.extend(lot)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.05):

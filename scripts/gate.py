@@ -4,6 +4,7 @@ All steps run even after one has failed, so that one run tells everything; the e
 ``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none are here.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -29,12 +30,15 @@ def fully_covered(package: str) -> Step:
     )
 
 
+SHORT = ("-m", "not slow")
+"""What kills Spark's processes and waits for their return is left to ``make test-full``."""
+
 STEPS = (
     Step("format", ("ruff", "format", "--check", "--output-format=concise", ".")),
     Step("lint", ("ruff", "check", "--output-format=concise", ".")),
     Step("types", ("mypy",)),
     Step("layers", ("lint-imports", "--no-logo")),
-    Step("tests", ("coverage", "run", "-m", "pytest", "-q")),
+    Step("tests", ("coverage", "run", "-m", "pytest", "-q", *(() if os.environ.get("NSQ_HA_FULL") else SHORT))),
     Step("coverage in all, for information (%)", ("coverage", "report", "--format=total")),
     fully_covered("protocol"),
     fully_covered("policy"),

@@ -37,7 +37,7 @@ def named(page: Path) -> str:
 
 
 def as_parameter(page: Path) -> ParameterSet:
-    return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if page.stem == "spark" else [])
+    return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if page.stem.startswith("spark") else [])
 
 
 @pytest.mark.timeout(180)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 class Stream:
