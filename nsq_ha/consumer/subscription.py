@@ -263,7 +263,7 @@ class Subscription:
         if delivery is None or messages[0].source is not delivery:
             return
         delivery.in_flight += len(messages)
-        if tracelog.switch.is_on(self._watch.topic):
+        if tracelog.switch.is_any and tracelog.switch.is_on(self._watch.topic):
             for message in messages:
                 tracelog.log_message("delivery", message)
         self._inbox.arrived(messages)
