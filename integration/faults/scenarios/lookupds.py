@@ -31,23 +31,17 @@ async def _leading(bench: Bench) -> str:
 
 
 def _during(fault: Callable[[Stage], Awaitable[None]]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
-    """Make a ``play`` that judges the longest stall of any key, whatever the cluster does."""
+    """Make a ``play`` of a fault of the nsqlookupds."""
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
         topics = await bench.ready()
         row = scenario.row()
         async with bench.stage(topics) as stage:
             await fault(stage)
-            await _stalls(stage, row)
+            await stage.finish(row)
         return row
 
     return play
-
-
-async def _stalls(stage: Stage, row: Row) -> None:
-    await stage.finish(row)
-    row.extra["publish stall"] = max(one.publish_stall for one in row.figures)
-    row.extra["consume stall"] = max(one.consume_stall for one in row.figures)
 
 
 async def killed(stage: Stage) -> None:
@@ -98,7 +92,7 @@ def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Ro
             async with bench.stage(topics, lookupds=lookupds) as stage:
                 stage.fault("a rude nsqlookupd is the first one")
                 await asyncio.sleep(FAULT)
-                await _stalls(stage, row)
+                await stage.finish(row)
         finally:
             await rude.stop()
         return row
@@ -142,17 +136,19 @@ async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
     return row
 
 
-_NO_STALL = {"publish stall": 0.5, "consume stall": 0.5}
+_STALL = 0.5
 
 SCENARIOS = (
-    Scenario("lookupd-killed", "leading nsqlookupd dead", Target(extra=_NO_STALL), _during(killed)),
-    Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(extra=_NO_STALL), _during(all_dead)),
-    Scenario("lookupds-hang", "all nsqlookupds hang", Target(extra=_NO_STALL), _during(all_hang)),
-    Scenario("lookupd-hangs", "first nsqlookupd hangs", Target(extra=_NO_STALL | {"start-up": 2.0}), _beside(hanging)),
+    Scenario("lookupd-killed", "leading nsqlookupd dead", Target(_STALL, _STALL), _during(killed)),
+    Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(_STALL, _STALL), _during(all_dead)),
+    Scenario("lookupds-hang", "all nsqlookupds hang", Target(_STALL, _STALL), _during(all_hang)),
+    Scenario(
+        "lookupd-hangs", "first nsqlookupd hangs", Target(_STALL, _STALL, extra={"start-up": 2.0}), _beside(hanging)
+    ),
     Scenario(
         "lookupd-nonsense",
         "first nsqlookupd answers nonsense",
-        Target(extra=_NO_STALL | {"start-up": 2.0}),
+        Target(_STALL, _STALL, extra={"start-up": 2.0}),
         _beside(nonsense),
     ),
     Scenario(
