@@ -219,4 +219,5 @@ def _receipt(receipt: Receipt) -> dict[str, object]:
         "internal_id": receipt.internal_id,
         "trace_id": receipt.trace_id,
         "offset": receipt.offset,
+        "raw_size": receipt.raw_size,
     }

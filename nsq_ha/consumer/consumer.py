@@ -22,7 +22,7 @@ from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -65,13 +65,7 @@ class Consumer:
         **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
     ) -> None:
         """Check the options; connects nothing before ``async with``."""
-        if config is not None and (options or lookupd):
-            raise ConfigError("give either config= or options, not both")
-        self.config = config or ConsumerConfig.of({"lookupd": lookupd, **options})
-        if not self.config.lookupd and not self.config.nsqd:
-            raise ConfigError("give lookupd=, the address of an nsqlookupd")
-        if self.config.tls is not None:
-            ssl_context(self.config.tls)
+        self.config = options_of(ConsumerConfig, config, lookupd, options)
         self.topic = check_topic(topic)
         self.channel = check_channel(channel)
         for partition in self.config.partitions or ():

@@ -22,7 +22,7 @@ from nsq_ha.producer.batch import Batch, Part, check_kind
 from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.producer.under_way import UnderWay
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -53,13 +53,7 @@ class Producer:
         **options: Any,  # noqa: ANN401 - checked against the fields of ProducerConfig
     ) -> None:
         """Check the options; connects nothing before ``async with``."""
-        if config is not None and (options or lookupd):
-            raise ConfigError("give either config= or options, not both")
-        self.config = config or ProducerConfig.of({"lookupd": lookupd, **options})
-        if not self.config.lookupd and not self.config.nsqd:
-            raise ConfigError("give lookupd=, the address of an nsqlookupd")
-        if self.config.tls is not None:
-            ssl_context(self.config.tls)
+        self.config = options_of(ProducerConfig, config, lookupd, options)
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
         self._pending_bytes = 0

@@ -34,6 +34,7 @@ def test_keys_of_a_field_stay_in_order(invoke: Invoke, ordered: str) -> None:
     receipts = {receipt["line"]: receipt for receipt in map(json.loads, told.stdout.splitlines())}
     assert sorted(receipts) == list(range(1, 301))
     assert all(receipt["internal_id"] and receipt["trace_id"] for receipt in receipts.values())
+    assert all(receipt["raw_size"] > len(line) for line, receipt in zip(lines, receipts.values(), strict=True))
     places = defaultdict(list)
     for number in range(300):
         receipt = receipts[number + 1]
