@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -10,6 +11,7 @@ from nsq_ha.cli.tail import as_dict
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
+from tests.support.processes import running
 
 COMMAND = (sys.executable, "-m", "nsq_ha.cli", "tail")
 
@@ -26,9 +28,8 @@ class Source:
     def touch(self, message: Message) -> None: ...
 
 
-def tailing(cluster: DevCluster, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}
-    return subprocess.Popen([*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def tailing(cluster: DevCluster, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return running([*COMMAND, *arguments], env=os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]})
 
 
 def channels(invoke: Invoke, topic: str) -> dict[str, int]:
