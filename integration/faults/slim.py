@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from integration.faults.audit import Audit
 
 if TYPE_CHECKING:
     from integration.faults.audit import Ack, Delivered, Failure
 
-REMEMBERED: Final = 5000
-"""Numbers of a key that are remembered; what comes again after so many more is taken for a repeat."""
-
 
 class SlimAudit(Audit):
-    """Counts instead of keeping; tells loss, order and false denials, not stalls."""
+    """Counts instead of keeping; tells loss, order and false denials, not stalls.
 
-    def __init__(self, keys: list[str], limit: float) -> None:
+    Args:
+        keys: All keys that are published.
+        limit: Time limit of a call, for the slowest one.
+        remembered: Numbers of a key that are remembered; what comes again after so many more is taken for a repeat.
+    """
+
+    def __init__(self, keys: list[str], limit: float, *, remembered: int) -> None:
         super().__init__(keys, limit)
+        self.remembered = remembered
         self.errors = 0
         self.delivered_count = 0
         self.repeated = 0
@@ -59,12 +63,12 @@ class SlimAudit(Audit):
         self._highest[key] = max(self._highest[key], seq)
         recent = self._recent[key]
         recent.add(seq)
-        if len(recent) > 2 * REMEMBERED:
-            oldest = self._highest[key] - REMEMBERED
+        if len(recent) > 2 * self.remembered:
+            oldest = self._highest[key] - self.remembered
             self._recent[key] = {one for one in recent if one > oldest}
 
     def _was_seen(self, key: str, seq: int) -> bool:
-        return seq in self._recent[key] or seq < self._highest[key] - REMEMBERED
+        return seq in self._recent[key] or seq < self._highest[key] - self.remembered
 
     @property
     def missing(self) -> set[tuple[str, int]]:

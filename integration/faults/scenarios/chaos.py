@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import pathlib
@@ -11,12 +10,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
-from integration.faults.load import LIMIT
 from integration.faults.rows import Row, Target
 from integration.faults.slim import SlimAudit
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from integration.faults.audit import Audit
     from integration.faults.bench import Stage
     from integration.faults.load import Load
@@ -32,22 +32,26 @@ class Chaos:
     """Chooses and does the faults; one node at a time is in trouble, since more would leave no majority."""
 
     def __init__(self, stage: Stage, chance: random.Random) -> None:
+        self.bench = stage.bench
+        self.say = stage.bench.say
         self._stage = stage
         self._chance = chance
         self._cluster = stage.cluster
 
     async def once(self) -> None:
         """Do one fault and undo it."""
-        fault = self._chance.choice(
-            (self.killed, self.stopped, self.frozen, self.frozen_shortly, self.lookupd_killed, self.lookupd_frozen)
-        )
+        fault = self._chance.choice(self.faults())
         await fault()
 
+    def faults(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return what it chooses from."""
+        return self.killed, self.stopped, self.frozen, self.frozen_shortly, self.lookupd_killed, self.lookupd_frozen
+
     async def _down(self, name: str, sig: str, seconds: float) -> None:
-        self._stage.bench.say(f"--- {sig} {name} for {seconds:.1f} s")
+        self.say(f"--- {sig} {name} for {seconds * self.bench.pace.cluster:.1f} s")
         await self._cluster.kill(name, sig)
-        await asyncio.sleep(seconds)
-        self._stage.bench.say(f"{name} goes on")
+        await self.bench.pause(seconds)
+        self.say(f"{name} goes on")
         if sig == "SIGSTOP":
             await self._cluster.kill(name, "SIGCONT")
         else:
@@ -85,38 +89,50 @@ class Chaos:
 
 
 async def play(bench: Bench, scenario: Scenario) -> Row:
-    """Run it."""
-    minutes = float(os.environ.get("NSQ_HA_TEST_CHAOS_MINUTES", "15"))
-    seed = int(os.environ.get("NSQ_HA_TEST_CHAOS_SEED", str(random.randrange(10**6))))
+    """Run it as the environment says."""
+    minutes, seed = chosen(15.0)
+    return await run(bench, scenario, minutes, seed)
+
+
+def chosen(minutes: float) -> tuple[float, int]:
+    """Return how many minutes it lasts, and the seed of all chance, where the environment does not say otherwise."""
+    seed = os.environ.get("NSQ_HA_TEST_CHAOS_SEED") or random.randrange(10**6)
+    return float(os.environ.get("NSQ_HA_TEST_CHAOS_MINUTES") or minutes), int(seed)
+
+
+async def run(
+    bench: Bench, scenario: Scenario, minutes: float, seed: int, make: Callable[[Stage, random.Random], Chaos] = Chaos
+) -> Row:
+    """Do one fault of ``make`` after the other."""
     topics = await bench.ready()
     row = scenario.row()
     row.notes.append(f"{minutes:g} minutes, seed {seed}")
     async with bench.stage(topics, probed=False) as stage:
         for load in stage.loads.values():
-            load.audit = SlimAudit(load.audit.keys, LIMIT)
+            load.audit = SlimAudit(load.audit.keys, bench.pace.limit, remembered=bench.pace.remembered)
         stage.fault("chaos")
         chance = random.Random(seed)
-        chaos = Chaos(stage, chance)
+        chaos = make(stage, chance)
         await chaos.once()
         await stage.recovered(limit=SETTLED)
-        before = _used()
+        before = used()
         until = time.monotonic() + minutes * 60.0
         faults = 1
         while time.monotonic() < until:
-            await asyncio.sleep(chance.uniform(*PAUSE))
+            await bench.pause(chance.uniform(*PAUSE))
             try:
                 await chaos.once()
             except (NsqError, IndexError) as error:
                 bench.say(f"no fault this time: {error!r}")
             faults += 1
             waiting = [len(load.audit.missing) for load in _loads(stage)]
-            bench.say(f"memory and descriptors: {_used()}; not delivered yet: {waiting}")
+            bench.say(f"memory and descriptors: {used()}; not delivered yet: {waiting}")
         await stage.recovered(limit=SETTLED)
         for load in _loads(stage):
             await load.end_publishing()
         for load in _loads(stage):
-            await load.drain(LONG)
-        memory, descriptors = (now - then for now, then in zip(_used(), before, strict=True))
+            await load.drain(max(LONG * bench.pace.cluster, bench.pace.least))
+        memory, descriptors = (now - then for now, then in zip(used(), before, strict=True))
         row.extra = {"faults": float(faults), "memory grown MiB": memory, "descriptors grown": descriptors}
         for kind in (ORDERED, ORDINARY):
             _judge(kind, stage.loads[kind].audit, row)
@@ -141,11 +157,11 @@ def _judge(kind: str, audit: Audit, row: Row) -> None:
         "'not stored' delivered": audit.denied_and_delivered,
     }
     row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
-    if audit.slowest > LIMIT + 2.0:
+    if audit.slowest > audit.limit + 2.0:
         row.broken.append(f"{kind}: a call took {audit.slowest:.1f} s")
 
 
-def _used() -> tuple[float, float]:
+def used() -> tuple[float, float]:
     """Return the process's memory in MiB and its number of descriptors."""
     gc.collect()
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])

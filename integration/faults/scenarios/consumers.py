@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from integration.faults.audit import Delivered
 from integration.faults.bench import ORDERED, Bench, Scenario
+from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from integration.faults.load import Load
     from nsq_ha import Message
 
-HEARTBEAT = 2.0
 FAILURES = 3
 
 
@@ -43,6 +43,7 @@ class Neighbour:
             "integration.faults.reader",
             self.load.topic,
             self.load.channel,
+            str(self.load.pace.heartbeat),
             *self.load.lookupds,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -79,7 +80,7 @@ class Neighbour:
                 self.deliveries += 1
 
 
-def _neighbour(number: signal.Signals, lasts: float) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+def _neighbour(number: signal.Signals, heartbeats: float) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
         topic = (await bench.ready())[ORDERED]
         row = scenario.row()
@@ -88,10 +89,11 @@ def _neighbour(number: signal.Signals, lasts: float) -> Callable[[Bench, Scenari
             neighbour = Neighbour(load)
             try:
                 await neighbour.start()
-                await asyncio.sleep(4.0)
+                await bench.pause(4.0, for_clients=True)
                 stage.fault(f"{number.name} of the second consumer, after {neighbour.deliveries} deliveries to it")
                 neighbour.signal(number)
-                await asyncio.sleep(lasts)
+                await asyncio.sleep(heartbeats * bench.pace.heartbeat)
+                await bench.pause(2.0)
                 await stage.recovered()
                 for key in load.audit.keys:
                     load.audit.deliveries[key].sort(key=lambda one: one.at)
@@ -124,19 +126,19 @@ async def handler_fails(bench: Bench, scenario: Scenario) -> Row:
 
         load.fails = fails
         stage.fault("the handler fails three times")
-        await asyncio.sleep(10.0)
+        backoff = load.consumer.config.requeue_backoff
+        planned = [backoff.initial * backoff.factor**number for number in range(FAILURES)]
+        await asyncio.sleep(sum(planned))
+        await bench.pause(3.0)
         await stage.recovered()
+        until = time.monotonic()
         await stage.finish(row)
-    backoff = load.consumer.config.requeue_backoff
-    planned = [backoff.initial * backoff.factor**number for number in range(FAILURES)]
     waited = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     row.notes.append(f"waited {[round(one, 2) for one in waited]} s, planned {planned}")
     late = [one - plan for one, plan in zip(waited, planned, strict=False)]
     row.extra["later than planned"] = max(late) if len(waited) == FAILURES else float("inf")
     others = [key for key in load.audit.keys if load.audit.partition_of(key, 0.0) != 0]
-    row.extra["stall of the other partition"] = max(
-        load.audit.consume_stall(key, stage.since, time.monotonic() - 5.0) for key in others
-    )
+    row.extra["stall of the other partition"] = max(load.audit.consume_stall(key, stage.since, until) for key in others)
     return row
 
 
@@ -147,11 +149,11 @@ SCENARIOS = (
         Target(extra={"later than planned": 0.3, "stall of the other partition": 0.5}),
         handler_fails,
     ),
-    Scenario("consumer-killed", "one of two consumers killed", Target(0.5, 0.5), _neighbour(signal.SIGKILL, 2.0)),
+    Scenario("consumer-killed", "one of two consumers killed", Target(0.5, 0.5), _neighbour(signal.SIGKILL, 0)),
     Scenario(
         "consumer-frozen",
         "one of two consumers frozen",
-        Target(0.5, 3 * HEARTBEAT + 1.0),
-        _neighbour(signal.SIGSTOP, 3 * HEARTBEAT + 2.0),
+        Target(0.5, 3 * REAL.heartbeat + 1.0),
+        _neighbour(signal.SIGSTOP, 3),
     ),
 )

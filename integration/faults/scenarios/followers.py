@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import Scenario, staged
@@ -34,7 +33,7 @@ async def killed(stage: Stage) -> None:
     name = await _follower(stage)
     stage.fault(f"SIGKILL {name}, a follower")
     await stage.cluster.kill(name, "SIGKILL")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     await stage.recovered()
 
 
@@ -43,7 +42,7 @@ async def frozen(stage: Stage) -> None:
     name = await _follower(stage)
     stage.fault(f"SIGSTOP {name}, a follower")
     await stage.cluster.kill(name, "SIGSTOP")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     await stage.recovered()
 
 

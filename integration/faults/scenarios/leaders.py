@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ async def killed(stage: Stage) -> None:
     name = stage.cluster.nsqd(await stage.victim())
     stage.fault(f"SIGKILL {name}")
     await stage.cluster.kill(name, "SIGKILL")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     await stage.recovered()
 
 
@@ -32,7 +31,7 @@ async def stopped(stage: Stage) -> None:
     name = stage.cluster.nsqd(await stage.victim())
     stage.fault(f"SIGTERM {name}")
     await stage.cluster.kill(name, "SIGTERM")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     await stage.recovered()
 
 
@@ -41,7 +40,7 @@ async def restarted(stage: Stage) -> None:
     name = stage.cluster.nsqd(await stage.victim())
     stage.fault(f"SIGTERM {name}")
     await stage.cluster.kill(name, "SIGTERM")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     stage.bench.say(f"start {name}")
     await stage.cluster.start(name)
     await _rejoined(stage)
@@ -52,7 +51,7 @@ async def returned(stage: Stage) -> None:
     name = stage.cluster.nsqd(await stage.victim())
     stage.bench.say(f"SIGKILL {name}")
     await stage.cluster.kill(name, "SIGKILL")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     await stage.recovered()
     stage.fault(f"start {name}")
     await stage.cluster.start(name)
@@ -61,7 +60,7 @@ async def returned(stage: Stage) -> None:
 
 async def _rejoined(stage: Stage) -> None:
     """Wait until the node holds its replicas in sync again, which stops the leaders for a moment; and some more."""
-    await asyncio.sleep(10.0)
+    await stage.bench.pause(10.0)
     with contextlib.suppress(NotReadyError):
         topics = dict.fromkeys(stage.topics.values(), PARTITIONS)
         await stage.cluster.wait_whole(topics, stage.bench.say, stable=False, limit=REJOIN_LIMIT)
@@ -73,10 +72,10 @@ async def frozen(stage: Stage) -> None:
     name = stage.cluster.nsqd(await stage.victim())
     stage.fault(f"SIGSTOP {name}")
     await stage.cluster.kill(name, "SIGSTOP")
-    await asyncio.sleep(FREEZE)
+    await stage.bench.pause(FREEZE)
     stage.bench.say(f"SIGCONT {name}")
     await stage.cluster.kill(name, "SIGCONT")
-    await asyncio.sleep(3.0)
+    await stage.bench.pause(3.0)
     await stage.recovered()
 
 
@@ -105,7 +104,7 @@ async def _move(stage: Stage, *, within: bool) -> None:
             stage.bench.say(f"move {topic}-0 to {stage.cluster.nsqd(port)}")
             await admin.move_leader(topic, 0, stage.cluster.name_of(port), timeout=60.0)
             stage.bench.say("moved")
-    await asyncio.sleep(2.0)
+    await stage.bench.pause(2.0)
     await stage.recovered()
 
 

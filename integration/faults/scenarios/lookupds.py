@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -49,7 +48,7 @@ async def killed(stage: Stage) -> None:
     name = await _leading(stage.bench)
     stage.fault(f"SIGKILL {name}")
     await stage.cluster.kill(name, "SIGKILL")
-    await asyncio.sleep(FAULT + 5.0)
+    await stage.bench.pause(FAULT + 5.0, for_clients=True)
 
 
 async def all_dead(stage: Stage) -> None:
@@ -58,11 +57,11 @@ async def all_dead(stage: Stage) -> None:
     stage.fault("SIGKILL of all nsqlookupds")
     for name in names:
         await stage.cluster.kill(name, "SIGKILL")
-    await asyncio.sleep(FAULT)
+    await stage.bench.pause(FAULT, for_clients=True)
     stage.bench.say("started again")
     for name in names:
         await stage.cluster.start(name)
-    await asyncio.sleep(10.0)
+    await stage.bench.pause(10.0)
 
 
 async def all_hang(stage: Stage) -> None:
@@ -71,11 +70,11 @@ async def all_hang(stage: Stage) -> None:
     stage.fault("SIGSTOP of all nsqlookupds")
     for name in names:
         await stage.cluster.kill(name, "SIGSTOP")
-    await asyncio.sleep(FAULT / 2)
+    await stage.bench.pause(FAULT / 2, for_clients=True)
     stage.bench.say("SIGCONT")
     for name in names:
         await stage.cluster.kill(name, "SIGCONT")
-    await asyncio.sleep(10.0)
+    await stage.bench.pause(10.0)
 
 
 def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -91,7 +90,7 @@ def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Ro
             row.extra["start-up"] = await _start_up(topics[ORDERED], bench.fresh("ch"), lookupds)
             async with bench.stage(topics, lookupds=lookupds) as stage:
                 stage.fault("a rude nsqlookupd is the first one")
-                await asyncio.sleep(FAULT)
+                await bench.pause(FAULT, for_clients=True)
                 await stage.finish(row)
         finally:
             await rude.stop()
@@ -119,9 +118,9 @@ async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
         lookupd, nsqd = await _leading(bench), bench.cluster.nsqd(await stage.victim())
         stage.fault(f"SIGKILL {lookupd}, then SIGTERM {nsqd}")
         await bench.cluster.kill(lookupd, "SIGKILL")
-        await asyncio.sleep(1.0)
+        await bench.pause(1.0)
         await bench.cluster.kill(nsqd, "SIGTERM")
-        await asyncio.sleep(5.0)
+        await bench.pause(5.0)
         await stage.recovered(limit=ELECTION)
         until = time.monotonic()
         for kind, topic in topics.items():

@@ -6,16 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench, Scenario
+from integration.faults.pace import REAL
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from integration.faults.proxy import Fault
+from integration.faults.proxy import Fault
 
-LIMIT = 5.0
-"""Two heartbeat intervals of the default 2 s, and a second."""
 AGAIN = 3
 """Times that a fault of chance is repeated."""
 
@@ -25,11 +24,12 @@ def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[
         topics = await bench.ready()
         row = scenario.row()
         async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
-            for _ in range(times):
+            for _ in range(max(1, round(times * bench.pace.cluster))):
                 stage.fault(f"{fault}: all connections")
                 for proxy in network.tcp.values():
                     proxy.hit(fault)
-                await asyncio.sleep(LIMIT + 2.0)
+                await asyncio.sleep(bench.pace.silence)
+                await bench.pause(2.0)
                 await stage.recovered(limit=30.0)
             await stage.finish(row)
         return row
@@ -37,7 +37,7 @@ def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[
     return play
 
 
-_TARGET = Target(LIMIT, LIMIT)
+_TARGET = Target(REAL.silence, REAL.silence)
 
 SCENARIOS = (
     Scenario("stream-cut", "stream cut mid-frame", _TARGET, _hit("cut")),

@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import ORDERED, PARTITIONS, WARM_UP, Bench, Scenario
-from integration.faults.load import Load
-from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from integration.faults.load import Load
+    from integration.faults.probes import Probes
 
 GROWN = 4
 SETTLED = 20.0
@@ -28,23 +29,24 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
         bench.topics[f"grown {kind}"] = topic
         await bench.wait_whole(stable=True)
         row = scenario.row()
-        load = Load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
+        bench.loads.clear()
+        load = bench.load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
         try:
             await load.start()
-            await asyncio.sleep(WARM_UP)
+            await bench.pause(WARM_UP)
             began = bench.zero = time.monotonic()
             bench.say("--- expanding")
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.expand(topic, GROWN)
             bench.say("the cluster has all partitions")
             await _until(lambda: len(_first_uses(load)[1]) == GROWN, SETTLED)
-            await asyncio.sleep(3.0)
+            await bench.pause(3.0)
             published, consumed = _first_uses(load)
             row.extra["publishing to all after"] = _latest(published, began)
             row.extra["consuming from all after"] = _latest(consumed, began)
             until = time.monotonic()
             await load.end_publishing()
-            await load.drain(LONG)
+            await load.drain(max(LONG * bench.pace.cluster, bench.pace.least))
             figures = figures_of(load, _no_probes(bench, topic), began, until)
             # Keys change their partition: order holds within each partition.
             figures.out_of_order = load.audit.out_of_order_within_partitions() if load.ordered else 0
@@ -78,7 +80,7 @@ def _latest(uses: dict[int, float], began: float) -> float:
 
 def _no_probes(bench: Bench, topic: str) -> Probes:
     """Return probes that measured nothing: stalls count in full."""
-    probes = Probes(bench.say, bench.cluster)
+    probes = bench.cluster.probes(bench.say)
     probes.taken = {(topic, partition): [] for partition in range(GROWN)}
     probes.is_idle = True
     return probes
@@ -103,17 +105,17 @@ def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.delete_topic(topic)
             bench.say("deleted")
-            await asyncio.sleep(GONE)
+            await bench.pause(GONE)
             again = time.monotonic()
             bench.say("making it again")
             await bench.create_topic(topic, kind)
             await _until(lambda: _is_back(load, stage.probes, topic, again), LONG)
-            await asyncio.sleep(2.0)
+            await bench.pause(2.0)
             works = {one: min(t for t in stage.probes.taken[one] if t > again) for one in stage.probes.of(topic)}
             for name, back in (("producer back", _acks), ("consumer back", _deliveries)):
                 row.extra[name] = max(back(load, partition, again) - at for (_, partition), at in works.items())
             await load.end_publishing()
-            await load.drain(10.0)
+            await load.drain(10.0 * bench.pace.cluster)
         if load.audit.false_denials:
             row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
         row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")
