@@ -40,7 +40,7 @@ async def test_an_unknown_topic_is_told_when_the_limit_is_short_too(producer: Pr
 async def test_a_topic_may_come_after_its_consumer(
     cluster: ClusterUnderTest, consume: Consumers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with consume("ct_no_such_topic", start_timeout=0.2) as consumer:
+    async with consume("ct_no_such_topic", start_timeout=1.0) as consumer:
         waiting = asyncio.create_task(anext(consumer))
         await asyncio.sleep(0)
         assert not waiting.done()

@@ -319,7 +319,7 @@ async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_it
     urls = [fake.url for fake in fakes]
     for fake, leader in zip(fakes, (0, 1, 1), strict=True):
         fake.answer("/listlookup", list_body(urls[leader], *urls))
-    servers = known(*urls)
+    servers = known(*urls, timeout=SLOW)
     await servers.refresh_lists()
     assert servers.leader == urls[1]
     fakes[1].answer("/listlookup", list_body(urls[2], *urls))
