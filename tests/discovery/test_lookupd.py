@@ -52,6 +52,22 @@ async def test_a_look_up_asks_for_meta_in_the_bare_form(respx_mock: respx.MockRo
     assert answer.partitions == {0: Node("127.0.0.1", 4150, 4151), 1: Node("127.0.0.1", 4160, 4161)}
 
 
+async def test_a_plain_server_names_the_nodes_of_a_topic(respx_mock: respx.MockRouter) -> None:
+    peer = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
+    route = respx_mock.get(f"{URL}/lookup")
+    async with LookupClient(URL) as client:
+        route.respond(json={"channels": ["c"], "producers": [peer, {**peer, "tcp_port": 0}]})
+        assert await client.plain_nodes("orders") == (Node("10.0.0.1", 4150, 4151),)
+        route.respond(404, json={"message": "TOPIC_NOT_FOUND"})
+        assert await client.plain_nodes("orders") == ()
+        route.respond(json=lookup_body({0: 4150}))
+        with pytest.raises(ConfigError, match="topic 'orders' has partitions"):
+            await client.plain_nodes("orders")
+        route.respond(500, json={"message": "on fire"})
+        with pytest.raises(LookupUnavailableError):
+            await client.plain_nodes("orders")
+
+
 async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:
     respx_mock.get(f"{URL}/listlookup").respond(json=list_body("http://10.0.0.1:4161", "http://10.0.0.1:4161"))
     topics = respx_mock.get(f"{URL}/topics").respond(json={"topics": ["orders"]})
