@@ -25,6 +25,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node, TopicMeta
 from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -182,7 +183,7 @@ async def one_byte_a_second(writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(b" ")
         await writer.drain()
-        await asyncio.sleep(0.02)
+        await dawdle(0.02)
 
 
 async def a_header_without_end(writer: asyncio.StreamWriter) -> None:
@@ -278,9 +279,7 @@ async def test_a_cancelled_question_leaves_the_client_usable(serve: Serve) -> No
     fake.behave = hang
     async with LookupClient(fake.url) as client:
         question = asyncio.create_task(client.lookup("orders"))
-        async with asyncio.timeout(5):
-            while not fake.requests:  # noqa: ASYNC110 - the fake has no event for it
-                await asyncio.sleep(0.005)
+        await eventually(lambda: fake.requests)
         question.cancel()
         with pytest.raises(asyncio.CancelledError):
             await question

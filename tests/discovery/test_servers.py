@@ -12,7 +12,8 @@ from nsq_ha.discovery import servers as servers_module
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import LookupUnavailableError
-from tests.discovery.loopback import Fake, eventually, hang, http_answer, list_body, lookup_body
+from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
