@@ -1,4 +1,4 @@
-"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--verbose] [--embedded] [--list]``."""
+"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--verbose] [--list]``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import asyncio
 import json
 import logging
 import pathlib
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench
 from integration.faults.cluster import Cluster
-from integration.faults.embedded import NODES, TIME_SCALE, Embedded
 from integration.faults.scenarios import ALL, NAMED
-from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
     from integration.faults.bench import Scenario
@@ -30,7 +29,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--debug", action="store_true", help="with the library's own log")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--embedded", action="store_true", help="on an embedded cluster, at a tenth of the time")
     return parser.parse_args()
 
 
@@ -43,14 +41,7 @@ def _chosen(names: list[str]) -> list[Scenario]:
 
 
 async def _run(arguments: argparse.Namespace) -> list[Row]:
-    if not arguments.embedded:
-        return await _run_on(Cluster.of_environment(), arguments)
-    with DevCluster(nsqds=NODES, time_scale=TIME_SCALE) as cluster:
-        return await _run_on(Embedded(cluster), arguments)
-
-
-async def _run_on(cluster: Cluster, arguments: argparse.Namespace) -> list[Row]:
-    bench = Bench(cluster, verbose=arguments.verbose)
+    bench = Bench(Cluster.of_environment(), verbose=arguments.verbose)
     rows: list[Row] = []
     await bench.restore()
     await bench.clean()
@@ -78,7 +69,17 @@ async def _once(bench: Bench, scenario: Scenario, run: int) -> Row:
         row = scenario.row()
         row.broken.append(f"did not run: {error!r}")
     row.run = run
+    row.code = _commit()
     return row
+
+
+def _commit() -> str:
+    """Return the commit of this tree; a mark when something in it is not committed."""
+    words = ("git", "-C", str(pathlib.Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 class _Clock(logging.Formatter):

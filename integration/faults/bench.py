@@ -7,11 +7,13 @@ import contextlib
 import dataclasses
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from integration.faults.cluster import NotReadyError
 from integration.faults.load import Load
+from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
+from integration.faults.waiting import until
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 2
 REPLICAS: Final = 3
-WARM_UP: Final = 4.0
+WARM_UP: Final = 3.0
+"""Seconds for which all must have been well before a fault begins."""
+STARTED: Final = 60.0
+SETTLED: Final = 5.0
+"""Seconds for which all must have been well before a fault is over: it may take some of them to be felt."""
 PREFIX: Final = "faults_"
 """Of all topics that are made here; those found at the start are deleted."""
 ORDERED: Final = "ordered"
@@ -55,17 +61,11 @@ class Bench:
     Args:
         cluster: The cluster.
         verbose: Tell what happens, with seconds since the fault.
-
-    Attributes:
-        pace: The cluster's.
-        loads: Those of the last scenario, for who wants to see more than its row.
     """
 
     def __init__(self, cluster: Cluster, *, verbose: bool) -> None:
         self.cluster = cluster
-        self.pace = cluster.pace
         self.verbose = verbose
-        self.loads: list[Load] = []
         self.zero = time.monotonic()
         self.topics: dict[str, str] = {}
         self._stamp = f"{int(time.time()) % 10_000_000}"
@@ -76,23 +76,6 @@ class Bench:
         if self.verbose:
             sys.stdout.write(f"  {time.monotonic() - self.zero:8.3f} {text}\n")
             sys.stdout.flush()
-
-    async def pause(self, seconds: float, *, for_clients: bool = False) -> None:
-        """Let time pass.
-
-        Args:
-            seconds: By a real cluster's clock.
-            for_clients: Limits of the library's own have to pass, too, which go by their own clock.
-        """
-        await asyncio.sleep(max(seconds * self.pace.cluster, self.pace.least if for_clients else 0.0))
-
-    def load(
-        self, topic: str, *, ordered: bool, channel: str, lookupds: tuple[str, ...], handled: bool = False
-    ) -> Load:
-        """Return a load at the cluster's pace."""
-        load = Load(topic, ordered=ordered, channel=channel, lookupds=lookupds, pace=self.pace, handled=handled)
-        self.loads.append(load)
-        return load
 
     def fresh(self, what: str) -> str:
         """Return a name that was not used before."""
@@ -107,14 +90,13 @@ class Bench:
 
     async def create_topic(self, topic: str, kind: str, *, partitions: int = PARTITIONS, replicas: int = 3) -> None:
         """Create a topic by name."""
-        await self.cluster.create_topic(topic, partitions, replicas, is_ordered=kind == ORDERED)
+        async with AdminClient(self.cluster.lookupds) as admin:
+            await admin.create_topic(topic, partitions, replicas, ordered=kind == ORDERED, multi_part=True)
 
     async def shared_topics(self) -> dict[str, str]:
         """Return the ordered and the ordinary topic, made once; partition 0 of both is led by one node."""
         for kind in (ORDERED, ORDINARY):
             if kind not in self.topics:
-                if self.topics:
-                    await asyncio.sleep(self.cluster.topics_apart)
                 self.topics[kind] = await self.make_topic(kind)
         return self.topics
 
@@ -162,11 +144,12 @@ class Bench:
         topics: dict[str, str],
         *,
         lookupds: tuple[str, ...] | None = None,
+        options: dict[str, Any] | None = None,
         handled: bool = False,
         probed: bool = True,
     ) -> AsyncIterator[Stage]:
         """Load and probe topics; leaving closes all, restores the nodes and reports nothing."""
-        stage = Stage(self, topics, lookupds or self.cluster.lookupds, handled=handled)
+        stage = Stage(self, topics, lookupds or self.cluster.lookupds, options or {}, handled=handled)
         try:
             await stage.start(probed=probed)
             yield stage
@@ -188,17 +171,24 @@ class Stage:
         bench: Bench,
         topics: dict[str, str],
         lookupds: tuple[str, ...],
+        options: dict[str, Any],
         *,
         handled: bool,
     ) -> None:
         self.bench = bench
         self.cluster = bench.cluster
         self.topics = topics
-        self.probes = bench.cluster.probes(bench.say)
-        bench.loads.clear()
+        self.probes = Probes(bench.say, bench.cluster)
         channel = bench.fresh("ch")
         self.loads = {
-            kind: bench.load(topic, ordered=kind == ORDERED, channel=channel, lookupds=lookupds, handled=handled)
+            kind: Load(
+                topic,
+                ordered=kind == ORDERED,
+                channel=channel,
+                lookupds=lookupds,
+                options=options,
+                handled=handled,
+            )
             for kind, topic in topics.items()
         }
         self.since = 0.0
@@ -209,9 +199,9 @@ class Stage:
         await asyncio.gather(*(load.start() for load in self.loads.values()))
         if probed:
             await self.probes.start(dict.fromkeys(self.topics.values(), PARTITIONS), await self.cluster.nodes())
-        await self.bench.pause(WARM_UP)
+        await self.recovered(limit=STARTED, hold=WARM_UP)
         for load in self.loads.values():
-            load.lag = 0.0
+            load.hold_ups.forget()
 
     async def partition(self, kind: str = ORDERED, number: int = 0) -> Partition:
         """Tell where a partition is."""
@@ -237,38 +227,38 @@ class Stage:
             self.since = self.bench.zero = now
         self.bench.say(f"--- {text}")
 
-    async def recovered(self, limit: float = 90.0, hold: float = 3.0) -> None:
-        """Wait until cluster, publishing and consuming have been well for ``hold`` seconds, at most ``limit``.
+    def fault_again(self, text: str) -> None:
+        """Forget the fault so far, whose figures are another scenario's: it begins now."""
+        self.since, self.faults = 0.0, 0
+        self.fault(text)
 
-        Both by a real cluster's clock.
-        """
-        pace = self.bench.pace
-        limit, hold = max(limit * pace.cluster, 10.0), hold * pace.cluster
+    async def recovered(self, limit: float = 90.0, hold: float = SETTLED) -> None:
+        """Wait until cluster, publishing and consuming have been well for ``hold`` seconds, at most ``limit``."""
         began = time.monotonic()
-        well_since: float | None = None
-        while (now := time.monotonic()) - began < limit:
-            well = self.probes.is_taking(now) and all(one.has_recovered(began, now) for one in self.loads.values())
-            if not well:
-                well_since = None
-            elif well_since is None:
-                well_since = now
-            elif now - well_since >= hold:
-                self.bench.say(f"well since {well_since - self.bench.zero:.3f}")
-                return
-            await asyncio.sleep(0.05)
-        self.bench.say(f"not well within {limit:g} s")
+        well_since: list[float] = []
+
+        def is_well_for_long() -> bool:
+            now = time.monotonic()
+            if self.probes.is_taking(now) and all(one.has_recovered(began, now) for one in self.loads.values()):
+                well_since.append(now)
+                return now - well_since[0] >= hold
+            well_since.clear()
+            return False
+
+        if await until(is_well_for_long, limit):
+            self.bench.say(f"well since {well_since[0] - self.bench.zero:.3f}")
+        else:
+            self.bench.say(f"not well within {limit:g} s")
 
     async def finish(self, row: Row, *, drain: float = 75.0) -> Row:
-        """Stop publishing, drain for ``drain`` seconds at most (by a real cluster's clock), and fill in the row."""
-        drain = max(drain * self.bench.pace.cluster, self.bench.pace.least)
-        until = time.monotonic()
+        """Stop publishing, drain, and enter the figures into ``row``."""
+        ended = time.monotonic()
         loads = list(self.loads.values())
         await asyncio.gather(*(load.end_publishing() for load in loads))
         await asyncio.gather(*(load.drain(drain) for load in loads))
         for load in loads:
-            figures = figures_of(load, self.probes, self.since, until)
+            figures = figures_of(load, self.probes, self.since, ended)
             row.figures.append(figures)
-            row.faults = self.faults
             row.broken += broken_by(figures, load.audit.limit)
             if load.ordered and figures.stored_again_worst_key > self.faults:
                 row.notes.append(

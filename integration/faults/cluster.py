@@ -1,8 +1,8 @@
 """The real cluster under test: its control script, its node names, and what it says about itself.
 
 Owns everything that is done to the cluster from outside. Talks to it by the
-script and by plain HTTP, and by the library only to make topics, so that a
-fault of the library's own look-ups cannot hide in the figures.
+script and by plain HTTP, not by the library, so that a fault of the library's
+own look-ups cannot hide in the figures.
 """
 
 from __future__ import annotations
@@ -11,21 +11,16 @@ import asyncio
 import dataclasses
 import json
 import os
-import pathlib
 import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.faults.pace import REAL
-from integration.faults.probes import Probes
-from nsq_ha.discovery.admin import AdminClient
+from integration.faults.waiting import until_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from integration.faults.pace import Pace
 
 HTTP_LIMIT: Final = 3.0
 STABLE_LIMIT: Final = 300.0
@@ -54,12 +49,7 @@ class Cluster:
 
     Attributes:
         names: The cluster's own names of the nsqds, by TCP port, as far as :meth:`partitions` has met them.
-        pace: How quickly it goes about its faults.
     """
-
-    pace: Pace = REAL
-    topics_apart: float = 7.0
-    """The cluster looks at a topic that was made within 6 s of another one up to two minutes later."""
 
     def __init__(self, lookupds: tuple[str, ...], control: tuple[str, ...], base: int) -> None:
         self.lookupds = lookupds
@@ -117,27 +107,6 @@ class Cluster:
         )
         if await process.wait():
             raise NotReadyError(f"{' '.join(words)} failed")
-
-    async def create_topic(self, topic: str, partitions: int, replicas: int, *, is_ordered: bool) -> None:
-        """Create a topic, several partitions of which may share a node."""
-        async with AdminClient(self.lookupds) as admin:
-            await admin.create_topic(topic, partitions, replicas, ordered=is_ordered, multi_part=True)
-
-    # -- watching
-
-    def probes(self, say: Callable[[str], None]) -> Probes:
-        """Return what tells when each partition took a publish."""
-        return Probes(say, self.nsqd)
-
-    def sockets(self) -> int:
-        """Count the sockets of this process that are the library's."""
-        count = 0
-        for entry in pathlib.Path("/proc/self/fd").iterdir():
-            try:
-                count += str(entry.readlink()).startswith("socket:")
-            except FileNotFoundError:
-                continue
-        return count
 
     # -- questions
 
@@ -215,25 +184,24 @@ class Cluster:
         Raises:
             NotReadyError: Not within ``limit``.
         """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        whole_since: float | None = None
+        clock = asyncio.get_running_loop().time
+        began = whole_since = clock()
         said = ""
-        while True:
-            now = loop.time()
+
+        async def is_whole_for_long() -> bool:
+            nonlocal whole_since, said
+            now = clock()
             obstacle = await self.obstacle(topics, stable=stable)
             if obstacle:
-                whole_since = None
-            elif whole_since is None:
-                whole_since = now
-            elif now - whole_since >= WHOLE_FOR * self.pace.cluster:
-                return now - began
+                whole_since = clock()
             if obstacle != said:
                 said = obstacle
                 say(f"waiting: {obstacle or 'for it to last'}")
-            if now - began > limit:
-                raise NotReadyError(f"the cluster is not whole after {limit:g} s: {obstacle}")
-            await asyncio.sleep(0.5 * self.pace.cluster)
+            return not obstacle and now - whole_since >= WHOLE_FOR
+
+        if not await until_told(is_whole_for_long, limit):
+            raise NotReadyError(f"the cluster is not whole after {limit:g} s: {said or 'it does not last'}")
+        return clock() - began
 
     async def start_all(self) -> None:
         """Wake and start everything that may be down."""

@@ -1,22 +1,28 @@
-"""One topic's load: messages over some keys through the library, at a steady rate, and their audit."""
+"""One topic's load: 150 messages a second over 16 keys through the library, and their audit."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from integration.faults.audit import Ack, Audit, Delivered, Failure
-from integration.faults.pace import REAL
+from integration.faults.holdups import HoldUps
 from integration.faults.probing import MARK
+from integration.faults.waiting import beat, lasts, until
 from nsq_ha import Consumer, Producer, PublishError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from integration.faults.pace import Pace
     from nsq_ha import Message
+
+RATE: Final = 150.0
+KEYS: Final = 16
+LIMIT: Final = 30.0
+"""Seconds of the default ``publish_timeout``."""
 
 
 class HandlerError(Exception):
@@ -32,7 +38,7 @@ class Load:
             the key is only a label.
         channel: A channel of its own.
         lookupds: What producer and consumer are configured with.
-        pace: Rate, keys, limits and options.
+        options: Options that differ from the defaults.
         handled: Read by :meth:`~nsq_ha.Consumer.run` with a handler, which fails where ``fails`` says so.
     """
 
@@ -43,22 +49,20 @@ class Load:
         ordered: bool,
         channel: str,
         lookupds: tuple[str, ...],
-        pace: Pace = REAL,
+        options: dict[str, Any] | None = None,
         handled: bool = False,
     ) -> None:
         self.topic = topic
         self.ordered = ordered
         self.channel = channel
         self.lookupds = lookupds
-        self.pace = pace
-        self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
-        self.producer = Producer(lookupd=lookupds, **pace.producer_options)
-        self.consumer = Consumer(topic, channel, lookupd=lookupds, **pace.consumer_options)
+        self.options = options or {}
+        self.audit = Audit([f"k{number:02}" for number in range(KEYS)], LIMIT)
+        self.producer = Producer(lookupd=lookupds, **self.options)
+        self.consumer = Consumer(topic, channel, lookupd=lookupds, **self.options)
         self.fails: Callable[[Message], bool] = lambda _: False
-        self.lag = 0.0
-        self.lag_worked = 0.0
+        self.hold_ups = HoldUps()
         self.probes_seen = 0
-        self.most_calls = 0
         self.notes: list[str] = []
         self._handled = handled
         self._calls: set[asyncio.Task[None]] = set()
@@ -71,7 +75,7 @@ class Load:
         self._tasks.append(asyncio.create_task(self._handle() if self._handled else self._consume()))
         await self.producer.__aenter__()
         self._publishing = asyncio.create_task(self._publish())
-        self._tasks.append(asyncio.create_task(self._watch_lag()))
+        self._tasks.append(asyncio.create_task(self.hold_ups.watch()))
 
     def end_new_calls(self) -> None:
         """Publish nothing more."""
@@ -82,15 +86,13 @@ class Load:
         """Publish nothing more and wait for the calls under way; each ends by its limit."""
         self.end_new_calls()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=self.pace.limit + 5)
+            await asyncio.wait(self._calls, timeout=LIMIT + 5)
 
     async def drain(self, limit: float) -> None:
         """Wait until all that was acknowledged is delivered, at most ``limit`` seconds."""
-        deadline = time.monotonic() + limit
-        while self.audit.missing and time.monotonic() < deadline:  # noqa: ASYNC110 - the audit is pure
-            await asyncio.sleep(0.1 * self.pace.cluster)
-        # What was called "not stored" and yet is must have its chance to come, too.
-        await asyncio.sleep(max(1.0 * self.pace.cluster, self.pace.least / 10))
+        await until(lambda: not self.audit.missing, limit)
+        # What was called "not stored" and yet is must have its chance to come, too: nothing tells when it is over.
+        await lasts(1.0)
 
     async def close(self) -> None:
         """Close both sides."""
@@ -102,6 +104,13 @@ class Load:
         await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
         await self.consumer.aclose()
         await self.producer.aclose()
+
+    def kept_back(self) -> dict[int, int]:
+        """Count what is acknowledged and not delivered, by partition."""
+        missing = self.audit.missing
+        return collections.Counter(
+            ack.partition for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing
+        )
 
     def has_recovered(self, since: float, now: float) -> bool:
         """Tell whether every key was acknowledged and delivered quite lately."""
@@ -115,13 +124,10 @@ class Load:
     async def _publish(self) -> None:
         began = time.monotonic()
         for number in itertools.count():
-            wait = began + number / self.pace.rate - time.monotonic()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            key = self.audit.keys[number % self.pace.keys]
-            call = asyncio.create_task(self._call(key, number // self.pace.keys))
+            await beat(began + number / RATE)
+            key = self.audit.keys[number % KEYS]
+            call = asyncio.create_task(self._call(key, number // KEYS))
             self._calls.add(call)
-            self.most_calls = max(self.most_calls, len(self._calls))
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, key: str, seq: int) -> None:
@@ -160,15 +166,3 @@ class Load:
         self.audit.delivered(
             key, Delivered(time.monotonic(), int(seq), message.partition, message.internal_id, message.nsqd)
         )
-
-    async def _watch_lag(self) -> None:
-        """Keep the longest hold-up of the event loop, and how much of it was this thread's own work.
-
-        The rest is the machine's: other programs had the processors.
-        """
-        while True:
-            due, worked = time.monotonic() + 0.05, time.thread_time()
-            await asyncio.sleep(0.05)
-            lag = time.monotonic() - due
-            if lag > self.lag:
-                self.lag, self.lag_worked = lag, time.thread_time() - worked

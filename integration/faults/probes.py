@@ -10,26 +10,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from integration.faults.cluster import Cluster
+
 PARTITION = tuple[str, int]
 
 
 class Probes:
     """Runs the probes; :meth:`start` and :meth:`stop` it.
 
-    Args:
-        say: Tells what a node answers when that changes.
-        name_of: Name of the node at a TCP port.
-
     Attributes:
         taken: Times at which each partition took a publish, ascending.
         is_idle: Nothing is probed; the cluster counts as never out.
     """
 
-    def __init__(self, say: Callable[[str], None], name_of: Callable[[int], str]) -> None:
+    def __init__(self, say: Callable[[str], None], cluster: Cluster) -> None:
         self.taken: dict[PARTITION, list[float]] = {}
         self.is_idle = False
         self._say = say
-        self._name_of = name_of
+        self._cluster = cluster
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -73,7 +71,7 @@ class Probes:
         async for line in process.stdout:
             told = json.loads(line)
             if "said" in told:
-                self._say(f"probe {told['topic']} at {self._name_of(told['port'])}: {told['said']}")
+                self._say(f"probe {told['topic']} at {self._cluster.nsqd(told['port'])}: {told['said']}")
             else:
                 times = self.taken[told["topic"], told["partition"]]
                 times.append(told["t"])
@@ -96,14 +94,20 @@ def longest_gap(times: Iterable[float], since: float, until: float) -> float:
 
     The gap under way at ``since`` counts from its own beginning.
     """
-    before = since
-    longest = 0.0
+    began, ended = longest_gap_span(times, since, until)
+    return ended - began
+
+
+def longest_gap_span(times: Iterable[float], since: float, until: float) -> tuple[float, float]:
+    """Return when that gap began and ended."""
+    before = began = ended = since
     for time in times:
         if time <= since:
             before = time
             continue
         if time > until:
             break
-        longest = max(longest, time - before)
+        if time - before > ended - began:
+            began, ended = before, time
         before = time
-    return max(longest, until - before)
+    return (before, until) if until - before > ended - began else (began, ended)

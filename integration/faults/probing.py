@@ -19,6 +19,7 @@ from typing import Final
 from nsq_ha.protocol import encode_pub
 
 INTERVAL: Final = 0.05
+"""The rhythm of the probes; all sleeps here keep it."""
 PATIENCE: Final = 1.0
 """Seconds without answer after which a second connection is made; the first may still answer."""
 LATE: Final = 30.0

@@ -28,12 +28,18 @@ Fault = Literal["cut", "silent", "flip", "lose"]
 
 
 class Link:
-    """One connection through a proxy; faults hit what the server sends."""
+    """One connection through a proxy; faults hit what the server sends.
+
+    Attributes:
+        fault: What happens to the next frame of the server.
+        is_in_hole: All that either side sends is swallowed, the end of its stream included.
+    """
 
     def __init__(
         self, client: tuple[asyncio.StreamReader, asyncio.StreamWriter], server: tuple[asyncio.StreamReader, Any]
     ) -> None:
         self.fault: Fault | None = None
+        self.is_in_hole = False
         self._client = client
         self._server = server
         self._is_mute = False
@@ -54,8 +60,10 @@ class Link:
         reader, writer = self._client[0], self._server[1]
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
+                if not self.is_in_hole:
+                    writer.write(data)
+                    await writer.drain()
+        await self._keep_quiet()
 
     async def _back(self) -> None:
         reader, writer = self._server[0], self._client[1]
@@ -63,13 +71,19 @@ class Link:
             while True:
                 head = await reader.readexactly(4)
                 frame = bytearray(head + await reader.readexactly(int.from_bytes(head, "big")))
-                if self._is_mute:
+                if self._is_mute or self.is_in_hole:
                     continue
                 frame, goes_on = self._hit(frame)
                 writer.write(bytes(frame))
                 await writer.drain()
                 if not goes_on:
                     return
+        await self._keep_quiet()
+
+    async def _keep_quiet(self) -> None:
+        """Do not let one side know that the other one's stream ended, while there is a hole between them."""
+        if self.is_in_hole:
+            await asyncio.Event().wait()
 
     def _hit(self, frame: bytearray) -> tuple[bytearray, bool]:
         """Do the fault to one frame; tell whether the connection goes on."""
@@ -99,6 +113,7 @@ class TcpProxy:
         self.links: set[Link] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hole_ended = asyncio.Event()
 
     async def start(self) -> None:
         """Listen on a free port of the loopback."""
@@ -118,9 +133,22 @@ class TcpProxy:
         for link in self.links:
             link.fault = fault
 
+    def has_hit_all(self) -> bool:
+        """Tell whether the last fault has been done to all connections that are still open."""
+        return all(link.fault is None for link in self.links)
+
     def black_hole(self) -> None:
-        """Pass nothing any more, on new connections neither; they are accepted."""
+        """Pass nothing any more, on new connections neither; they are accepted. Nobody is told of an end."""
         self.is_black_hole = True
+        for link in self.links:
+            link.is_in_hole = True
+
+    def end_black_hole(self) -> None:
+        """Pass new connections again; those that were in the hole, of which bytes are missing, are reset."""
+        self.is_black_hole = False
+        # Another hole has another end: connections made from now on wait for that one.
+        ended, self._hole_ended = self._hole_ended, asyncio.Event()
+        ended.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -136,29 +164,33 @@ class TcpProxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.is_black_hole:
-            await asyncio.Event().wait()
+            await self._hole_ended.wait()
+            return
         server = await asyncio.open_connection("127.0.0.1", self.target)
         # The magic comes before the first frame of the server: nothing to be told apart there.
         link = Link((reader, writer), server)
         self.links.add(link)
         running = asyncio.ensure_future(link.run())
+        hole_ended = asyncio.ensure_future(self._hole_ended.wait())
         try:
-            while not running.done():
-                await asyncio.wait({running}, timeout=0.02)
-                if self.is_black_hole:
-                    running.cancel()
-                    await asyncio.Event().wait()
+            await asyncio.wait({running, hole_ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            running.cancel()
+            for task in (running, hole_ended):
+                task.cancel()
+            await asyncio.gather(running, hole_ended, return_exceptions=True)
             self.links.discard(link)
 
 
 class LookupProxy:
-    """Stands before one nsqlookupd."""
+    """Stands before one nsqlookupd.
+
+    Attributes:
+        asked: When it was asked for a topic with an access: ``w`` is a producer's question, ``r`` a consumer's.
+    """
 
     def __init__(self, target: str, network: Network) -> None:
         self.target = target
-        self.asked: dict[str, list[float]] = collections.defaultdict(list)
+        self.asked: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
         self.web = Web(self._answer)
         self._network = network
 
@@ -166,21 +198,22 @@ class LookupProxy:
         parts = urllib.parse.urlsplit(path)
         query = urllib.parse.parse_qs(parts.query)
         if parts.path == "/lookup":
-            self.asked[query.get("topic", [""])[0]].append(time.monotonic())
+            asked = query.get("topic", [""])[0], query.get("access", [""])[0]
+            self.asked[asked].append(time.monotonic())
         status, answer = await get(self.target + path)
         if status == -1:
             return None
         self._network.rewrite(answer)
         return status, json.dumps(answer).encode()
 
-    def most_in_a_second(self, topic: str, since: float) -> int:
-        """Return the most questions for a topic in any second."""
-        times = [t for t in self.asked[topic] if t >= since]
+    def most_in_a_second(self, topic: str, access: str, since: float) -> int:
+        """Return the most questions of one client for a topic in any second."""
+        times = [t for t in self.asked[topic, access] if t >= since]
         return max((sum(t <= other < t + 1.0 for other in times) for t in times), default=0)
 
-    def rate(self, topic: str, since: float, until: float) -> float:
-        """Return the mean number of questions a second for a topic."""
-        return sum(since <= t <= until for t in self.asked[topic]) / max(until - since, 0.001)
+    def rate(self, topic: str, access: str, since: float, until: float) -> float:
+        """Return the mean number of one client's questions a second for a topic."""
+        return sum(since <= t <= until for t in self.asked[topic, access]) / max(until - since, 0.001)
 
 
 class Network:

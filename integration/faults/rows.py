@@ -6,7 +6,7 @@ Figures that miss their target are reported; a broken invariant makes the run fa
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from integration.faults.audit import LIMIT_GRACE
 
@@ -39,11 +39,17 @@ class Target:
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """One topic's figures. Times are seconds, ``outage`` is the cluster's own of the worst key's partition."""
+    """One topic's figures. Times are seconds, ``outage`` is the cluster's own of the worst key's partition.
+
+    ``publish_held`` and ``consume_held`` are what the machine took from this process within that key's stall: the
+    time for which it could run and was not let. It is in the figures, and is left out when they are judged.
+    """
 
     topic: str
     publish_added: float
     consume_added: float
+    publish_held: float
+    consume_held: float
     publish_stall: float
     consume_stall: float
     outage: float
@@ -57,7 +63,8 @@ class Figures:
     repeats: int
     stored_again_worst_key: int
     loop_lag: float
-    loop_lag_worked: float
+    loop_lag_machine: float
+    loop_lag_own: float
     errors_seen: list[str]
 
 
@@ -69,19 +76,20 @@ class Row:
     fault: str
     target: Target
     run: int = 0
-    faults: int = 0
     figures: list[Figures] = dataclasses.field(default_factory=list)
     extra: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     broken: list[str] = dataclasses.field(default_factory=list)
+    code: str = ""
+    """The commit that ran."""
 
     def missed(self) -> list[str]:
         """Name the figures that are over their target."""
         target, missed = self.target, []
         for one in self.figures:
-            if target.publish is not None and one.publish_added > target.publish:
+            if target.publish is not None and one.publish_added - one.publish_held > target.publish:
                 missed.append(f"{one.topic} publish")
-            if target.consume is not None and one.consume_added > target.consume:
+            if target.consume is not None and one.consume_added - one.consume_held > target.consume:
                 missed.append(f"{one.topic} consume")
             if one.errors > target.errors:
                 missed.append(f"{one.topic} errors")
@@ -92,7 +100,8 @@ class Row:
         measured = [
             f"{one.topic} {one.publish_added:.2f} / {one.consume_added:.2f} s"
             f" (cluster {one.outage:.2f}, slowest {one.slowest_call:.2f}, {one.errors} errors,"
-            f" {one.repeats} repeats, loop held up {one.loop_lag:.2f} s, {one.loop_lag_worked:.2f} by itself)"
+            f" {one.repeats} repeats, the machine's share {one.publish_held:.2f} / {one.consume_held:.2f},"
+            f" loop held up {one.loop_lag:.2f} s, at most {one.loop_lag_own:.2f} by itself)"
             for one in self.figures
         ]
         measured += [f"{name} {value:.2f}" for name, value in self.extra.items()]
@@ -114,11 +123,13 @@ def figures_of(load: Load, probes: Probes, since: float, until: float) -> Figure
     published, consumed = _worst(load, probes, since, until)
     return Figures(
         topic="ordered" if load.ordered else "ordinary",
-        publish_added=published[0],
-        consume_added=consumed[0],
-        publish_stall=published[1],
-        consume_stall=consumed[1],
-        outage=max(published[2], consumed[2]),
+        publish_added=published.added,
+        consume_added=consumed.added,
+        publish_held=published.held,
+        consume_held=consumed.held,
+        publish_stall=published.stall,
+        consume_stall=consumed.stall,
+        outage=max(published.outage, consumed.outage),
         errors=len(audit.failures),
         in_doubt=sum(bool(one.maybe_stored) for one in audit.failures),
         slowest_call=audit.slowest,
@@ -128,16 +139,29 @@ def figures_of(load: Load, probes: Probes, since: float, until: float) -> Figure
         not_stored_but_delivered=len(audit.false_denials),
         repeats=sum(audit.repeats(key) for key in audit.keys),
         stored_again_worst_key=max(audit.stored_again(key) for key in audit.keys),
-        loop_lag=load.lag,
-        loop_lag_worked=load.lag_worked,
+        loop_lag=load.hold_ups.worst,
+        loop_lag_machine=load.hold_ups.worst_machine,
+        loop_lag_own=load.hold_ups.worst_own,
         errors_seen=sorted({one.text for one in audit.failures})[:5],
     )
 
 
-def _worst(
-    load: Load, probes: Probes, since: float, until: float
-) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Return ``(added, stall, outage)`` of the worst key, for publishing and for consuming."""
+class _Stall(NamedTuple):
+    """One key's: they compare by what was added."""
+
+    added: float
+    stall: float
+    outage: float
+    held: float
+
+
+def _worst(load: Load, probes: Probes, since: float, until: float) -> tuple[_Stall, _Stall]:
+    """Return the worst key's stall, for publishing and for consuming."""
+
+    def stalled(span: tuple[float, float], outage: float) -> _Stall:
+        stall = span[1] - span[0]
+        return _Stall(max(stall - outage, 0.0), stall, outage, load.hold_ups.machine_between(*span))
+
     published, consumed = [], []
     for key in load.audit.keys:
         partition = load.audit.partition_of(key, 0.0)
@@ -146,10 +170,8 @@ def _worst(
         else:
             # Any partition may have been meant to take it: the slowest one counts, as for a key.
             outage = max(probes.outage(*partition, since, until) for partition in probes.of(load.topic))
-        stall = load.audit.publish_stall(key, since, until)
-        published.append((max(stall - outage, 0.0), stall, outage))
-        stall = load.audit.consume_stall(key, since, until)
-        consumed.append((max(stall - outage, 0.0), stall, outage))
+        published.append(stalled(load.audit.publish_stall(key, since, until), outage))
+        consumed.append(stalled(load.audit.consume_stall(key, since, until), outage))
     return max(published), max(consumed)
 
 
@@ -163,6 +185,6 @@ def broken_by(figures: Figures, limit: float) -> list[str]:
     if figures.not_stored_but_delivered:
         broken.append(f"{figures.topic}: {figures.not_stored_but_delivered} 'not stored' delivered")
     # What the machine took from the loop is nobody's fault here; what the loop itself took is.
-    if figures.slowest_call > limit + LIMIT_GRACE + figures.loop_lag - figures.loop_lag_worked:
+    if figures.slowest_call > limit + LIMIT_GRACE + figures.loop_lag_machine:
         broken.append(f"{figures.topic}: a call took {figures.slowest_call:.1f} s")
     return broken

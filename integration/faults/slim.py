@@ -13,22 +13,18 @@ if TYPE_CHECKING:
 class SlimAudit(Audit):
     """Counts instead of keeping; tells loss, order and false denials, not stalls.
 
-    Args:
-        keys: All keys that are published.
-        limit: Time limit of a call, for the slowest one.
-        remembered: Numbers of a key that are remembered; what comes again after so many more is taken for a repeat.
+    Of each message one byte is kept: whether it was delivered.
     """
 
-    def __init__(self, keys: list[str], limit: float, *, remembered: int) -> None:
+    def __init__(self, keys: list[str], limit: float) -> None:
         super().__init__(keys, limit)
-        self.remembered = remembered
         self.errors = 0
         self.delivered_count = 0
         self.repeated = 0
         self.denied_and_delivered = 0
         self._wrong = 0
         self._highest = dict.fromkeys(keys, -1)
-        self._recent: dict[str, set[int]] = {key: set() for key in keys}
+        self._delivered = {key: bytearray() for key in keys}
         self._denied: dict[str, set[int]] = {key: set() for key in keys}
         self._waiting: set[tuple[str, int]] = set()
 
@@ -61,14 +57,13 @@ class SlimAudit(Audit):
         self.denied_and_delivered += seq in self._denied[key]
         self._wrong += seq < self._highest[key]
         self._highest[key] = max(self._highest[key], seq)
-        recent = self._recent[key]
-        recent.add(seq)
-        if len(recent) > 2 * self.remembered:
-            oldest = self._highest[key] - self.remembered
-            self._recent[key] = {one for one in recent if one > oldest}
+        flags = self._delivered[key]
+        flags.extend(bytes(max(seq + 1 - len(flags), 0)))
+        flags[seq] = 1
 
     def _was_seen(self, key: str, seq: int) -> bool:
-        return seq in self._recent[key] or seq < self._highest[key] - self.remembered
+        flags = self._delivered[key]
+        return seq < len(flags) and flags[seq] == 1
 
     @property
     def missing(self) -> set[tuple[str, int]]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha import tracelog
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.held import Held
 from nsq_ha.protocol import encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from nsq_ha.transport.connection import Connection
 
 _tracing: Final = tracelog.switch
+TOUCH_SHARE: Final = 0.5
+"""A message that is held back here is touched each time this share of the message timeout has passed."""
 
 
 class Delivery:
@@ -37,7 +38,6 @@ class Delivery:
     their own; the answer then goes by way of the event loop.
 
     Attributes:
-        arrived_at: When the last message of an ordered channel came: there is one in flight.
         in_flight: Delivered and not answered.
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
@@ -52,7 +52,6 @@ class Delivery:
         "_loop",
         "_on_freed",
         "_thread",
-        "arrived_at",
         "channel",
         "in_flight",
         "is_alive",
@@ -80,7 +79,6 @@ class Delivery:
         self.nsqd = ""
         self.is_ordered = is_ordered
         self.is_alive = False
-        self.arrived_at = 0.0
         self.in_flight = 0
         self.ready = 0
         self._backoff = backoff
@@ -151,7 +149,7 @@ class Delivery:
         if tracelog.switch.is_on(self.topic):
             tracelog.log_message("requeue", message)
         if self.is_ordered and delay > 0:
-            self._hold(message, delay)
+            self._hold(message, self._loop.time() + delay)
         else:
             self._requeue_now(message, delay)
 
@@ -172,33 +170,24 @@ class Delivery:
             self.in_flight -= 1
             self._on_freed()
 
-    def _hold(self, message: Message, delay: float) -> None:
+    def _hold(self, message: Message, until: float) -> None:
+        # The server would drop a delayed REQ here without a word and bring the message back only after its own timeout.
         connection = self._connection
         if connection is None:
             return
-        identity = connection.identity
-        held = Held(
-            self._loop.time(),
-            delay,
-            self.arrived_at,
-            msg_timeout=identity.msg_timeout / 1000,
-            max_msg_timeout=identity.max_msg_timeout / 1000,
-        )
-        self._look_at(held, message)
-
-    def _look_at(self, held: Held, message: Message) -> None:
-        look = held.look(self._loop.time())
-        if look.is_over:
+        left = until - self._loop.time()
+        if left <= 0:
             self._requeue_now(message, 0)
             return
-        if look.touch:
-            self.touch(message)
+        touch_after = connection.identity.msg_timeout / 1000 * TOUCH_SHARE
 
-        def again() -> None:
+        def wake() -> None:
             self._held.discard(handle)
-            self._look_at(held, message)
+            if left > touch_after:
+                self.touch(message)
+            self._hold(message, until)
 
-        handle = self._loop.call_at(look.again_at, again)
+        handle = self._loop.call_later(min(left, touch_after), wake)
         self._held.add(handle)
 
 

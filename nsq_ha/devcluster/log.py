@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 FIRST_SEQUENCE: Final = 2
 """Sequence number of a partition's first message, as the real cluster counts."""
-_CLEANED: Final = Record(0, 0, 0, 0, 0, b"")
-"""Stands for what was cleaned: the places stay, so that indexes do, and the memory goes."""
 
 
 class Log:
@@ -73,8 +71,7 @@ class Log:
     def follow(self, leader: Log) -> None:
         """Become equal to ``leader``: cut what it does not have, copy what is missing, commit what it committed."""
         mine, theirs = self.records, leader.records
-        # What was cleaned here and is still kept there has to be copied, too.
-        low, high = 0, min(len(mine), len(theirs)) if self.start <= leader.start else 0
+        low, high = 0, min(len(mine), len(theirs))
         while low < high:  # Once two logs part they never meet again, so the common part can be halved towards.
             middle = (low + high + 1) // 2
             if mine[middle - 1] is theirs[middle - 1]:
@@ -119,9 +116,7 @@ class Log:
 
     def clean(self, index: int) -> None:
         """Forget the committed records before ``index``, as retention does."""
-        start = max(self.start, min(index, self.committed))
-        self.records[self.start : start] = [_CLEANED] * (start - self.start)
-        self.start = start
+        self.start = max(self.start, min(index, self.committed))
 
 
 def _offset(record: Record) -> int:

@@ -20,8 +20,7 @@ from nsq_ha.errors import (
     ServerError,
     TopicNotFoundError,
 )
-from tests.discovery.loopback import LIMIT, Fake, hang, list_body, lookup_body
-from tests.support.waiting import eventually
+from tests.discovery.loopback import LIMIT, Fake, eventually, hang, list_body, lookup_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,8 +1,7 @@
-"""Waiting for what nothing announces, and the few places where time itself is part of a test."""
+"""Waiting for what nothing announces."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from tests.support.nsqd import LIMIT
@@ -10,24 +9,10 @@ from tests.support.nsqd import LIMIT
 _LOOK: Final = 0.01
 
 
-async def eventually(condition: Callable[[], object | Awaitable[object]], limit: float = LIMIT) -> None:
+async def eventually(condition: Callable[[], object], limit: float = LIMIT) -> None:
     """Return when ``condition``, asked over and over, is true."""
     async with asyncio.timeout(limit):
         while True:
-            outcome = condition()
-            if inspect.isawaitable(outcome):
-                outcome = await outcome
-            if outcome:
+            if condition():
                 return
             await asyncio.sleep(_LOOK)
-
-
-async def turn(count: int = 1) -> None:
-    """Let everything else that can run do so, ``count`` times: a task that was just made has begun after one."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def dawdle(seconds: float) -> None:
-    """Be slow on purpose, as a peer or a load that the test plays; never a way to wait for something."""
-    await asyncio.sleep(seconds)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from integration.faults.audit import Delivered
 from integration.faults.bench import ORDERED, Bench, Scenario
-from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
+from integration.faults.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from integration.faults.load import Load
     from nsq_ha import Message
 
+HEARTBEAT = 2.0
 FAILURES = 3
+ENOUGH = 300
+"""Deliveries to the second consumer before its fault."""
+STARTED = 30.0
 
 
 class Neighbour:
@@ -43,7 +47,6 @@ class Neighbour:
             "integration.faults.reader",
             self.load.topic,
             self.load.channel,
-            str(self.load.pace.heartbeat),
             *self.load.lookupds,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -80,7 +83,7 @@ class Neighbour:
                 self.deliveries += 1
 
 
-def _neighbour(number: signal.Signals, heartbeats: float) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+def _neighbour(number: signal.Signals) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
         topic = (await bench.ready())[ORDERED]
         row = scenario.row()
@@ -89,11 +92,9 @@ def _neighbour(number: signal.Signals, heartbeats: float) -> Callable[[Bench, Sc
             neighbour = Neighbour(load)
             try:
                 await neighbour.start()
-                await bench.pause(4.0, for_clients=True)
+                await until(lambda: neighbour.deliveries >= ENOUGH, STARTED)
                 stage.fault(f"{number.name} of the second consumer, after {neighbour.deliveries} deliveries to it")
                 neighbour.signal(number)
-                await asyncio.sleep(heartbeats * bench.pace.heartbeat)
-                await bench.pause(2.0)
                 await stage.recovered()
                 for key in load.audit.keys:
                     load.audit.deliveries[key].sort(key=lambda one: one.at)
@@ -126,19 +127,19 @@ async def handler_fails(bench: Bench, scenario: Scenario) -> Row:
 
         load.fails = fails
         stage.fault("the handler fails three times")
-        backoff = load.consumer.config.requeue_backoff
-        planned = [backoff.initial * backoff.factor**number for number in range(FAILURES)]
-        await asyncio.sleep(sum(planned))
-        await bench.pause(3.0)
+        await until(lambda: len(attempts) > FAILURES, STARTED)
         await stage.recovered()
-        until = time.monotonic()
+        ended = time.monotonic()
         await stage.finish(row)
+    backoff = load.consumer.config.requeue_backoff
+    planned = [backoff.initial * backoff.factor**number for number in range(FAILURES)]
     waited = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     row.notes.append(f"waited {[round(one, 2) for one in waited]} s, planned {planned}")
     late = [one - plan for one, plan in zip(waited, planned, strict=False)]
     row.extra["later than planned"] = max(late) if len(waited) == FAILURES else float("inf")
     others = [key for key in load.audit.keys if load.audit.partition_of(key, 0.0) != 0]
-    row.extra["stall of the other partition"] = max(load.audit.consume_stall(key, stage.since, until) for key in others)
+    spans = [load.audit.consume_stall(key, stage.since, ended) for key in others]
+    row.extra["stall of the other partition"] = max(end - begin for begin, end in spans)
     return row
 
 
@@ -149,11 +150,11 @@ SCENARIOS = (
         Target(extra={"later than planned": 0.3, "stall of the other partition": 0.5}),
         handler_fails,
     ),
-    Scenario("consumer-killed", "one of two consumers killed", Target(0.5, 0.5), _neighbour(signal.SIGKILL, 0)),
+    Scenario("consumer-killed", "one of two consumers killed", Target(0.5, 0.5), _neighbour(signal.SIGKILL)),
     Scenario(
         "consumer-frozen",
         "one of two consumers frozen",
-        Target(0.5, 3 * REAL.heartbeat + 1.0),
-        _neighbour(signal.SIGSTOP, 3),
+        Target(0.5, 3 * HEARTBEAT + 1.0),
+        _neighbour(signal.SIGSTOP),
     ),
 )

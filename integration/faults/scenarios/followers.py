@@ -9,6 +9,8 @@ from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from integration.faults.bench import Stage
 
 
@@ -28,25 +30,19 @@ async def _follower(stage: Stage) -> str:
     return stage.cluster.nsqd(chosen)
 
 
-async def killed(stage: Stage) -> None:
-    """SIGKILL."""
-    name = await _follower(stage)
-    stage.fault(f"SIGKILL {name}, a follower")
-    await stage.cluster.kill(name, "SIGKILL")
-    await stage.bench.pause(2.0)
-    await stage.recovered()
+def hit(sig: str) -> Callable[[Stage], Awaitable[None]]:
+    """Make the fault of a follower that gets a signal, and no other until the cluster goes on without it."""
 
+    async def fault(stage: Stage) -> None:
+        name = await _follower(stage)
+        stage.fault(f"{sig} {name}, a follower")
+        await stage.cluster.kill(name, sig)
+        await stage.recovered()
 
-async def frozen(stage: Stage) -> None:
-    """SIGSTOP for as long as it takes the cluster to go on without it."""
-    name = await _follower(stage)
-    stage.fault(f"SIGSTOP {name}, a follower")
-    await stage.cluster.kill(name, "SIGSTOP")
-    await stage.bench.pause(2.0)
-    await stage.recovered()
+    return fault
 
 
 SCENARIOS = (
-    Scenario("follower-killed", "follower killed", Target(1.0, 1.5), staged(killed)),
-    Scenario("follower-frozen", "follower frozen", Target(1.0, 1.5), staged(frozen)),
+    Scenario("follower-killed", "follower killed", Target(1.0, 1.5), staged(hit("SIGKILL"))),
+    Scenario("follower-frozen", "follower frozen", Target(1.0, 1.5), staged(hit("SIGSTOP"))),
 )

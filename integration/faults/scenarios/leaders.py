@@ -8,39 +8,42 @@ from typing import TYPE_CHECKING, Final
 from integration.faults.bench import PARTITIONS, Scenario, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
+from integration.faults.waiting import lasts, until_told
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from integration.faults.bench import Stage
 
 FREEZE: Final = 45.0
+DOWN: Final = 2.0
+MISSED_LIMIT: Final = 10.0
 REJOIN_LIMIT: Final = 90.0
 
 
-async def killed(stage: Stage) -> None:
-    """SIGKILL."""
+async def _leader(stage: Stage, sig: str) -> str:
+    """Send a signal to a leader, whose end or sleep is the fault; return its name."""
     name = stage.cluster.nsqd(await stage.victim())
-    stage.fault(f"SIGKILL {name}")
-    await stage.cluster.kill(name, "SIGKILL")
-    await stage.bench.pause(2.0)
-    await stage.recovered()
+    stage.fault(f"{sig} {name}")
+    await stage.cluster.kill(name, sig)
+    return name
 
 
-async def stopped(stage: Stage) -> None:
-    """SIGTERM."""
-    name = stage.cluster.nsqd(await stage.victim())
-    stage.fault(f"SIGTERM {name}")
-    await stage.cluster.kill(name, "SIGTERM")
-    await stage.bench.pause(2.0)
-    await stage.recovered()
+def gone(sig: str) -> Callable[[Stage], Awaitable[None]]:
+    """Make the fault of a leader that is ended by ``sig`` and stays away."""
+
+    async def fault(stage: Stage) -> None:
+        await _leader(stage, sig)
+        await stage.recovered()
+
+    return fault
 
 
 async def restarted(stage: Stage) -> None:
     """SIGTERM, started after 2 s, and watched until it has joined again."""
-    name = stage.cluster.nsqd(await stage.victim())
-    stage.fault(f"SIGTERM {name}")
-    await stage.cluster.kill(name, "SIGTERM")
-    await stage.bench.pause(2.0)
+    name = await _leader(stage, "SIGTERM")
+    await lasts(DOWN)  # the fault: a restart takes so long
     stage.bench.say(f"start {name}")
     await stage.cluster.start(name)
     await _rejoined(stage)
@@ -48,34 +51,33 @@ async def restarted(stage: Stage) -> None:
 
 async def returned(stage: Stage) -> None:
     """A killed leader comes back after the cluster has gone on without it: only the return is measured."""
-    name = stage.cluster.nsqd(await stage.victim())
-    stage.bench.say(f"SIGKILL {name}")
-    await stage.cluster.kill(name, "SIGKILL")
-    await stage.bench.pause(2.0)
+    name = await _leader(stage, "SIGKILL")
     await stage.recovered()
-    stage.fault(f"start {name}")
+    stage.fault_again(f"start {name}")
     await stage.cluster.start(name)
     await _rejoined(stage)
 
 
 async def _rejoined(stage: Stage) -> None:
     """Wait until the node holds its replicas in sync again, which stops the leaders for a moment; and some more."""
-    await stage.bench.pause(10.0)
+    topics = dict.fromkeys(stage.topics.values(), PARTITIONS)
+
+    async def is_missed() -> bool:
+        return bool(await stage.cluster.obstacle(topics, stable=False))
+
+    # The cluster takes a moment to miss it: one that asks too early is told that all is in order.
+    await until_told(is_missed, limit=MISSED_LIMIT)
     with contextlib.suppress(NotReadyError):
-        topics = dict.fromkeys(stage.topics.values(), PARTITIONS)
         await stage.cluster.wait_whole(topics, stage.bench.say, stable=False, limit=REJOIN_LIMIT)
     await stage.recovered()
 
 
 async def frozen(stage: Stage) -> None:
     """SIGSTOP for 45 s; the figures are those of the time while it sleeps."""
-    name = stage.cluster.nsqd(await stage.victim())
-    stage.fault(f"SIGSTOP {name}")
-    await stage.cluster.kill(name, "SIGSTOP")
-    await stage.bench.pause(FREEZE)
+    name = await _leader(stage, "SIGSTOP")
+    await lasts(FREEZE)  # the fault
     stage.bench.say(f"SIGCONT {name}")
     await stage.cluster.kill(name, "SIGCONT")
-    await stage.bench.pause(3.0)
     await stage.recovered()
 
 
@@ -104,13 +106,12 @@ async def _move(stage: Stage, *, within: bool) -> None:
             stage.bench.say(f"move {topic}-0 to {stage.cluster.nsqd(port)}")
             await admin.move_leader(topic, 0, stage.cluster.name_of(port), timeout=60.0)
             stage.bench.say("moved")
-    await stage.bench.pause(2.0)
     await stage.recovered()
 
 
 SCENARIOS = (
-    Scenario("leader-sigkill", "leader SIGKILL", Target(1.0, 1.5), staged(killed)),
-    Scenario("leader-sigterm", "leader SIGTERM", Target(0.5, 1.0), staged(stopped)),
+    Scenario("leader-sigkill", "leader SIGKILL", Target(1.0, 1.5), staged(gone("SIGKILL"))),
+    Scenario("leader-sigterm", "leader SIGTERM", Target(0.5, 1.0), staged(gone("SIGTERM"))),
     Scenario("move-within", "leader moved within the replicas", Target(0.5, 1.0), staged(moved_within, stable=True)),
     Scenario("move-new", "leader moved to a new node", Target(0.5, 1.0), staged(moved_to_new, stable=True)),
     Scenario("node-restart", "node restarted, and rejoins", Target(0.5, 1.5), staged(restarted)),

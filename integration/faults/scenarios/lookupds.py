@@ -9,6 +9,7 @@ from integration.faults.bench import ORDERED, Bench, Scenario
 from integration.faults.cluster import NotReadyError
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
+from integration.faults.waiting import lasts, until_told
 from integration.faults.web import hanging, nonsense
 from nsq_ha import Consumer, Producer
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from integration.faults.web import Web
 
 FAULT = 20.0
+HANG = 10.0
+BACK = 10.0
+LEADERLESS = 5.0
 ELECTION = 150.0
 
 
@@ -48,7 +52,7 @@ async def killed(stage: Stage) -> None:
     name = await _leading(stage.bench)
     stage.fault(f"SIGKILL {name}")
     await stage.cluster.kill(name, "SIGKILL")
-    await stage.bench.pause(FAULT + 5.0, for_clients=True)
+    await lasts(FAULT + 5.0)  # the fault, and the election of another leading one at its end
 
 
 async def all_dead(stage: Stage) -> None:
@@ -57,24 +61,24 @@ async def all_dead(stage: Stage) -> None:
     stage.fault("SIGKILL of all nsqlookupds")
     for name in names:
         await stage.cluster.kill(name, "SIGKILL")
-    await stage.bench.pause(FAULT, for_clients=True)
+    await lasts(FAULT)  # the fault
     stage.bench.say("started again")
     for name in names:
         await stage.cluster.start(name)
-    await stage.bench.pause(10.0)
+    await lasts(BACK)  # the second half of the fault: answers without the nsqds that have not registered again
 
 
 async def all_hang(stage: Stage) -> None:
-    """SIGSTOP of all for 20 s."""
+    """SIGSTOP of all for 10 s, short of what ends their keys."""
     names = [stage.cluster.nsqlookupd(url) for url in stage.cluster.lookupds]
     stage.fault("SIGSTOP of all nsqlookupds")
     for name in names:
         await stage.cluster.kill(name, "SIGSTOP")
-    await stage.bench.pause(FAULT / 2, for_clients=True)
+    await lasts(HANG)  # the fault
     stage.bench.say("SIGCONT")
     for name in names:
         await stage.cluster.kill(name, "SIGCONT")
-    await stage.bench.pause(10.0)
+    await lasts(BACK)  # late answers to old questions are part of the fault
 
 
 def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -90,7 +94,7 @@ def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Ro
             row.extra["start-up"] = await _start_up(topics[ORDERED], bench.fresh("ch"), lookupds)
             async with bench.stage(topics, lookupds=lookupds) as stage:
                 stage.fault("a rude nsqlookupd is the first one")
-                await bench.pause(FAULT, for_clients=True)
+                await lasts(FAULT)  # the fault
                 await stage.finish(row)
         finally:
             await rude.stop()
@@ -107,6 +111,10 @@ async def _start_up(topic: str, channel: str, lookupds: tuple[str, ...]) -> floa
         return time.monotonic() - began
 
 
+async def _nobody_leads(bench: Bench) -> bool:
+    return await bench.cluster.leading() is None
+
+
 async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
     """SIGKILL of the leading nsqlookupd, and a moment later SIGTERM of a partition leader."""
     topics = await bench.ready()
@@ -118,20 +126,23 @@ async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
         lookupd, nsqd = await _leading(bench), bench.cluster.nsqd(await stage.victim())
         stage.fault(f"SIGKILL {lookupd}, then SIGTERM {nsqd}")
         await bench.cluster.kill(lookupd, "SIGKILL")
-        await bench.pause(1.0)
+        await until_told(lambda: _nobody_leads(bench), LEADERLESS)
         await bench.cluster.kill(nsqd, "SIGTERM")
-        await bench.pause(5.0)
         await stage.recovered(limit=ELECTION)
-        until = time.monotonic()
+        ended = time.monotonic()
         for kind, topic in topics.items():
-            row.extra[f"{kind} questions/s"] = max(one.rate(topic, stage.since, until) for one in network.lookups) / 2
-            row.notes.append(
-                f"{kind}: most questions in one second to one nsqlookupd, of producer and consumer together:"
-                f" {max(one.most_in_a_second(topic, stage.since) for one in network.lookups)}"
+            asked = [(one, access) for one in network.lookups for access in ("w", "r")]
+            row.extra[f"{kind} questions/s"] = max(
+                float(one.most_in_a_second(topic, access, stage.since)) for one, access in asked
             )
+            mean = max(one.rate(topic, access, stage.since, ended) for one, access in asked)
+            row.notes.append(f"{kind}: {mean:.2f} questions a second on average to one nsqlookupd by one client")
         await stage.finish(row)
     for one in row.figures:
-        one.errors = 0  # it may take longer than a publish's limit: then errors are right
+        if one.errors:
+            # The outage takes longer than a publish's limit: then errors are right.
+            row.notes.append(f"{one.topic}: {one.errors} publishes ended by their limit, {one.in_doubt} in doubt")
+        one.errors = 0
     return row
 
 

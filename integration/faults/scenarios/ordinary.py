@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import ORDINARY, PARTITIONS, Bench, Scenario
@@ -10,13 +9,22 @@ from integration.faults.cluster import NotReadyError
 from integration.faults.probes import longest_gap
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
+from integration.faults.waiting import lasts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from integration.faults.bench import Stage
     from integration.faults.cluster import Partition
 
 TRIES = 6
 ASLEEP = 15.0
+
+
+def _leader_of_one(partitions: dict[int, Partition]) -> int | None:
+    """Return a node that leads one partition, and not the other."""
+    leaders = [partition.leader for partition in partitions.values()]
+    return leaders[0] if len(set(leaders)) == len(leaders) else None
 
 
 def _lone_leader(partitions: dict[int, Partition]) -> int | None:
@@ -28,30 +36,29 @@ def _lone_leader(partitions: dict[int, Partition]) -> int | None:
     return None
 
 
-async def _topic_with_lone_leader(bench: Bench) -> tuple[str, int]:
-    """Return a topic whose one leader can sleep without holding up the other partition's replicas."""
+async def _topic_with(bench: Bench, choose: Callable[[dict[int, Partition]], int | None]) -> tuple[str, int]:
+    """Return a new topic with a node that suits; the cluster spreads each topic in another way."""
     for _ in range(TRIES):
         topic = await bench.make_topic(ORDINARY)
         await bench.cluster.wait_whole({topic: PARTITIONS}, bench.say, stable=False)
-        found = _lone_leader(await bench.cluster.partitions(topic))
+        found = choose(await bench.cluster.partitions(topic))
         if found is not None:
             return topic, found
         await bench.delete(topic)
-    raise NotReadyError(f"none of {TRIES} topics came out with a leader that the other partition does not need")
+    raise NotReadyError(f"none of {TRIES} topics is spread so that one leader can fail alone")
 
 
 async def frozen(bench: Bench, scenario: Scenario) -> Row:
-    """SIGSTOP of one leader."""
-    topic, port = await _topic_with_lone_leader(bench)
+    """SIGSTOP of one leader that holds up no replica of the other partition."""
+    topic, port = await _topic_with(bench, _lone_leader)
     row = scenario.row()
     name = bench.cluster.nsqd(port)
     async with bench.stage({ORDINARY: topic}) as stage:
         stage.fault(f"SIGSTOP {name}")
         await bench.cluster.kill(name, "SIGSTOP")
-        await bench.pause(ASLEEP, for_clients=True)
+        await lasts(ASLEEP)  # the fault
         _judge(stage, row)
         await bench.cluster.kill(name, "SIGCONT")
-        await bench.pause(2.0)
         await stage.recovered()
         await stage.finish(row)
     await bench.delete(topic)
@@ -59,29 +66,30 @@ async def frozen(bench: Bench, scenario: Scenario) -> Row:
 
 
 async def black_holed(bench: Bench, scenario: Scenario) -> Row:
-    """The network swallows all that goes to one leader."""
-    topic = (await bench.ready())[ORDINARY]
+    """The network swallows all that goes to one leader and comes from it, for the producer and for the consumer."""
+    topic, port = await _topic_with(bench, _leader_of_one)
     row = scenario.row()
-    partitions = await bench.cluster.partitions(topic)
-    if partitions[0].leader == partitions[1].leader:
-        row.notes.append("both partitions are led by one node: nothing to be seen")
-        return row
     async with Network(bench.cluster) as network, bench.stage({ORDINARY: topic}, lookupds=network.urls) as stage:
-        stage.fault(f"black hole before {bench.cluster.nsqd(partitions[0].leader)}")
-        network.tcp[partitions[0].leader].black_hole()
-        await bench.pause(ASLEEP, for_clients=True)
+        stage.fault(f"black hole before {bench.cluster.nsqd(port)}")
+        network.tcp[port].black_hole()
+        await lasts(ASLEEP)  # the fault
         _judge(stage, row)
-        await stage.finish(row, drain=15.0)
-        # The cluster sees nothing of it, so what the partition holds is not delivered either.
-        row.broken = [one for one in row.broken if "lost" not in one]
+        # The cluster sees nothing of it: what the leader has acknowledged, or has sent to the consumer without an
+        # answer, stays there until somebody can reach it.
+        row.notes.append(f"acknowledged and not delivered at the end of the hole: {stage.loads[ORDINARY].kept_back()}")
+        network.tcp[port].end_black_hole()
+        bench.say("the hole ends")
+        await stage.recovered()
+        await stage.finish(row)
+    await bench.delete(topic)
     return row
 
 
 def _judge(stage: Stage, row: Row) -> None:
-    """Enter the longest time without any success until now, and the slowest call so far."""
+    """Enter the longest time without any success, and the slowest call so far."""
     audit = stage.loads[ORDINARY].audit
     acks = sorted(ack.at for key in audit.keys for ack in audit.acks[key])
-    row.extra["without success"] = longest_gap(acks, stage.since, time.monotonic())
+    row.extra["without success"] = longest_gap(acks, stage.since, stage.since + ASLEEP)
     row.extra["slowest call"] = audit.slowest
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench, Scenario
-from integration.faults.pace import REAL
 from integration.faults.rows import Row, Target
+from integration.faults.waiting import lasts, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from integration.faults.bench import Stage
 
+CLOSE_LIMIT = 5.0
 GRACE = 0.5
 INTO_THE_FAULT = 3.0
 
@@ -24,20 +26,20 @@ def _during(sig: str, whom: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
         topics = await bench.ready()
         row = scenario.row()
-        before = _inventory(bench)
+        before = _inventory()
         async with bench.stage(topics) as stage:
             names = await _names(stage, whom)
             stage.fault(f"{sig} {', '.join(names)}")
             for name in names:
                 await bench.cluster.kill(name, sig)
-            await bench.pause(INTO_THE_FAULT, for_clients=True)
+            await lasts(INTO_THE_FAULT)  # closing begins in the middle of it
             await _close(stage, row)
             await stage.probes.stop()
             # Sockets of abandoned tries end in the next turns of the loop.
-            await asyncio.sleep(0.5)
-            left = [now - then for now, then in zip(_inventory(bench), before, strict=True)]
+            await until(lambda: not any(_left(before)), GRACE)
+            left = _left(before)
         for name, count in zip(("tasks", "threads", "sockets"), left, strict=True):
-            row.extra[f"{name} left"] = float(max(count, 0))
+            row.extra[f"{name} left"] = float(count)
         denied = sum(len(load.audit.false_denials) for load in stage.loads.values())
         if denied:
             row.broken.append(f"{denied} 'not stored' delivered")
@@ -71,16 +73,27 @@ async def _close(stage: Stage, row: Row) -> None:
         await load.close()
 
 
-def _inventory(bench: Bench) -> tuple[int, int, int]:
+def _left(before: tuple[int, int, int]) -> list[int]:
+    """Count what is more than before."""
+    return [max(now - then, 0) for now, then in zip(_inventory(), before, strict=True)]
+
+
+def _inventory() -> tuple[int, int, int]:
     """Count tasks, threads (the pool of the bench's own questions apart) and sockets."""
     threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]
-    return len(asyncio.all_tasks()), len(threads), bench.cluster.sockets()
+    sockets = 0
+    for entry in pathlib.Path("/proc/self/fd").iterdir():
+        try:
+            sockets += str(entry.readlink()).startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return len(asyncio.all_tasks()), len(threads), sockets
 
 
 _TARGET = Target(
     extra={
-        "closing a producer": REAL.close + GRACE,
-        "closing a consumer": REAL.close + GRACE,
+        "closing a producer": CLOSE_LIMIT + GRACE,
+        "closing a consumer": CLOSE_LIMIT + GRACE,
         "tasks left": 0.0,
         "threads left": 0.0,
         "sockets left": 0.0,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import collections
 import time
 from typing import TYPE_CHECKING
 
-from integration.faults.bench import ORDERED, PARTITIONS, WARM_UP, Bench, Scenario
+from integration.faults.bench import ORDERED, PARTITIONS, STARTED, Bench, Scenario
+from integration.faults.load import Load
+from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
+from integration.faults.waiting import lasts, until
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from integration.faults.load import Load
-    from integration.faults.probes import Probes
-
 GROWN = 4
+MANY = 50
+"""Deliveries from a partition that show that it is in use."""
 SETTLED = 20.0
 GONE = 3.0
 LONG = 60.0
@@ -29,25 +31,24 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
         bench.topics[f"grown {kind}"] = topic
         await bench.wait_whole(stable=True)
         row = scenario.row()
-        bench.loads.clear()
-        load = bench.load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
+        load = Load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
         try:
+            started = time.monotonic()
             await load.start()
-            await bench.pause(WARM_UP)
+            await until(lambda: load.has_recovered(started, time.monotonic()), STARTED)
             began = bench.zero = time.monotonic()
             bench.say("--- expanding")
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.expand(topic, GROWN)
             bench.say("the cluster has all partitions")
-            await _until(lambda: len(_first_uses(load)[1]) == GROWN, SETTLED)
-            await bench.pause(3.0)
+            await until(lambda: min(_uses(load)) >= MANY, SETTLED)
             published, consumed = _first_uses(load)
             row.extra["publishing to all after"] = _latest(published, began)
             row.extra["consuming from all after"] = _latest(consumed, began)
-            until = time.monotonic()
+            ended = time.monotonic()
             await load.end_publishing()
-            await load.drain(max(LONG * bench.pace.cluster, bench.pace.least))
-            figures = figures_of(load, _no_probes(bench, topic), began, until)
+            await load.drain(LONG)
+            figures = figures_of(load, _no_probes(bench, topic), began, ended)
             # Keys change their partition: order holds within each partition.
             figures.out_of_order = load.audit.out_of_order_within_partitions() if load.ordered else 0
             row.figures.append(figures)
@@ -74,22 +75,22 @@ def _first_uses(load: Load) -> tuple[dict[int, float], dict[int, float]]:
     return published, consumed
 
 
+def _uses(load: Load) -> list[int]:
+    """Count the deliveries from each partition of the grown topic."""
+    counted = collections.Counter(one.partition for of_key in load.audit.deliveries.values() for one in of_key)
+    return [counted[partition] for partition in range(GROWN)]
+
+
 def _latest(uses: dict[int, float], began: float) -> float:
     return max(uses.values()) - began if len(uses) == GROWN else float("inf")
 
 
 def _no_probes(bench: Bench, topic: str) -> Probes:
     """Return probes that measured nothing: stalls count in full."""
-    probes = bench.cluster.probes(bench.say)
+    probes = Probes(bench.say, bench.cluster)
     probes.taken = {(topic, partition): [] for partition in range(GROWN)}
     probes.is_idle = True
     return probes
-
-
-async def _until(condition: Callable[[], bool], limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - what is counted tells nobody
-        await asyncio.sleep(0.05)
 
 
 def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -105,17 +106,17 @@ def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.delete_topic(topic)
             bench.say("deleted")
-            await bench.pause(GONE)
+            await lasts(GONE)  # the fault
             again = time.monotonic()
             bench.say("making it again")
             await bench.create_topic(topic, kind)
-            await _until(lambda: _is_back(load, stage.probes, topic, again), LONG)
-            await bench.pause(2.0)
+            await until(lambda: _is_back(load, stage.probes, topic, again), LONG)
+            await stage.recovered(limit=LONG)
             works = {one: min(t for t in stage.probes.taken[one] if t > again) for one in stage.probes.of(topic)}
             for name, back in (("producer back", _acks), ("consumer back", _deliveries)):
                 row.extra[name] = max(back(load, partition, again) - at for (_, partition), at in works.items())
             await load.end_publishing()
-            await load.drain(10.0 * bench.pace.cluster)
+            await load.drain(10.0)
         if load.audit.false_denials:
             row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
         row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")

@@ -1,0 +1,139 @@
+"""``python -m integration.faults.table ROWS.jsonl ... [--last N] [--runs]``: the table of the docs, of measured rows.
+
+Each figure is the worst of a scenario's last N runs; ``--runs`` tells each run's own figures instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from integration.faults.scenarios import ALL, NAMED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Run = dict[str, Any]
+
+COLUMNS = (
+    "fault",
+    "target",
+    "added, ordered",
+    "added, ordinary",
+    "further figures (s, questions a second)",
+    "errors / lost / disorder / untrue",
+    "runs",
+    "within the target",
+)
+SPOILT = ("did not run",)
+
+
+def load(paths: Iterable[pathlib.Path]) -> dict[str, list[Run]]:
+    """Return the runs of each scenario in the order of the files; those that could not be done are left out."""
+    runs: dict[str, list[Run]] = collections.defaultdict(list)
+    for path in paths:
+        for line in path.read_text().splitlines():
+            run = json.loads(line)
+            if not any(one.startswith(SPOILT) for one in run["broken"]):
+                runs[run["scenario"]].append(run)
+    return runs
+
+
+def table(runs: dict[str, list[Run]], last: int) -> list[str]:
+    """Return the lines of the table, in Markdown, and the commits that ran."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    commits: collections.Counter[str] = collections.Counter()
+    for scenario in (*ALL, *NAMED):
+        chosen = runs.get(scenario.name, [])[-last:]
+        if not chosen:
+            lines.append(f"| {scenario.fault} | {scenario.target} | not run |" + " |" * (len(COLUMNS) - 3))
+            continue
+        commits.update(run.get("code", "?") for run in chosen)
+        cells = (
+            scenario.fault,
+            str(scenario.target),
+            _added(chosen, "ordered"),
+            _added(chosen, "ordinary"),
+            _further(chosen),
+            _counts(chosen),
+            str(len(chosen)),
+            _reached(chosen),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    named = ", ".join(f"`{commit}` ({count})" for commit, count in commits.most_common())
+    return [*lines, "", f"Commits, with the number of runs: {named}."]
+
+
+def _figures(runs: list[Run], topic: str) -> list[dict[str, Any]]:
+    return [one for run in runs for one in run["figures"] if one["topic"] == topic]
+
+
+def _added(runs: list[Run], topic: str) -> str:
+    figures = _figures(runs, topic)
+    if not figures:
+        return ""
+    publish, consume = (max(one[name] for one in figures) for name in ("publish_added", "consume_added"))
+    return f"{publish:.2f} / {consume:.2f}"
+
+
+def _further(runs: list[Run]) -> str:
+    names = dict.fromkeys(name for run in runs for name in run["extra"])
+    worst = {name: max(run["extra"].get(name, 0.0) for run in runs) for name in names}
+    # That nothing is left behind is said once.
+    left = [name for name in worst if name.endswith(" left")]
+    said = [f"{name} {value:.2f}" for name, value in worst.items() if name not in left]
+    if left:
+        said.append("nothing left" if not any(worst[name] for name in left) else f"left: {left}")
+    return ", ".join(said)
+
+
+def _counts(runs: list[Run]) -> str:
+    names = ("errors", "lost", "out_of_order", "not_stored_but_delivered")
+    figures = [*_figures(runs, "ordered"), *_figures(runs, "ordinary")]
+    counts = " / ".join(str(sum(one[name] for one in figures)) for name in names) if figures else ""
+    broken = sorted({one for run in runs for one in run["broken"]})
+    return counts if not broken else f"{counts} **{'; '.join(broken)}**"
+
+
+def _reached(runs: list[Run]) -> str:
+    missed = sorted({name for run in runs for name in run["missed"]})
+    if missed:
+        bad = sum(bool(run["missed"]) for run in runs)
+        return f"missed in {bad} of {len(runs)}: {', '.join(missed)}"
+    return "yes"
+
+
+def each_run(runs: dict[str, list[Run]], last: int) -> list[str]:
+    """Return a line for each run with its own figures."""
+    lines = []
+    for scenario in (*ALL, *NAMED):
+        for run in runs.get(scenario.name, [])[-last:]:
+            parts = [_added([run], topic) for topic in ("ordered", "ordinary")]
+            held = max((max(one["publish_held"], one["consume_held"]) for one in run["figures"]), default=0.0)
+            slowest = max((one["slowest_call"] for one in run["figures"]), default=0.0)
+            notes = "; ".join([*run["broken"], *(f"missed: {name}" for name in run["missed"]), *run["notes"]])
+            lines.append(
+                f"{scenario.name} | {run.get('code', '?')} | ordered {parts[0] or '-'} | ordinary {parts[1] or '-'} |"
+                f" {_further([run])} | {_counts([run])} | slowest {slowest:.2f}, machine's share {held:.2f} | {notes}"
+            )
+    return lines
+
+
+def main() -> int:
+    """Print it."""
+    parser = argparse.ArgumentParser(prog="python -m integration.faults.table", description=__doc__)
+    parser.add_argument("rows", nargs="+", type=pathlib.Path)
+    parser.add_argument("--last", type=int, default=3)
+    parser.add_argument("--runs", action="store_true")
+    arguments = parser.parse_args()
+    make = each_run if arguments.runs else table
+    sys.stdout.write("\n".join(make(load(arguments.rows), arguments.last)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

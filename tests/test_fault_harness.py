@@ -1,0 +1,140 @@
+"""The parts of the fault harness that decide what its figures say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.faults.audit import Ack, Delivered, Failure
+from integration.faults.holdups import TICK, HoldUps
+from integration.faults.probes import longest_gap_span
+from integration.faults.proxy import TcpProxy
+from integration.faults.rows import Row, Target
+from integration.faults.scenarios import ALL
+from integration.faults.slim import SlimAudit
+from integration.faults.table import each_run, load, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIGURES = {
+    "publish_held": 0.0,
+    "consume_held": 0.0,
+    "slowest_call": 1.0,
+    "errors": 0,
+    "lost": 0,
+    "out_of_order": 0,
+    "not_stored_but_delivered": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([], (10.0, 20.0)),
+        ([9.0, 12.0, 13.0, 19.0], (13.0, 19.0)),
+        ([4.0, 12.0, 13.0, 19.0], (4.0, 12.0)),
+        ([11.0, 12.0], (12.0, 20.0)),
+        ([10.5, 19.9, 40.0], (10.5, 19.9)),
+    ],
+)
+def test_the_longest_gap_is_found_with_its_ends(times: list[float], expected: tuple[float, float]) -> None:
+    """The gap under way at the start counts from its own beginning, the last one to the end."""
+    assert longest_gap_span(times, 10.0, 20.0) == expected
+
+
+def test_a_hold_up_is_split_into_the_machines_share_and_our_own() -> None:
+    """What the thread waited for a processor is the machine's; the rest of the delay is the process's own."""
+    hold_ups = HoldUps()
+    hold_ups.note(100.0, lag=0.4, waited=0.3)
+    hold_ups.note(101.0, lag=0.2, waited=0.0)
+    assert hold_ups.worst == 0.4
+    assert hold_ups.worst_machine == pytest.approx(0.3)
+    assert hold_ups.worst_own == pytest.approx(0.2)
+    assert hold_ups.machine_between(99.0, 100.0) == pytest.approx(0.3)
+    assert hold_ups.machine_between(100.0 + TICK, 200.0) == 0.0
+
+
+def test_the_machine_cannot_have_taken_more_than_there_was() -> None:
+    """A count of the kernel that runs ahead of the clock does not excuse more than the delay."""
+    hold_ups = HoldUps()
+    hold_ups.note(100.0, lag=0.1, waited=9.0)
+    assert hold_ups.machine_between(99.0, 100.0) == pytest.approx(0.1)
+    assert hold_ups.worst_machine == pytest.approx(0.1)
+
+
+def test_small_books_tell_loss_order_repeats_and_denials() -> None:
+    """Each invariant shows in its own count."""
+    audit = SlimAudit(["a"], 30.0)
+    for seq in range(5):
+        audit.acked("a", Ack(1.0, seq, 0, "n", 1), 0.5)
+    for seq in (0, 2, 1, 2, 3):
+        audit.delivered("a", Delivered(2.0, seq, 0, seq, "n"))
+    audit.failed(Failure(3.0, "a", 3, maybe_stored=False, text="no"), 2.0)
+    assert audit.missing == {("a", 4)}
+    assert audit.out_of_order() == 1
+    assert audit.repeated == 1
+    assert audit.denied_and_delivered == 1
+
+
+def test_the_table_holds_the_worst_of_the_last_runs(tmp_path: Path) -> None:
+    """Figures of different runs are mixed only by their worst; what did not run is left out."""
+    scenario = ALL[0]
+    lines = []
+    for publish, consume, broken in ((9.0, 9.0, []), (0.3, 0.9, []), (0.5, 0.2, []), (7.0, 7.0, ["did not run: X"])):
+        row = Row(scenario.name, scenario.fault, Target(1.0, 1.5), run=1, broken=list(broken), code="abc")
+        figures = FIGURES | {"topic": "ordered", "publish_added": publish, "consume_added": consume}
+        lines.append(json.dumps(row.as_json() | {"figures": [figures]}))
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    runs = load([path])
+    text = table(runs, 2)
+    assert text[2].split(" | ")[2] == "0.50 / 0.90"
+    assert text[2].endswith("| 0 / 0 / 0 / 0 | 2 | yes |")
+    assert text[3].split(" | ")[2] == "not run"
+    assert text[-1] == "Commits, with the number of runs: `abc` (2)."
+    assert len(each_run(runs, 3)) == 3
+
+
+async def test_a_black_hole_is_silent_and_ends() -> None:
+    """Nobody is told of an end while it lasts; afterwards the connection is reset, and new ones work."""
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(100):
+            writer.write(b"\0\0\0\2OK")
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    proxy = TcpProxy(server.sockets[0].getsockname()[1])
+    await proxy.start()
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"x")
+        assert await reader.readexactly(6) == b"\0\0\0\2OK"
+        proxy.black_hole()
+        writer.write(b"x")
+        late_reader, late_writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        late_writer.write(b"x")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(late := asyncio.ensure_future(late_reader.read(1))), 0.1)
+        assert not reader.at_eof()
+        assert not ended.is_set()
+        proxy.end_black_hole()
+        for read in (late, reader.read(1)):
+            try:
+                assert await read == b""
+            except ConnectionResetError:
+                continue
+        new_reader, new_writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        new_writer.write(b"x")
+        assert await new_reader.readexactly(6) == b"\0\0\0\2OK"
+        for each in (writer, late_writer, new_writer):
+            each.transport.abort()
+        await proxy.stop()
+        server.close()
+        await server.wait_closed()
