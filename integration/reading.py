@@ -1,7 +1,6 @@
 """Reading what a test has published, and waiting for what must come true."""
 
 import asyncio
-import inspect
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -9,11 +8,10 @@ from typing import Any, Final
 from nsq_ha import Consumer, Message
 from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.discovery.nsqd_http import ChannelStats
+from tests.support import waiting
 
 LIMIT: Final = 30.0
 """Seconds for what takes less than one on an idle machine."""
-
-_LOOK: Final = 0.02
 
 
 async def next_of(consumer: Consumer, mark: bytes, limit: float = LIMIT) -> Message:
@@ -41,14 +39,7 @@ async def read(
 
 async def eventually(condition: Callable[[], object | Awaitable[object]], limit: float = LIMIT) -> None:
     """Return when ``condition``, asked over and over, is true."""
-    async with asyncio.timeout(limit):
-        while True:
-            outcome = condition()
-            if inspect.isawaitable(outcome):
-                outcome = await outcome
-            if outcome:
-                return
-            await asyncio.sleep(_LOOK)
+    await waiting.eventually(condition, limit)
 
 
 def bodies(messages: Iterable[Message], mark: bytes) -> list[bytes]:

@@ -6,6 +6,7 @@ import pytest
 
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, read
 from nsq_ha import ClosedError, ConfigError, Message, OutgoingMessage, Producer
+from tests.support.waiting import turn
 
 
 async def in_flight(consume: Consumers, topic: str) -> int:
@@ -174,7 +175,7 @@ async def test_a_cancelled_wait_loses_no_message(
     async with consume(ordinary) as consumer:
         for _ in range(20):
             waiting = asyncio.create_task(next_of(consumer, mark))
-            await asyncio.sleep(0)
+            await turn()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
         await producer.publish_many(ordinary, spread(mark, 10, 2))

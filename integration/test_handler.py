@@ -9,6 +9,7 @@ import pytest
 
 from integration.reading import LIMIT, Consumers, eventually, next_of, numbers_by_key
 from nsq_ha import Backoff, ConfigError, Consumer, Message, Producer
+from tests.support.waiting import turn
 
 QUICK = Backoff(initial=0.02, maximum=0.05)
 
@@ -102,7 +103,7 @@ async def test_ordered_messages_of_a_partition_are_handled_one_at_a_time(
         assert message.partition not in busy
         busy.add(message.partition)
         at_once = max(at_once, len(busy))
-        await asyncio.sleep(0)
+        await turn()
         busy.remove(message.partition)
         seen.append(message)
 
@@ -215,7 +216,7 @@ async def test_closing_waits_for_the_handlers(
         await producer.publish(ordinary, mark)
         await asyncio.wait_for(started.wait(), LIMIT)
         closing = asyncio.create_task(consumer.aclose())
-        await asyncio.sleep(0)
+        await turn()
         gate.set()
         async with asyncio.timeout(LIMIT / 3):
             await closing

@@ -8,6 +8,7 @@ import pytest
 from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, eventually, numbers_by_key
 from nsq_ha import Consumer, Message, Producer, Receipt
+from tests.support.waiting import dawdle
 
 # A real cluster refuses to move leaders for minutes after any node came or went.
 pytestmark = pytest.mark.timeout(400)
@@ -35,7 +36,7 @@ class Traffic:
             number = self._sent[key]
             self.receipts.append(await self._producer.publish(self._topic, self._mark + key + b":%d" % number, key=key))
             self._sent[key] += 1
-            await asyncio.sleep(0.005)
+            await dawdle(0.005)
 
     async def consume(self) -> None:
         async for message in self._consumer:

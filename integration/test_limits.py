@@ -11,6 +11,7 @@ from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, read
 from nsq_ha import ClosedError, ConfigError, Consumer, OutgoingMessage, Producer, Receipt
 from nsq_ha.errors import LookupUnavailableError, PublishError, TopicNotFoundError
+from tests.support.waiting import turn
 
 
 @pytest.fixture
@@ -40,9 +41,9 @@ async def test_an_unknown_topic_is_told_when_the_limit_is_short_too(producer: Pr
 async def test_a_topic_may_come_after_its_consumer(
     cluster: ClusterUnderTest, consume: Consumers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with consume("ct_no_such_topic", start_timeout=0.2) as consumer:
+    async with consume("ct_no_such_topic", start_timeout=1.0) as consumer:
         waiting = asyncio.create_task(anext(consumer))
-        await asyncio.sleep(0)
+        await turn()
         assert not waiting.done()
         waiting.cancel()
     assert "no nsqlookupd knows topic" in caplog.text
@@ -137,7 +138,7 @@ async def test_a_cancelled_batch_leaves_the_producer_in_order(
 ) -> None:
     async with consume(ordinary) as consumer:
         task = asyncio.create_task(producer.publish_many(ordinary, [mark + b"x" * 500_000] * 10))
-        await asyncio.sleep(0)
+        await turn()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -154,7 +155,7 @@ async def test_closing_lets_publishes_under_way_end(
         async with Producer(lookupd=cluster.lookupd) as producer:
             await producer.publish(ordinary, mark + b"first")
             tasks = [asyncio.create_task(producer.publish(ordinary, mark + b"%d" % n)) for n in range(50)]
-            await asyncio.sleep(0)
+            await turn()
         assert all(isinstance(receipt, Receipt) for receipt in await asyncio.gather(*tasks))
         found = bodies(await read(consumer, mark, 51), mark)
     assert is_multiset(found, [b"first", *(b"%d" % n for n in range(50))])

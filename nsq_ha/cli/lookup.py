@@ -9,7 +9,7 @@ import click
 from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import View, agree, ask_all, differing, partitions_of
+from nsq_ha.cli.views import View, agree, ask_all, differing, is_unknown, no_such, partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,8 @@ def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
             print_json(_as_dict(view, views))
     else:
         _print(topic, views)
+    if is_unknown(views):
+        raise click.ClickException(str(no_such(topic)))
     if not agree(views):
         raise click.exceptions.Exit(1)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import secrets
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,12 +17,15 @@ from nsq_ha.cli.options import CHANNEL, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
-from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.errors import NsqError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from nsq_ha.message import Message
+
+_LOSS: Final = 1.0
+"""Seconds: a leader that moves is found in less, and is nothing that a person must know."""
 
 
 def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
@@ -81,14 +85,15 @@ async def _tail(
 ) -> int:
     await require_topic(lookupd, topic)
     printed = 0
-    async with Consumer(
+    consumer = Consumer(
         topic,
         channel or f"tail{secrets.token_hex(4)}#ephemeral",
         lookupd=lookupd,
         partitions=partitions or None,
         start_from=start,
         max_in_flight=max_in_flight,
-    ) as consumer:
+    )
+    async with consumer, _losses_told(consumer):
         while printed != count:
             try:
                 async with asyncio.timeout(idle):
@@ -105,6 +110,31 @@ async def _tail(
             message.finish()
             printed += 1
     return printed
+
+
+@contextlib.asynccontextmanager
+async def _losses_told(consumer: Consumer) -> AsyncIterator[None]:
+    """Tell meanwhile on standard error when partitions are cut off, and when all are there again."""
+    telling = asyncio.create_task(_tell_losses(consumer))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.wait({telling})
+
+
+async def _tell_losses(consumer: Consumer) -> None:
+    # What ends the consumer is raised to whoever reads from it, too.
+    with contextlib.suppress(NsqError):
+        while True:
+            try:
+                async with asyncio.timeout(_LOSS):
+                    await consumer.wait_subscribed()
+            except TimeoutError:
+                click.echo(f"warning: cut off from {consumer.topic}, or from a part of it; waiting", err=True)
+                await consumer.wait_subscribed()
+                click.echo(f"warning: reading all of {consumer.topic} again", err=True)
+            await asyncio.sleep(_LOSS)
 
 
 def _print_raw(message: Message) -> None:

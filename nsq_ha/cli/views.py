@@ -75,6 +75,17 @@ def agree(views: Iterable[View]) -> bool:
     return all(view.exists for view in listed) and len(kinds) == 1 and not differing(listed)
 
 
+def is_unknown(views: Iterable[View]) -> bool:
+    """Tell whether some answered and none of them knows the topic."""
+    answered = [view for view in views if view.error is None]
+    return bool(answered) and not any(view.exists for view in answered)
+
+
+def no_such(topic: str) -> TopicNotFoundError:
+    """Return the error for a topic that nobody knows; it says what to do."""
+    return TopicNotFoundError(f"there is no topic {topic!r}: create it with 'nsq-ha topic create {topic}'")
+
+
 async def ask_all(lookupd: Sequence[str], topic: str) -> list[View]:
     """Ask every nsqlookupd that is named, or that these name; the leading one first."""
     lists = await asyncio.gather(*map(_list, lookupd))
@@ -94,8 +105,8 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
     views = await ask_all(lookupd, topic)
     if all(view.error is not None for view in views):
         raise LookupUnavailableError("no nsqlookupd answers", tuple((v.lookupd, v.error or "") for v in views))
-    if not any(view.exists for view in views):
-        raise TopicNotFoundError(f"there is no topic {topic!r}: create it with 'nsq-ha topic create {topic}'")
+    if is_unknown(views):
+        raise no_such(topic)
     for view in views:
         if view.readable is not None and view.readable.meta is not None:
             return view.readable.meta

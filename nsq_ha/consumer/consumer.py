@@ -188,7 +188,7 @@ class Consumer:
             log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
 
     async def _drain(self) -> None:
-        live = [subscription for subscription in self._subscriptions.values() if subscription.delivery is not None]
+        live = list(self._subscriptions.values())
         await asyncio.gather(*(subscription.stop_messages() for subscription in live))
         while self._inbox:
             message = self._inbox.popleft()

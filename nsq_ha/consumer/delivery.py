@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha import tracelog
 from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.held import Held
 from nsq_ha.protocol import encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from nsq_ha.transport.connection import Connection
 
 _tracing: Final = tracelog.switch
-TOUCH_SHARE: Final = 0.5
-"""A message that is held back here is touched each time this share of the message timeout has passed."""
 
 
 class Delivery:
@@ -38,6 +37,7 @@ class Delivery:
     their own; the answer then goes by way of the event loop.
 
     Attributes:
+        arrived_at: When the last message of an ordered channel came: there is one in flight.
         in_flight: Delivered and not answered.
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
@@ -52,6 +52,7 @@ class Delivery:
         "_loop",
         "_on_freed",
         "_thread",
+        "arrived_at",
         "channel",
         "in_flight",
         "is_alive",
@@ -79,6 +80,7 @@ class Delivery:
         self.nsqd = ""
         self.is_ordered = is_ordered
         self.is_alive = False
+        self.arrived_at = 0.0
         self.in_flight = 0
         self.ready = 0
         self._backoff = backoff
@@ -149,7 +151,7 @@ class Delivery:
         if tracelog.switch.is_on(self.topic):
             tracelog.log_message("requeue", message)
         if self.is_ordered and delay > 0:
-            self._hold(message, self._loop.time() + delay)
+            self._hold(message, delay)
         else:
             self._requeue_now(message, delay)
 
@@ -170,24 +172,33 @@ class Delivery:
             self.in_flight -= 1
             self._on_freed()
 
-    def _hold(self, message: Message, until: float) -> None:
-        # The server would drop a delayed REQ here without a word and bring the message back only after its own timeout.
+    def _hold(self, message: Message, delay: float) -> None:
         connection = self._connection
         if connection is None:
             return
-        left = until - self._loop.time()
-        if left <= 0:
+        identity = connection.identity
+        held = Held(
+            self._loop.time(),
+            delay,
+            self.arrived_at,
+            msg_timeout=identity.msg_timeout / 1000,
+            max_msg_timeout=identity.max_msg_timeout / 1000,
+        )
+        self._look_at(held, message)
+
+    def _look_at(self, held: Held, message: Message) -> None:
+        look = held.look(self._loop.time())
+        if look.is_over:
             self._requeue_now(message, 0)
             return
-        touch_after = connection.identity.msg_timeout / 1000 * TOUCH_SHARE
+        if look.touch:
+            self.touch(message)
 
-        def wake() -> None:
+        def again() -> None:
             self._held.discard(handle)
-            if left > touch_after:
-                self.touch(message)
-            self._hold(message, until)
+            self._look_at(held, message)
 
-        handle = self._loop.call_later(min(left, touch_after), wake)
+        handle = self._loop.call_at(look.again_at, again)
         self._held.add(handle)
 
 

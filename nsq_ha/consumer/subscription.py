@@ -1,5 +1,8 @@
 """One partition's subscription: it finds the leader, subscribes, and does so again whatever happens.
 
+Owns the connection. What is done when is ``policy.subscription``'s: this module
+tells it what happened and does what it says.
+
 The invariant: at most one subscribed connection at a time; a new leader is
 connected to before the old connection is left, and subscribed to after.
 
@@ -23,6 +26,7 @@ from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ConnectionLostError,
     InvalidCommandError,
+    LocalProtocolError,
     MessageRefusedError,
     NoLeaderError,
     NsqError,
@@ -30,6 +34,7 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
 )
 from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.subscription import Act, Life
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig, StartFrom
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.protocol import DamagedMessage
 
 log = logging.getLogger("nsq_ha.consumer")
@@ -73,7 +78,7 @@ class Subscription:
         self.partition = partition
         self.delivery: Delivery | None = None
         self.trouble: NsqError | None = None
-        self.is_subscribed = False
+        self._life: Life[Node] = Life()
         self._watch = watch
         self._channel = channel
         self._config = config
@@ -82,6 +87,11 @@ class Subscription:
         self._connection: Connection | None = None
         self._start_from = _start_of(config, partition)
         self._wake = asyncio.Event()
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether messages may arrive."""
+        return self._life.is_reading
 
     @property
     def ready(self) -> int:
@@ -118,34 +128,35 @@ class Subscription:
             self._wake.set()
 
     async def run(self) -> None:
-        """Stay subscribed until cancelled; whatever the outside does is met here."""
-        failures = 0
+        """Stay subscribed until told to stop or cancelled; whatever the outside does is met here."""
+        life = self._life
         try:
-            while True:
-                try:
-                    await self._subscribe()
-                    failures = 0
-                    await self._until_trouble()
+            self._turn()
+            while life.act not in (Act.END, Act.TELL):
+                if life.act is Act.CONNECT:
+                    await self._try()
                     continue
-                except NsqError as error:
-                    self.trouble = error
-                    if self._is_permanent(error):
-                        log.error("%s-%d: %s", self._watch.topic, self.partition, error)  # noqa: TRY400 - the text says all
-                        self._inbox.refused(error)
-                        return
-                    log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
-                failures += 1
-                self._watch.refresh_soon()
-                await self._woken(delay_after(self._config.backoff, failures, random.random))
+                act, pause = life.act, None
+                if act is Act.ASK:
+                    self._watch.refresh_soon()
+                    pause = delay_after(self._config.backoff, life.failures, random.random)
+                await self._woken(pause)
+                # A loss while it read asks for a pause of its own; one while it paused ends the pause.
+                if life.act is act:
+                    self._turn()
         finally:
+            life.close()
             connection_left = self._connection
             self._leave(ConnectionLostError("the consumer was closed"))
             if connection_left is not None:
                 await connection_left.ended()
 
     async def stop_messages(self) -> None:
-        """Ask the server for no further message (CLS); errors and lost connections end it silently."""
-        if self._connection is not None and self.delivery is not None:
+        """Ask the server for no further message (CLS), and come back no more; errors end it silently."""
+        was_reading = self._life.is_reading
+        self._life.stop()
+        self._wake.set()
+        if was_reading and self._connection is not None:
             try:
                 await self._connection.stop_messages()
             except NsqError as error:
@@ -171,16 +182,40 @@ class Subscription:
             return
         self._wake.clear()
 
+    def _meta(self) -> TopicMeta | None:
+        return self._watch.view.meta if self._watch.view is not None else None
+
     def _leader(self) -> Node | None:
         view = self._watch.view
-        return view.leaders.get(self.partition) if view is not None else None
+        return view.leaders.get(self.partition) if view is not None and view.meta is not None else None
 
-    async def _subscribe(self) -> None:
-        """Connect to the leader, leave the old connection, subscribe."""
-        view, node = self._watch.view, self._leader()
-        if view is None or view.meta is None or node is None:
-            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
-        meta = view.meta
+    def _turn(self) -> None:
+        life, leader = self._life, self._leader()
+        old = life.node
+        life.turn(leader)
+        if life.act is Act.ASK:
+            self.trouble = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
+        elif life.act is Act.CONNECT and old is not None:
+            log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, old.address)
+
+    async def _try(self) -> None:
+        """Connect to the leader, leave the old connection, subscribe; tell how it went."""
+        node, meta = self._life.target, self._meta()
+        if node is None or meta is None:
+            raise LocalProtocolError("a subscription tries a node that leads")
+        try:
+            await self._subscribe(node, meta)
+        except NsqError as error:
+            self.trouble = error
+            is_permanent = self._is_permanent(error)
+            self._life.failed(self._leader(), for_good=is_permanent)
+            if self._life.act is Act.TELL:
+                log.error("%s-%d: %s", self._watch.topic, self.partition, error)  # noqa: TRY400 - the text says all
+                self._inbox.refused(error)
+            else:
+                log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
+
+    async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
         is_ordered = meta.ordered if self._config.ordered == "auto" else self._config.ordered
         delivery = Delivery(
             self._watch.topic,
@@ -191,17 +226,12 @@ class Subscription:
             on_freed=self._inbox.freed,
         )
         connection = await self._open(node, delivery, extend_support=meta.extend_support)
-        self._leave(ConnectionLostError(f"left for {node.address}, which leads now"))
         try:
-            if self._start_from is not None:
-                async with NsqdHttp(node, timeout=self._config.lookup_timeout) as nsqd:
-                    if is_ordered:
-                        # Switched by SUB_ORDERED, a channel with backlog starts over and gives its first message twice.
-                        await nsqd.create_channel(self._watch.topic, self.partition, self._channel)
-                        await nsqd.set_order(self._watch.topic, self.partition, self._channel, ordered=True)
-                    await nsqd.start_channel_from(
-                        self._watch.topic, self.partition, self._channel, str(self._start_from)
-                    )
+            self._life.opened()
+            if self._life.act is not Act.SUBSCRIBE:
+                raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
+            self._leave(ConnectionLostError(f"left for {node.address}, which leads now"))
+            await self._start_channel(node, is_ordered=is_ordered)
             delivery.attach(connection)
             self._connection, self.delivery = connection, delivery
             topic, channel = self._watch.topic, self._channel
@@ -211,19 +241,35 @@ class Subscription:
                 command = (SubOrdered if is_ordered else SubAdvanced)(topic, channel, self.partition)
                 await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
         except BaseException:
-            self._leave(ConnectionLostError("not subscribed"))
+            if self.delivery is delivery:
+                self._leave(ConnectionLostError("not subscribed"))
             connection.abort(ConnectionLostError("not subscribed"))
             raise
         self._start_from = None
-        self.trouble = None
-        self.is_subscribed = True
-        log.info("subscribed to %s-%d at %s", self._watch.topic, self.partition, node.address)
-        self._inbox.joined(self)
+        self._life.accepted()
+        if self._life.is_reading:
+            self.trouble = None
+            log.info("subscribed to %s-%d at %s", self._watch.topic, self.partition, node.address)
+            self._inbox.joined(self)
+
+    async def _start_channel(self, node: Node, *, is_ordered: bool) -> None:
+        """Set where the channel starts to read, where that was asked for."""
+        if self._start_from is None:
+            return
+        where = (self._watch.topic, self.partition, self._channel)
+        async with NsqdHttp(node, timeout=self._config.lookup_timeout) as nsqd:
+            if is_ordered:
+                # Switched by SUB_ORDERED, a channel with backlog starts over and gives its first message twice.
+                await nsqd.create_channel(*where)
+                await nsqd.set_order(*where, ordered=True)
+            await nsqd.start_channel_from(*where, str(self._start_from))
 
     async def _open(self, node: Node, delivery: Delivery, *, extend_support: bool) -> Connection:
         def lost(reason: NsqError) -> None:
-            if self.delivery is delivery:
+            # While SUB is unanswered its failure says it.
+            if self.delivery is delivery and self._life.is_reading:
                 self.trouble = reason
+                self._life.lost()
                 self._leave(reason)
                 self._wake.set()
 
@@ -234,24 +280,12 @@ class Subscription:
             callbacks,
             extend_support=extend_support,
             news=self._wake,
-            is_wanted=lambda: self._leader() in (None, node),
+            is_wanted=lambda: self._life.is_wanted(self._leader()),
         )
-
-    async def _until_trouble(self) -> None:
-        """Return when the leader is another node; raise when the connection went."""
-        while True:
-            connection = self._connection
-            if connection is None:
-                raise self.trouble or ConnectionLostError("connection lost")
-            if self._leader() not in (None, connection.node):
-                log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, connection.node.address)
-                return
-            await self._woken(None)
 
     def _leave(self, reason: NsqError) -> None:
         connection, self._connection = self._connection, None
         delivery, self.delivery = self.delivery, None
-        self.is_subscribed = False
         if delivery is not None:
             delivery.detach()
             self._inbox.left(self)
@@ -263,6 +297,8 @@ class Subscription:
         if delivery is None or messages[0].source is not delivery:
             return
         delivery.in_flight += len(messages)
+        if delivery.is_ordered:
+            delivery.arrived_at = self._loop.time()
         if tracelog.switch.is_any and tracelog.switch.is_on(self._watch.topic):
             for message in messages:
                 tracelog.log_message("delivery", message)

@@ -139,14 +139,19 @@ class Channel:
         if self.paused or not self.consumers:
             return
         while not (self.ordered and self.in_flight):
-            consumer = self._next_consumer()
-            if consumer is None:
+            place = self._next_place()
+            if place is None:
                 return
             stray = self._stray is not None
             item = self._next_item()
             if item is None:
                 return
+            # Only now: a look at an empty queue is nobody's turn.
+            self._turn = place + 1
+            consumer = self.consumers[place]
             index, attempts = item
+            if index < self._log.start:  # it was given back, and cleaned before it could go out again
+                continue
             record = self._log.records[index]
             if self.skipped or not consumer.wants(record):
                 self._confirm(index)
@@ -159,16 +164,15 @@ class Channel:
             self.delivered += 1
             consumer.deliver(record, attempts, at_once=self.ordered)
 
-    def _next_consumer(self) -> Consumer | None:
-        """The next ready consumer behind the one that was served last."""
+    def _next_place(self) -> int | None:
+        """The next ready consumer behind the one that was served last, as an index."""
         consumers = self.consumers
         count = len(consumers)
         for step in range(count):
             place = (self._turn + step) % count
             consumer = consumers[place]
             if consumer.holds < consumer.ready:
-                self._turn = place + 1
-                return consumer
+                return place
         return None
 
     def _next_item(self) -> tuple[int, int] | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FIRST_SEQUENCE: Final = 2
 """Sequence number of a partition's first message, as the real cluster counts."""
+_CLEANED: Final = Record(0, 0, 0, 0, 0, b"")
+"""Stands for what was cleaned: the places stay, so that indexes do, and the memory goes."""
 
 
 class Log:
@@ -71,7 +73,8 @@ class Log:
     def follow(self, leader: Log) -> None:
         """Become equal to ``leader``: cut what it does not have, copy what is missing, commit what it committed."""
         mine, theirs = self.records, leader.records
-        low, high = 0, min(len(mine), len(theirs))
+        # What was cleaned here and is still kept there has to be copied, too.
+        low, high = 0, min(len(mine), len(theirs)) if self.start <= leader.start else 0
         while low < high:  # Once two logs part they never meet again, so the common part can be halved towards.
             middle = (low + high + 1) // 2
             if mine[middle - 1] is theirs[middle - 1]:
@@ -116,7 +119,9 @@ class Log:
 
     def clean(self, index: int) -> None:
         """Forget the committed records before ``index``, as retention does."""
-        self.start = max(self.start, min(index, self.committed))
+        start = max(self.start, min(index, self.committed))
+        self.records[self.start : start] = [_CLEANED] * (start - self.start)
+        self.start = start
 
 
 def _offset(record: Record) -> int:

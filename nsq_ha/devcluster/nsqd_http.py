@@ -87,7 +87,7 @@ class About:
 
     async def coordinator(self, request: Request) -> dict[str, Any]:
         """``/coordinator/stats``, with the in-sync replicas of what this node holds."""
-        topic = request.query_params.get("topic")
+        topic, partition = request.query_params.get("topic"), request.query_params.get("partition")
         return {
             "rpc_stats": {},
             "ErrStats": {},
@@ -102,7 +102,7 @@ class About:
                     "catchup_stats": None,
                 }
                 for (name, number), replica in sorted(self._node.replicas.items())
-                if topic in (None, name)
+                if topic in (None, name) and partition in (None, str(number))
             ],
         }
 

@@ -221,6 +221,25 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     )
 
 
+def decode_plain_nodes(body: Body) -> tuple[Node, ...] | None:
+    """Decode the answer of a plain nsqlookupd to ``/lookup``: the nodes of a topic, none for one that is unknown.
+
+    Returns:
+        None when the topic has partitions, so that its nodes alone say nothing.
+
+    Raises:
+        RemoteProtocolError: It is no such answer; ask again, or another one.
+    """
+    if body.status != 200:
+        _refused_lookup(body, "")
+        return ()
+    content = _decode(body.data, _Lookup)
+    if content.partitions or _meta(_try(bytes(content.meta), _Meta)) is not None:
+        return None
+    nodes = (_node(raw) for raw in content.producers or ())
+    return tuple(node for node in nodes if node is not None)
+
+
 def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
     """Decode the answer to ``/listlookup``.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.discovery.answers import Body, LookupdList, NodeInfo, TopicInfo
-    from nsq_ha.policy.topology import LookupAnswer
+    from nsq_ha.policy.topology import LookupAnswer, Node
 
 Access = Literal["r", "w"]
 """``r`` names every leader, ``w`` only those that may be written now."""
@@ -83,6 +83,21 @@ class LookupClient:
         body = await self._get("/lookup", params)
         with self._failures():
             return answers.decode_lookup(body, self.lookupd)
+
+    async def plain_nodes(self, topic: str) -> tuple[Node, ...]:
+        """Ask for the nsqds of a topic without partitions, as a plain nsqlookupd tells them; none for an unknown topic.
+
+        Raises:
+            ConfigError: The topic's name is not legal, or it has partitions: ask :meth:`lookup`.
+            LookupUnavailableError: No usable answer; ask another one, or later.
+        """
+        params = {"topic": check_topic(topic), "metainfo": "true"}
+        body = await self._get("/lookup", params)
+        with self._failures():
+            nodes = answers.decode_plain_nodes(body)
+        if nodes is None:
+            raise ConfigError(f"topic {topic!r} has partitions")
+        return nodes
 
     async def list_lookupd(self) -> LookupdList:
         """Ask for all nsqlookupds; ``supported`` is False where the server does not know the question.

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nsq_ha.config import Compression, TlsConfig
+from nsq_ha.config import Compression, TlsConfig, nsqd_addresses
 from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel
 from nsq_ha.spark import values
 from nsq_ha.spark.values import EARLIEST, LATEST, Offsets, Place, Texts, wrong
-from nsq_ha.spark.words import KNOWN, Mode, spelled
+from nsq_ha.spark.words import KNOWN, OF_REPLAY, Mode, spelled
 
 __all__ = ["EARLIEST", "KNOWN", "LATEST", "Access", "Offsets", "Place", "ReadOptions", "WriteOptions"]
 
@@ -78,6 +78,7 @@ class ReadOptions:
         pushdown: Whether filters narrow the ranges.
         delivery: ``replay``, or ``ack`` for servers without offsets.
         spool: Folder of the files of ``ack``.
+        spool_bytes: Bytes that may wait there for Spark.
         nsqd: Addresses of plain nsqds, for ``ack``.
         access: How the nsqds are talked to.
     """
@@ -109,6 +110,7 @@ class ReadOptions:
     pushdown: bool = False
     delivery: str = "replay"
     spool: str | None = None
+    spool_bytes: int = 1024**3
     nsqd: tuple[str, ...] = ()
     access: Access = Access()
 
@@ -160,8 +162,9 @@ class ReadOptions:
             batch_rows=values.count(given, "arrowBatchRows", 8192, 1, 1_000_000),
             pushdown=values.flag(given, "pushdown", default=False),
             delivery=values.word(given, "delivery", ("replay", "ack"), "replay"),
-            spool=given.get("spool"),
-            nsqd=tuple(part.strip() for part in given.get("nsqd", "").split(",") if part.strip()),
+            spool=_spool(given),
+            spool_bytes=values.size(given, "maxSpoolBytes", 1024**3, 1024**2),
+            nsqd=values.checked("nsqd", nsqd_addresses, given["nsqd"]) if given.get("nsqd") else (),
             access=_access(given),
         )
         parsed._agree(given, mode)
@@ -170,17 +173,32 @@ class ReadOptions:
     def _agree(self, given: Texts, mode: Mode) -> None:
         """Check what options must be to each other."""
         self._name_topics()
+        if self.delivery == "ack" and mode == "stream":
+            self._agree_ack(given)
+            return
+        if told := sorted({"nsqd", "spool", "maxSpoolBytes"} & set(given)):
+            raise wrong(told[0], "is for delivery=ack only: offsets need the cluster, and so 'lookupd'")
         if self.channel is not None and (self.min_partitions or self.max_records):
             name = "minPartitions" if self.min_partitions else "maxRecordsPerPartition"
             raise wrong(name, "cannot cut what is read through one 'channel', which serves one reader at a time")
+        self._limits_agree()
+
+    def _agree_ack(self, given: Texts) -> None:
+        """Check what ``delivery=ack`` needs, and that nothing is asked for that only offsets can give."""
+        for name, told in (("spool", self.spool), ("channel", self.channel)):
+            if not told:
+                raise wrong(name, "is missing: delivery=ack needs it")
+        if self.nsqd and "lookupd" in given:
+            raise wrong("nsqd", "cannot be together with 'lookupd': either names the servers")
+        if useless := sorted(OF_REPLAY & set(given)):
+            raise wrong(
+                useless[0], "has no meaning with delivery=ack: there are no offsets, the channel knows what is unread"
+            )
+        self._limits_agree()
+
+    def _limits_agree(self) -> None:
         if self.min_offsets and self.max_offsets and self.min_offsets > self.max_offsets:
             raise wrong("minOffsetsPerTrigger", "is more than 'maxOffsetsPerTrigger': no batch could have so many")
-        if self.delivery == "ack" and mode == "stream":
-            for name, told in (("spool", self.spool), ("channel", self.channel)):
-                if not told:
-                    raise wrong(name, "is missing: delivery=ack needs it")
-        elif self.nsqd:
-            raise wrong("nsqd", "is for delivery=ack only: offsets need the cluster, and so 'lookupd'")
 
     def _name_topics(self) -> None:
         if self.topics:
@@ -296,6 +314,16 @@ def _channel(given: Texts, name: str) -> str | None:
     if channel.endswith(EPHEMERAL_SUFFIX):
         raise wrong(name, f"is {channel!r}: a durable channel is needed")
     return channel
+
+
+def _spool(given: Texts) -> str | None:
+    told = given.get("spool")
+    if not told:
+        return None
+    path = told.removeprefix("file://")
+    if "://" in path or not path.startswith("/"):
+        raise wrong("spool", f"is {told!r}: an absolute path of a folder that driver and workers see as files")
+    return path
 
 
 def _prefix(given: Texts) -> str:

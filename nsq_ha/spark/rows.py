@@ -137,6 +137,15 @@ class Projection:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
 
+    def stored(self, batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return a spool's ``pyarrow.RecordBatch`` with these columns; what a plain nsqd does not tell is null."""
+        told = set(batch.schema.names)
+        arrays = [
+            batch.column(name) if name in told else pa.nulls(batch.num_rows, COLUMNS[name].arrow_type)
+            for name in self.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
+
     def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return the Arrow schema that Spark compares each batch with: names, types and nullability."""
         return pa.schema(

@@ -26,7 +26,6 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import plan
 from nsq_ha.spark.rows import Projection, default_schema
 from nsq_ha.spark.tasks import read_range
-from nsq_ha.spark.values import wrong
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
@@ -73,8 +72,6 @@ class NsqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream; errors as for :meth:`reader`."""
         options = ReadOptions.parse(self.options, "stream")
-        if options.delivery == "ack":
-            raise wrong("delivery", "'ack' is not built yet: streams are read by offsets ('replay') only")
         from nsq_ha.spark.stream import NsqStreamReader  # noqa: PLC0415 - needs PySpark 4.2
 
         return NsqStreamReader(options, Projection(schema))

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from nsq_ha.spark.ack_planner import AckPlanner
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.stream_planner import StreamPlanner
 from nsq_ha.spark.tasks import read_range
@@ -39,7 +40,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Keep what both sides need."""
         self._options = options
         self._projection = projection
-        self._planning: tuple[Cluster, StreamPlanner] | None = None
+        self._planning: StreamPlanner | AckPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connections behind."""
@@ -81,18 +82,19 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition.value, self._options, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show progress on the channel of ``reportChannel``."""
+        """Show progress on the channel of ``reportChannel``, or delete the spool files that are done with."""
         self._planner.commit(end)
 
     def stop(self) -> None:
         """Close the driver's connections."""
         if self._planning is not None:
-            self._planning[0].close()
+            self._planning.close()
             self._planning = None
 
     @property
-    def _planner(self) -> StreamPlanner:
+    def _planner(self) -> StreamPlanner | AckPlanner:
         if self._planning is None:
-            cluster = Cluster(self._options.lookupd)
-            self._planning = cluster, StreamPlanner(self._options, cluster)
-        return self._planning[1]
+            options = self._options
+            is_ack = options.delivery == "ack"
+            self._planning = AckPlanner(options) if is_ack else StreamPlanner(options, Cluster(options.lookupd))
+        return self._planning

@@ -42,7 +42,7 @@ class StreamPlanner:
 
     Args:
         options: Of the read.
-        cluster: Whom to ask; stays the caller's.
+        cluster: Whom to ask; :meth:`close` closes it.
     """
 
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
@@ -55,6 +55,10 @@ class StreamPlanner:
         self._silent_since: float | None = None
         self._moved_at = time.monotonic()
         self._reported: set[Place] = set()
+
+    def close(self) -> None:
+        """Close the connections to the cluster."""
+        self._cluster.close()
 
     def initial(self) -> Offsets:
         """Return where a new query begins; the same however often Spark asks.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from nsq_ha.spark.ack_planner import SpoolPart
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.planner import Range
 from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.spool import read_file
 
 if TYPE_CHECKING:
     from nsq_ha.spark.options import ReadOptions
@@ -15,17 +17,20 @@ if TYPE_CHECKING:
 
 
 def read_range(asked: object, options: ReadOptions, projection: Projection) -> Iterator[Any]:
-    """Read one range; gives Arrow record batches.
+    """Read one range, or some files of a spool; gives Arrow record batches.
 
     Args:
-        asked: The range. Spark invents an empty task where nothing was planned.
+        asked: The range, or the files. Spark invents an empty task where nothing was planned.
         options: Of the read.
         projection: The columns to build.
 
     Raises:
+        DataLossError: A spool file cannot be read.
         NsqError: See :meth:`nsq_ha.spark.reader.RangeReader.batches`. Spark
             runs the task again where it is set to.
     """
+    if isinstance(asked, SpoolPart):
+        yield from (projection.stored(read_file(path)) for path in asked.paths)
     if not isinstance(asked, Range):
         return
     with Cluster(options.lookupd) as cluster:

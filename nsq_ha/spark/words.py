@@ -58,7 +58,11 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "fetchTimeout": _Option("bs", "5s", "without progress for so long a task opens its channel anew"),
         "fetchRetries": _Option("bs", "10", "how often in a row"),
         "metadataRefresh": _Option("s", "100ms", "how long the ends of the partitions are taken for true"),
-        "channel": _Option("bs", "", "a registered channel, for topics that take no other; one reader at a time"),
+        "channel": _Option(
+            "bs",
+            "",
+            "a registered channel, for topics that take no other; one reader at a time. With delivery=ack what is read",
+        ),
         "channelPrefix": _Option("bs", "spark-", "how the names of the throw-away channels begin"),
         "reportChannel": _Option("s", "", "a durable channel that is set to what Spark has done, for NSQ's own tools"),
         "rdy": _Option("bs", "2500", "most messages under way in one task"),
@@ -68,7 +72,8 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "arrowBatchRows": _Option("bs", "8192", "rows of one Arrow batch"),
         "pushdown": _Option("b", "false", "use filters on topic, partition, offset and timestamp to read less"),
         "delivery": _Option("s", "replay", "ack: for servers without offsets, at least once, through spool files"),
-        "spool": _Option("s", "", "folder of the spool files of delivery=ack, on storage that all workers share"),
+        "spool": _Option("s", "", "of delivery=ack: a folder for this query alone, on storage that all workers share"),
+        "maxSpoolBytes": _Option("s", "1g", "of delivery=ack: most bytes that wait there for Spark, before it pauses"),
         "nsqd": _Option("s", "", "host:port of plain nsqds, in the place of lookupd, with delivery=ack"),
         "partitioner": _Option(
             "w", "column", "column (partition, else murmur3 of key, else in turn), murmur3, javahash, roundrobin"
@@ -87,6 +92,21 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "tlsServerName": _Option("bsw", "the address", "name to expect in the certificate"),
     }
 )
+
+OF_REPLAY: Final = frozenset(
+    (
+        "assign",
+        "channelPrefix",
+        "includeHeaders",
+        "metadataRefresh",
+        "reportChannel",
+        "startingOffsets",
+        "startingOffsetsByTimestamp",
+        "startingTimestamp",
+        "subscribePattern",
+    )
+)
+"""Options of a stream that only a server with offsets can fulfil."""
 
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "queryname"))
 _WHERE: Final[Mapping[Mode, str]] = {"batch": "b", "stream": "s", "write": "w"}

@@ -28,6 +28,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
+from nsq_ha.policy.heartbeats import is_silent, next_look
 from nsq_ha.protocol import (
     NOP,
     Auth,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.connection")
 
 USER_AGENT: Final = f"nsq_ha/{__version__}"
-_CHECKS_PER_INTERVAL: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,21 +257,18 @@ class Connection:
             await self.ended()
 
     def _watch(self) -> None:
-        interval = self.config.heartbeat_interval / _CHECKS_PER_INTERVAL
-        self._watchdog = self._loop.call_later(interval, self._check_silence, self._loop.time() + interval)
+        due = next_look(self._loop.time(), self.config.heartbeat_interval)
+        self._watchdog = self._loop.call_at(due, self._check_silence, due)
 
     def _check_silence(self, due: float) -> None:
         if self._stream is None or self._ended.done():
             return
-        now = self._loop.time()
-        limit = 2 * self.config.heartbeat_interval
-        # Held up ourselves (a blocking handler), we have not read what may lie in the socket: look again later.
-        held_up = now - due > self.config.heartbeat_interval / 2
-        silent = now - self._stream.last_received
-        if silent > limit and not held_up:
-            self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {silent:.1f} s (two heartbeats)"))
+        now, interval = self._loop.time(), self.config.heartbeat_interval
+        last = self._stream.last_received
+        if is_silent(now, due, last, interval):
+            self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {now - last:.1f} s (two heartbeats)"))
             return
-        if now - self._last_heartbeat > limit and not held_up and self._protocol.swallowed_heartbeats():
+        if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
             # Bytes come, and no heartbeat is seen, because they lie inside a frame that announced a false size.
             self.abort(RemoteProtocolError(f"{self.node.address} sent a frame of a false size"))
             return

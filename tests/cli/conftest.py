@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
+from tests.support.processes import sigint_as_in_a_terminal
 
 Invoke = Callable[..., Result]
 
@@ -20,6 +21,13 @@ def cluster() -> Iterator[DevCluster]:
     # Elections take 0.44 s instead of 22.
     with DevCluster(time_scale=0.02) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_works() -> Iterator[None]:
+    """However the tests were started."""
+    with sigint_as_in_a_terminal():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,13 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from nsq_ha.cli.dev import Wanted, WantedTopic
 from tests.cli.conftest import Invoke
+from tests.support.processes import running
 
 COMMAND = (sys.executable, "-m", "nsq_ha.cli", "dev")
 
@@ -34,7 +34,7 @@ def test_other_topics_are_refused(invoke: Invoke, text: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> None:
     arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--topic", "orders:2:ordered", "--json"]
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with running([*COMMAND, *arguments]) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert len(told["lookupd"]) == 1
@@ -50,9 +50,7 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
 
 
 def test_people_get_addresses_and_an_example_to_paste() -> None:
-    with subprocess.Popen(
-        [*COMMAND, "--table"], stdout=subprocess.PIPE, env=os.environ | {"COLUMNS": "100"}
-    ) as process:
+    with running([*COMMAND, "--table"], env=os.environ | {"COLUMNS": "100"}) as process:
         assert process.stdout is not None
         told = b""
         while b"Ctrl-C" not in told:
@@ -70,7 +68,7 @@ def test_people_get_addresses_and_an_example_to_paste() -> None:
 
 def test_a_port_can_be_fixed_and_a_taken_one_is_told(invoke: Invoke, unused_tcp_port: int) -> None:
     arguments = ["--port", str(unused_tcp_port), "--nsqds", "1"]
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE) as process:
+    with running([*COMMAND, *arguments]) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["lookupd"][0] == f"http://127.0.0.1:{unused_tcp_port}"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.cli.lines import READ_BYTES, Line, Splitter, read_lines
+from tests.support.waiting import turn
 
 LIMIT = 8
 
@@ -94,6 +95,5 @@ async def test_it_reads_only_a_little_ahead() -> None:
     lines = read_lines(stream, LIMIT)  # type: ignore[arg-type]
     assert await anext(lines) == (1, b"x")
     assert await asyncio.to_thread(stream.enough.wait, 5)
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await turn(100)
     assert stream.reads <= 6

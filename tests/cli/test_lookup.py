@@ -63,6 +63,11 @@ def test_an_unknown_topic_is_told_for_each(invoke: Invoke, name: str) -> None:
     told = invoke("lookup", name, "--table")
     assert told.exit_code == 1
     assert told.stdout.count("does not know the topic") == 2
+    what_to_do = f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
+    assert told.stderr == what_to_do
+    told = invoke("lookup", name, "--json")
+    assert (told.exit_code, told.stderr) == (1, what_to_do)
+    assert [json.loads(line)["exists"] for line in told.stdout.splitlines()] == [False, False]
 
 
 def test_one_that_is_down_is_shown_and_the_others_answer(invoke: Invoke, name: str) -> None:

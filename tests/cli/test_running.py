@@ -8,6 +8,7 @@ import pytest
 
 from nsq_ha.cli.running import log_to_stderr, run
 from nsq_ha.errors import ConfigError, ConnectError
+from tests.support.waiting import turn
 
 
 async def fail(error: BaseException) -> None:
@@ -19,7 +20,7 @@ async def send_and_wait(number: int, closed: list[str]) -> int:
     try:
         await asyncio.Event().wait()
     finally:
-        await asyncio.sleep(0)
+        await turn()
         closed.append("closed")
     return 1
 

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -10,6 +11,7 @@ from nsq_ha.cli.tail import as_dict
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
+from tests.support.processes import running
 
 COMMAND = (sys.executable, "-m", "nsq_ha.cli", "tail")
 
@@ -26,9 +28,8 @@ class Source:
     def touch(self, message: Message) -> None: ...
 
 
-def tailing(cluster: DevCluster, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}
-    return subprocess.Popen([*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def tailing(cluster: DevCluster, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return running([*COMMAND, *arguments], env=os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]})
 
 
 def channels(invoke: Invoke, topic: str) -> dict[str, int]:
@@ -133,3 +134,25 @@ def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invok
         assert process.wait(20) == 1
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("nodes", [["nsqd-0"], ["nsqd-0", "nsqlookupd-0"]], ids=["nsqds", "all"])
+def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, name: str, nodes: list[str]) -> None:
+    with DevCluster(nsqlookupds=1, nsqds=1, time_scale=0.02) as lonely:
+        lonely.create_topic(name, 1, 1)
+        invoke("pub", name, stdin="a", lookupd=lonely.lookupd[0])
+        with tailing(lonely, name, "--from", "beginning", "--raw") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"a\n"
+            for node in nodes:
+                lonely.kill(node)
+            told = iter(process.stderr.readline, b"")
+            lost = next(line for line in told if b"cut off" in line)
+            for node in nodes:
+                lonely.start(node)
+            back = next(line for line in told if b"again" in line)
+            invoke("pub", name, stdin="b", lookupd=lonely.lookupd[0])
+            assert process.stdout.readline() == b"b\n"
+    assert lost == f"warning: cut off from {name}, or from a part of it; waiting\n".encode()
+    assert back == f"warning: reading all of {name} again\n".encode()

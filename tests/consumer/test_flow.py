@@ -10,7 +10,7 @@ from nsq_ha import Backoff, Message
 from nsq_ha.protocol import Close, Command, Finish, Identity, Ready, Requeue, Touch
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
 from tests.support.stage import Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 
 async def deliver(stage: Stage, *bodies: bytes) -> Peer:
@@ -274,7 +274,7 @@ async def test_a_cancelled_close_leaves_nothing(stage: Stage) -> None:
     await deliver(stage, b"a")
     await anext(consumer)
     closing = asyncio.create_task(consumer.aclose())
-    await asyncio.sleep(0)
+    await turn()
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
@@ -288,7 +288,7 @@ async def test_a_second_close_waits_for_the_first(stage: Stage) -> None:
     await deliver(stage, b"a")
     message = await anext(consumer)
     closing = [asyncio.create_task(consumer.aclose()) for _ in range(2)]
-    await asyncio.sleep(0)
+    await turn()
     assert not any(close.done() for close in closing)
     message.finish()
     await asyncio.gather(*closing)

@@ -11,7 +11,7 @@ from nsq_ha.errors import NsqError
 from nsq_ha.protocol import Auth, Command, Finish, Identify, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from tests.support.nsqd import LIMIT, OK, Peer, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 
 class Refusing:
@@ -105,7 +105,7 @@ async def test_a_refusal_later_is_raised_to_who_iterates(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
         running = asyncio.create_task(consumer.run(print, concurrency=3))
-        await asyncio.sleep(0)
+        await turn()
         stage.nsqd.script = Refusing(Subscribe, "E_UNAUTHORIZED AUTH failed")
         peer.close()
         with pytest.raises(ServerError, match="E_UNAUTHORIZED"):

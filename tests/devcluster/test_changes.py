@@ -32,6 +32,19 @@ def move(seen: Probe, former: str, to: str) -> httpx.Response:
     return seen.http.post(seen.cluster.lookupd[0] + "/topic/partition/move", params=params)
 
 
+def test_a_node_tells_the_replicas_of_the_partition_that_is_asked_for() -> None:
+    with probe(2) as seen:
+        url = seen.cluster.http_address(seen.leader()) + "/coordinator/stats"
+
+        def told(**asked: str) -> list[int]:
+            entries = seen.http.get(url, params={"topic": "orders", **asked}).json()["topic_coord_stats"]
+            return [entry["partition"] for entry in entries]
+
+        assert told() == [0, 1]
+        assert told(partition="1") == [1]
+        assert told(partition="7") == []
+
+
 def test_a_moved_leader_closes_its_consumers_without_a_word_and_refuses_publishers() -> None:
     with probe() as seen:
         former = seen.leader()

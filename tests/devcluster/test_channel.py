@@ -117,6 +117,16 @@ def test_a_long_delay_forgets_the_id_and_still_delivers() -> None:
     assert client.got == [(b"m0", 1), (b"m0", 2)]
 
 
+def test_what_was_given_back_and_cleaned_does_not_come_again() -> None:
+    channel, log = channel_with(4)
+    leaving = joined(channel, ready=2)
+    channel.remove(leaving, 0.0)
+    log.clean(1)
+    channel.cursor.reset(1)
+    staying = joined(channel, ready=4)
+    assert [body for body, _ in staying.got] == [b"m1", b"m2", b"m3"]
+
+
 def test_what_a_consumer_does_not_want_is_confirmed() -> None:
     channel, log = channel_with(3)
     client = Client(ready=1)
@@ -125,6 +135,18 @@ def test_what_a_consumer_does_not_want_is_confirmed() -> None:
     channel.dispatch(0.0)
     assert not client.got
     assert channel.cursor.confirmed == len(log.records)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_consumers_take_turns_when_messages_come_singly(*, ordered: bool) -> None:
+    channel, log = channel_with(0, ordered=ordered)
+    clients = [joined(channel), joined(channel)]
+    for _ in range(10):
+        add(log, 1)
+        channel.dispatch(0.0)
+        (holder,) = [client for client in clients if client.holds]
+        channel.finish(holder.in_hand[-1], holder, 0.0)
+    assert [len(client.got) for client in clients] == [5, 5]
 
 
 def test_a_reset_lets_one_stray_message_through_and_then_starts_where_told() -> None:

@@ -47,12 +47,34 @@ def test_positions_are_found_and_the_end_is_beyond() -> None:
 
 def test_what_was_cleaned_is_not_found() -> None:
     log = filled(5)
+    first = log.records[0].internal_id
     log.clean(3)
     assert log.start_offset == log.records[3].offset
     assert log.index_at_offset(0) == 3
-    assert log.index_of(log.records[0].internal_id) is None
+    assert log.index_of(first) is None
     log.clean(99)
     assert log.start_offset == log.end_offset
+
+
+def test_what_was_cleaned_is_no_longer_held() -> None:
+    log = filled(5)
+    log.clean(3)
+    assert [record.body for record in log.records] == [b"", b"", b"", b"m3", b"m4"]
+    assert log.append(Draft(b"m5"), 0).internal_id == 7
+
+
+@given(cleaned=st.integers(0, 5), kept=st.integers(0, 5))
+def test_a_follower_has_all_that_its_leader_keeps(cleaned: int, kept: int) -> None:
+    leader, follower = Log(0, extended=False), Log(0, extended=False)
+    for number in range(5):
+        follower.receive(leader.append(Draft(b"%d" % number), 0))
+    leader.commit()
+    follower.commit()
+    follower.clean(cleaned)
+    leader.clean(kept)
+    follower.follow(leader)
+    assert follower.start == leader.start
+    assert follower.records[kept:] == leader.records[kept:]
 
 
 def test_what_was_cut_leaves_no_gap() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.support.waiting import dawdle
+
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 """Answers one request by writing whatever it likes."""
 
@@ -137,7 +139,7 @@ class Fake:
     async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
         parts = urlsplit(head.split(b" ", 2)[1].decode())
         self.requests.append((asyncio.get_running_loop().time(), parts.path, dict(parse_qsl(parts.query))))
-        await asyncio.sleep(self.delay)
+        await dawdle(self.delay)
         if self.behave is not None:
             await self.behave(writer)
         else:
@@ -150,10 +152,3 @@ class Fake:
 async def hang(_writer: asyncio.StreamWriter) -> None:
     """Accept and never answer."""
     await asyncio.Event().wait()
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until ``holds``, at most :data:`LIMIT`."""
-    async with asyncio.timeout(LIMIT):
-        while not holds():  # noqa: ASYNC110 - a condition of many sources, for tests only
-            await asyncio.sleep(0.005)

@@ -20,7 +20,8 @@ from nsq_ha.errors import (
     ServerError,
     TopicNotFoundError,
 )
-from tests.discovery.loopback import LIMIT, Fake, eventually, hang, list_body, lookup_body
+from tests.discovery.loopback import LIMIT, Fake, hang, list_body, lookup_body
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -25,6 +25,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node, TopicMeta
 from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,6 +51,22 @@ async def test_a_look_up_asks_for_meta_in_the_bare_form(respx_mock: respx.MockRo
     assert not answer.leads
     assert answer.meta == TopicMeta(2, replica=3, ordered=True)
     assert answer.partitions == {0: Node("127.0.0.1", 4150, 4151), 1: Node("127.0.0.1", 4160, 4161)}
+
+
+async def test_a_plain_server_names_the_nodes_of_a_topic(respx_mock: respx.MockRouter) -> None:
+    peer = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
+    route = respx_mock.get(f"{URL}/lookup")
+    async with LookupClient(URL) as client:
+        route.respond(json={"channels": ["c"], "producers": [peer, {**peer, "tcp_port": 0}]})
+        assert await client.plain_nodes("orders") == (Node("10.0.0.1", 4150, 4151),)
+        route.respond(404, json={"message": "TOPIC_NOT_FOUND"})
+        assert await client.plain_nodes("orders") == ()
+        route.respond(json=lookup_body({0: 4150}))
+        with pytest.raises(ConfigError, match="topic 'orders' has partitions"):
+            await client.plain_nodes("orders")
+        route.respond(500, json={"message": "on fire"})
+        with pytest.raises(LookupUnavailableError):
+            await client.plain_nodes("orders")
 
 
 async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:
@@ -166,7 +183,7 @@ async def one_byte_a_second(writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(b" ")
         await writer.drain()
-        await asyncio.sleep(0.02)
+        await dawdle(0.02)
 
 
 async def a_header_without_end(writer: asyncio.StreamWriter) -> None:
@@ -262,9 +279,7 @@ async def test_a_cancelled_question_leaves_the_client_usable(serve: Serve) -> No
     fake.behave = hang
     async with LookupClient(fake.url) as client:
         question = asyncio.create_task(client.lookup("orders"))
-        async with asyncio.timeout(5):
-            while not fake.requests:  # noqa: ASYNC110 - the fake has no event for it
-                await asyncio.sleep(0.005)
+        await eventually(lambda: fake.requests)
         question.cancel()
         with pytest.raises(asyncio.CancelledError):
             await question

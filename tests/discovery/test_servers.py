@@ -12,7 +12,8 @@ from nsq_ha.discovery import servers as servers_module
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import LookupUnavailableError
-from tests.discovery.loopback import Fake, eventually, hang, http_answer, list_body, lookup_body
+from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -319,7 +320,7 @@ async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_it
     urls = [fake.url for fake in fakes]
     for fake, leader in zip(fakes, (0, 1, 1), strict=True):
         fake.answer("/listlookup", list_body(urls[leader], *urls))
-    servers = known(*urls)
+    servers = known(*urls, timeout=SLOW)
     await servers.refresh_lists()
     assert servers.leader == urls[1]
     fakes[1].answer("/listlookup", list_body(urls[2], *urls))

@@ -14,7 +14,8 @@ from nsq_ha.config import Backoff, ClientConfig
 from nsq_ha.discovery import watcher
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
-from tests.discovery.loopback import LIMIT, Fake, eventually, hang, list_body, lookup_body
+from tests.discovery.loopback import LIMIT, Fake, hang, list_body, lookup_body
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

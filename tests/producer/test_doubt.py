@@ -9,7 +9,7 @@ from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, Publis
 from nsq_ha.protocol import Command, Pub, PubTrace, Traced, encode_traced
 from tests.support.nsqd import LIMIT, OK, Holding, Peer, Publish, response
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ async def test_a_cancelled_publish_that_was_not_written_is_never_sent(stage: Sta
         await stage.nsqd.until(lambda: holding.held)
         second = asyncio.create_task(producer.publish(TOPIC, b"second", key="b"))
         third = asyncio.create_task(producer.publish(TOPIC, b"third", key="c"))
-        await asyncio.sleep(0)
+        await turn()
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
@@ -239,7 +239,7 @@ async def test_closing_fails_what_is_not_answered(stage: Stage, holding: Holding
         sent = asyncio.create_task(producer.publish(TOPIC, b"sent", key="a"))
         await stage.nsqd.until(lambda: holding.held)
         waiting = asyncio.create_task(producer.publish(TOPIC, b"waiting", key="b"))
-        await asyncio.sleep(0)
+        await turn()
         began = loop.time()
     assert loop.time() - began < 3.0
     for task, attempts, maybe_stored in ((sent, 1, True), (waiting, 0, False)):
@@ -254,7 +254,7 @@ async def test_closing_while_the_topic_is_unknown(stage: Stage) -> None:
     stage.lookupd.answer("/lookup", {"message": "no"}, 500)
     async with stage.producer(close_timeout=0.3) as producer:
         task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        await asyncio.sleep(0)
+        await turn()
     with pytest.raises(PublishError) as caught:
         await task
     assert isinstance(caught.value.__cause__, ClosedError)
@@ -267,7 +267,7 @@ async def test_a_cancelled_close_leaves_nothing(stage: Stage, holding: Holding) 
     task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
     await stage.nsqd.until(lambda: holding.held)
     closing = asyncio.create_task(producer.aclose())
-    await asyncio.sleep(0)
+    await turn()
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
@@ -284,7 +284,7 @@ async def test_a_second_close_waits_for_the_first(stage: Stage, holding: Holding
     task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
     await stage.nsqd.until(lambda: holding.held)
     closing = [asyncio.create_task(producer.aclose()) for _ in range(2)]
-    await asyncio.sleep(0)
+    await turn()
     assert not any(close.done() for close in closing)
     holding.release()
     await asyncio.gather(*closing)

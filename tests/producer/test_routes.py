@@ -10,7 +10,7 @@ from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTim
 from nsq_ha.protocol import Command, Pub
 from tests.support.nsqd import OK, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 
 async def test_a_partition_has_one_connection(stage: Stage) -> None:
@@ -142,7 +142,7 @@ async def test_waiting_for_room_ends_at_the_limit(stage: Stage) -> None:
         assert isinstance(caught.value.__cause__, ResponseTimeoutError)
         assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
         cancelled = asyncio.create_task(producer.publish(TOPIC, b"z" * 10, key="c"))
-        await asyncio.sleep(0)
+        await turn()
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled

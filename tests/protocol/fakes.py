@@ -1,22 +1,31 @@
-"""What stands around the protocol in its tests: a source of messages, connections in a state, frames."""
+"""What stands around the protocol in its tests: a source of messages, connections in a state, frames, requests."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from nsq_ha.message import Message
 from nsq_ha.protocol import (
     ClientProtocol,
+    CommandDecoder,
     FrameType,
     Identify,
     Layout,
+    Limits,
+    Publishing,
     Received,
     Sub,
     Traced,
+    decode_commands,
     encode_frame,
     encode_message,
     encode_traced,
 )
+
+if TYPE_CHECKING:
+    from nsq_ha.protocol.requests import Event
 
 LARGEST = 1024 * 1024
 ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"
@@ -112,3 +121,27 @@ def summary(found: Iterable[Received]) -> tuple[list[object], ...]:
         damaged += received.damaged
         heartbeats += received.heartbeats
     return messages, answers, refusals, damaged, [heartbeats]
+
+
+def size(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def events(decoder: CommandDecoder, data: bytes = b"") -> list[Event]:
+    """Return the events up to a publish that wants to be accepted, or to the need of more data."""
+    decoder.feed(data)
+    found: list[Event] = []
+    while (event := decoder.next_event()) is not None:
+        found.append(event)
+        if isinstance(event, Publishing):
+            break
+    return found
+
+
+def fresh(limits: Limits | None = None) -> CommandDecoder:
+    return CommandDecoder(limits, magic=False)
+
+
+def only(data: bytes) -> Event:
+    [event] = decode_commands(data)
+    return event

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,32 +37,7 @@ from nsq_ha.protocol import (
     refusal,
 )
 from nsq_ha.protocol.requests import MAX_LINE_BYTES, Event
-from tests.protocol.fakes import ID
-
-
-def size(value: int) -> bytes:
-    return struct.pack(">i", value)
-
-
-def events(decoder: CommandDecoder, data: bytes = b"") -> list[Event]:
-    """Return the events up to a publish that wants to be accepted, or to the need of more data."""
-    decoder.feed(data)
-    found: list[Event] = []
-    while (event := decoder.next_event()) is not None:
-        found.append(event)
-        if isinstance(event, Publishing):
-            break
-    return found
-
-
-def fresh(limits: Limits | None = None) -> CommandDecoder:
-    return CommandDecoder(limits, magic=False)
-
-
-def only(data: bytes) -> Event:
-    [event] = decode_commands(data)
-    return event
-
+from tests.protocol.fakes import ID, events, fresh, only, size
 
 # ---------------------------------------------------------------- the magic, and lines
 

@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.protocol import (
-    CommandDecoder,
-    Limits,
     Malformed,
     MpubExt,
     Nop,
     PubExt,
     Publishing,
-    decode_commands,
 )
+from tests.protocol.fakes import events, fresh, size
 
 if TYPE_CHECKING:
     from nsq_ha.protocol.requests import Event
-
-
-def size(value: int) -> bytes:
-    return struct.pack(">i", value)
-
-
-def events(decoder: CommandDecoder, data: bytes = b"") -> list[Event]:
-    """Return the events up to a publish that wants to be accepted, or to the need of more data."""
-    decoder.feed(data)
-    found: list[Event] = []
-    while (event := decoder.next_event()) is not None:
-        found.append(event)
-        if isinstance(event, Publishing):
-            break
-    return found
-
-
-def fresh(limits: Limits | None = None) -> CommandDecoder:
-    return CommandDecoder(limits, magic=False)
-
-
-def only(data: bytes) -> Event:
-    [event] = decode_commands(data)
-    return event
 
 
 def pub_ext(ext: bytes, body: bytes = b"body") -> bytes:

@@ -142,6 +142,7 @@ EXAMPLES = {
     "pushdown": "true",
     "delivery": "ack",
     "spool": "/tmp/spool",
+    "maxSpoolBytes": "64m",
     "nsqd": "127.0.0.1:4150",
     "partitioner": "murmur3",
     "batchMessages": "10",
@@ -157,10 +158,13 @@ EXAMPLES = {
     "tlsVerify": "false",
     "tlsServerName": "nsqd",
 }
+ACK = {"delivery": "ack", "channel": "c", "spool": "/tmp/x"}
 # What an option cannot be without.
 COMPANIONS = {
     "delivery": {"spool": "/tmp/spool", "channel": "registered"},
     "nsqd": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
+    "spool": {"delivery": "ack", "channel": "registered"},
+    "maxSpoolBytes": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
     **{name: {"tls": "true"} for name in EXAMPLES if name.startswith("tls") and name != "tls"},
 }
 
@@ -177,7 +181,8 @@ def test_every_option_is_taken_where_it_applies_and_named_where_not(
     where = KNOWN[name].rpartition("(")[2].partition(";")[0].rstrip(")")
     for mode, words in modes.items():
         least = {} if name in ("subscribePattern", "assign") and mode != "write" else {"topic": "flights"}
-        given = {"lookupd": "127.0.0.1:4161", **least, **COMPANIONS.get(name, {}), name: EXAMPLES[name]}
+        lookupd = {} if name == "nsqd" and mode == "stream" else {"lookupd": "127.0.0.1:4161"}
+        given = {**lookupd, **least, **COMPANIONS.get(name, {}), name: EXAMPLES[name]}
         caplog.clear()
         if mode == "stream" and name.startswith("ending"):
             with pytest.raises(ConfigError, match=f"^option '{name}': a stream has no end"):
@@ -254,11 +259,30 @@ def test_a_bad_assignment_is_refused(value: str) -> None:
         ({"delivery": "ack", "channel": "c"}, "spool"),
         ({"delivery": "ack", "spool": "/tmp/x"}, "channel"),
         ({"nsqd": "127.0.0.1:4150"}, "nsqd"),
+        ({"nsqd": "localhost", "delivery": "ack"}, "nsqd"),
+        ({"spool": "/tmp/x"}, "spool"),
+        ({"maxSpoolBytes": "1g"}, "maxSpoolBytes"),
+        ({**ACK, "nsqd": "127.0.0.1:4150"}, "nsqd"),
+        ({**ACK, "spool": "relative"}, "spool"),
+        ({**ACK, "spool": "s3://bucket/x"}, "spool"),
+        ({**ACK, "maxSpoolBytes": "1k"}, "maxSpoolBytes"),
+        ({**ACK, "startingOffsets": "earliest"}, "startingOffsets"),
+        ({**ACK, "includeHeaders": "true"}, "includeHeaders"),
+        ({**ACK, "reportChannel": "c"}, "reportChannel"),
+        ({**ACK, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(more: dict[str, str], name: str) -> None:
     with pytest.raises(ConfigError, match=f"^option '{name}'"):
         ReadOptions.parse({**LEAST, **more}, "stream")
+
+
+def test_ack_takes_its_servers_and_folder_in_either_form() -> None:
+    plain = {"topic": "t", "channel": "c", "delivery": "ack"}
+    given = ReadOptions.parse({**plain, "nsqd": "a:4150, [::1]:4150", "spool": "file:///var/spool/x"}, "stream")
+    assert (given.lookupd, given.nsqd, given.spool) == ((), ("a:4150", "[::1]:4150"), "/var/spool/x")
+    cut = ReadOptions.parse({**LEAST, **ACK, "minPartitions": "4", "maxRecordsPerPartition": "10"}, "stream")
+    assert (cut.min_partitions, cut.max_records, cut.channel) == (4, 10, "c")
 
 
 def test_a_pattern_must_be_one() -> None:

@@ -40,6 +40,21 @@ Step = list[Message] | NsqError
 """What one ``receive`` gives or raises."""
 
 
+class Clock:
+    """Stands in for ``time``: only waiting takes any."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+CLOCK = Clock()
+
+
 @dataclass
 class Server:
     """A cluster that delivers what the script says, and after the script the log itself, faultlessly."""
@@ -90,6 +105,7 @@ class ScriptedReplay:
     def receive(self, until: float) -> list[Message]:
         step = next(self.steps, None)
         if step is None:
+            CLOCK.now = max(CLOCK.now, until)
             raise ResponseTimeoutError("nothing more comes")
         if isinstance(step, NsqError):
             raise step
@@ -103,7 +119,8 @@ class ScriptedReplay:
 def scripted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader_module, "Replay", ScriptedReplay)
-        patch.setattr(reader_module, "_REOPEN", Backoff(initial=1e-6, maximum=1e-6))
+        patch.setattr(reader_module, "time", CLOCK)
+        patch.setattr(reader_module, "_REOPEN", Backoff(initial=1e-4, maximum=1e-4))
         yield
 
 

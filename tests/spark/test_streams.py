@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,81 +16,15 @@ from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.policy import sharding
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.functions import by_partition, drop_repeats, partition_for
+from tests.spark.streams import Stream, numbered, read, spread, wait_for_rows, write, writing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
-
-
-class Stream:
-    """A stream of one topic into memory-like Parquet, which can be stopped and begun again."""
-
-    def __init__(self, spark: SparkSession, dev_cluster: DevCluster, topic: str, folder: Path, **options: str) -> None:
-        self.spark = spark
-        self.topic = topic
-        self.folder = folder
-        self.options = {
-            "lookupd": ",".join(dev_cluster.lookupd),
-            "topic": topic,
-            "startingOffsets": "earliest",
-            "fetchTimeout": "1s",
-            **options,
-        }
-
-    def start(self, *, now: bool = False) -> StreamingQuery:
-        frame = self.spark.readStream.format("nsq").options(**self.options).load()
-        writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
-        writer = writer.option("checkpointLocation", f"{self.folder}/checkpoint").option("path", f"{self.folder}/out")
-        return (writer.trigger(availableNow=True) if now else writer).start()
-
-    def drain(self) -> list[dict[str, Any]]:
-        """Read all that is there; gives the progress of each micro-batch."""
-        query = self.start(now=True)
-        query.awaitTermination(120)
-        return [dict(each) for each in query.recentProgress if each["numInputRows"]]
-
-    def values(self) -> list[bytes]:
-        rows = self.spark.read.parquet(f"{self.folder}/out").select("value").collect()
-        return sorted(bytes(row.value) for row in rows)
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % number for number in range(first, first + count)]
-
-
-def spread(publish: Publish, topic: str, bodies: list[bytes], partitions: int = 2) -> None:
-    for partition in range(partitions):
-        publish(topic, partition, bodies[partition::partitions])
-
-
-def write(frame: DataFrame, dev_cluster: DevCluster, topic: str, **options: str) -> None:
-    writer = frame.write.format("nsq").mode("append").option("lookupd", dev_cluster.lookupd[0])
-    writer.options(**({"topic": topic} if topic else {}), **options).save()
-
-
-def read(spark: SparkSession, dev_cluster: DevCluster, topic: str, **options: str) -> DataFrame:
-    return spark.read.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic=topic, **options).load()
-
-
-def test_limits_then_a_restart_with_new_rows(
-    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
-) -> None:
-    topic = dev_cluster.create_topic("limits", 2)
-    spread(publish, topic, numbered(2500))
-    stream = Stream(spark, dev_cluster, topic, tmp_path, maxOffsetsPerTrigger="1000")
-    progress = stream.drain()
-    assert [each["numInputRows"] for each in progress] == [1000, 1000, 500]
-    source = progress[0]["sources"][0]
-    assert json.loads(source["latestOffset"]) == json.loads(progress[-1]["sources"][0]["endOffset"])
-    spread(publish, topic, numbered(100, 2500))
-    assert [each["numInputRows"] for each in stream.drain()] == [100]
-    assert stream.values() == numbered(2600)
-    assert stream.drain() == []
 
 
 def test_a_limit_of_bytes(spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path) -> None:
@@ -147,16 +78,6 @@ def produce(dev_cluster: DevCluster, topic: str, bodies: list[bytes], partitions
     asyncio.run(send())
 
 
-def wait_for_rows(query: StreamingQuery, count: int) -> None:
-    for _ in range(1200):
-        if query.exception() is not None:
-            raise AssertionError(str(query.exception()))
-        if sum(each["numInputRows"] for each in query.recentProgress) >= count:
-            return
-        threading.Event().wait(0.1)
-    raise AssertionError(f"only {sum(each['numInputRows'] for each in query.recentProgress)} rows of {count}")
-
-
 def test_a_stream_under_a_live_writer_has_each_row_once(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
 ) -> None:
@@ -172,27 +93,6 @@ def test_a_stream_under_a_live_writer_has_each_row_once(
     count = 40 * written[0]
     stream.drain()
     assert stream.values() == numbered(count)
-
-
-@contextlib.contextmanager
-def writing(step: Callable[[int], None]) -> Iterator[list[int]]:
-    """Run ``step`` again and again in a thread; gives how often, once it is over."""
-    over, done = threading.Event(), [0]
-
-    def run() -> None:
-        for number in itertools.count():
-            if over.is_set():
-                return
-            step(number)
-            done[0] = number + 1
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join(30)
 
 
 def test_a_topic_that_was_made_anew_is_data_loss(

@@ -3,11 +3,9 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+from contextlib import asynccontextmanager, suppress
 
-_LOOKS: Final = 500
-_LOOK: Final = 0.01
+from tests.support.waiting import eventually
 
 
 def _sockets() -> int:
@@ -26,10 +24,8 @@ async def nothing_left() -> AsyncIterator[None]:
     tasks, threads, sockets = _tasks(), set(threading.enumerate()), _sockets()
     yield
     # A socket is closed in the turn after its transport.
-    for _ in range(_LOOKS):
-        if _sockets() <= sockets:
-            break
-        await asyncio.sleep(_LOOK)
+    with suppress(TimeoutError):
+        await eventually(lambda: _sockets() <= sockets)
     assert _sockets() <= sockets
     assert _tasks() <= tasks
     assert {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")} <= threads

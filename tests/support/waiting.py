@@ -1,7 +1,8 @@
-"""Waiting for what nothing announces."""
+"""Waiting for what nothing announces, and the few places where time itself is part of a test."""
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tests.support.nsqd import LIMIT
@@ -9,10 +10,24 @@ from tests.support.nsqd import LIMIT
 _LOOK: Final = 0.01
 
 
-async def eventually(condition: Callable[[], object], limit: float = LIMIT) -> None:
+async def eventually(condition: Callable[[], object | Awaitable[object]], limit: float = LIMIT) -> None:
     """Return when ``condition``, asked over and over, is true."""
     async with asyncio.timeout(limit):
         while True:
-            if condition():
+            outcome = condition()
+            if inspect.isawaitable(outcome):
+                outcome = await outcome
+            if outcome:
                 return
             await asyncio.sleep(_LOOK)
+
+
+async def turn(count: int = 1) -> None:
+    """Let everything else that can run do so, ``count`` times: a task that was just made has begun after one."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def dawdle(seconds: float) -> None:
+    """Be slow on purpose, as a peer or a load that the test plays; never a way to wait for something."""
+    await asyncio.sleep(seconds)

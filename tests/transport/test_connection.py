@@ -28,6 +28,7 @@ from nsq_ha.protocol import (
 )
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, NoSource, Peer, Publish, error, message_data, message_id, response
 from tests.support.recorder import linked, subscribed
+from tests.support.waiting import turn
 
 PUB = encode_pub("orders", 0, b"x")
 
@@ -277,7 +278,7 @@ async def test_a_socket_that_is_full_pauses(nsqd: FakeNsqd) -> None:
         while not link.connection.is_paused:
             link.connection.write_publishes([command])
             written += 1
-            await asyncio.sleep(0)
+            await turn()
             assert written < 100
         assert not resumed.is_set()
         link.peer.resume()
@@ -303,7 +304,7 @@ async def test_closing_is_bounded(nsqd: FakeNsqd) -> None:
         link.peer.pause()
         while not link.connection.is_paused:
             link.connection.write_publishes([encode_pub("orders", 0, b"x" * 1_000_000)])
-            await asyncio.sleep(0)
+            await turn()
         began = loop.time()
         await link.connection.aclose(0.2)
         await link.lost()

@@ -13,6 +13,7 @@ from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ResponseTime
 from nsq_ha.protocol import FrameType, encode_frame, encode_pub
 from tests.support.nsqd import OK, FakeNsqd, error, message_data, message_id, response
 from tests.support.recorder import linked, subscribed
+from tests.support.waiting import dawdle, turn
 
 
 def frame(size: int, kind: int, data: bytes = b"") -> bytes:
@@ -125,7 +126,7 @@ async def test_a_large_frame_may_take_longer_than_two_heartbeats(nsqd: FakeNsqd)
         whole = encode_frame(FrameType.MESSAGE, message_data(b"x" * 100))
         for place in range(len(whole)):
             link.peer.write(whole[place : place + 1])
-            await asyncio.sleep(3.0 / len(whole))
+            await dawdle(3.0 / len(whole))
         await nsqd.until(lambda: link.recorder.messages)
         assert link.connection.is_open
 
@@ -176,7 +177,7 @@ async def test_a_stream_that_comes_byte_by_byte(nsqd: FakeNsqd) -> None:
         for position in range(len(stream)):
             link.peer.write(stream[position : position + 1])
             await link.peer.drain()
-            await asyncio.sleep(0)
+            await turn()
         await link.recorder.until(lambda: len(link.recorder.answers) == 2)
         await nsqd.until(lambda: link.peer.nops)
         assert link.recorder.answers[0] == b"OK"

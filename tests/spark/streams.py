@@ -1,0 +1,98 @@
+"""Streams and writes in Spark that the tests of this folder share."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from nsq_ha.devcluster import DevCluster
+    from tests.spark.conftest import Publish
+
+
+class Stream:
+    """A stream of one topic into Parquet files, which can be stopped and begun again."""
+
+    def __init__(self, spark: SparkSession, dev_cluster: DevCluster, topic: str, folder: Path, **options: str) -> None:
+        self.spark = spark
+        self.topic = topic
+        self.folder = folder
+        self.options = {
+            "lookupd": ",".join(dev_cluster.lookupd),
+            "topic": topic,
+            "startingOffsets": "earliest",
+            "fetchTimeout": "1s",
+            **options,
+        }
+
+    def start(self, *, now: bool = False) -> StreamingQuery:
+        frame = self.spark.readStream.format("nsq").options(**self.options).load()
+        writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", f"{self.folder}/checkpoint").option("path", f"{self.folder}/out")
+        return (writer.trigger(availableNow=True) if now else writer).start()
+
+    def drain(self) -> list[dict[str, Any]]:
+        """Read all that is there; gives the progress of each micro-batch."""
+        query = self.start(now=True)
+        assert query.awaitTermination(150), "the query does not come to its end"
+        return [dict(each) for each in query.recentProgress if each["numInputRows"]]
+
+    def values(self) -> list[bytes]:
+        rows = self.spark.read.parquet(f"{self.folder}/out").select("value").collect()
+        return sorted(bytes(row.value) for row in rows)
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+def spread(publish: Publish, topic: str, bodies: list[bytes], partitions: int = 2) -> None:
+    for partition in range(partitions):
+        publish(topic, partition, bodies[partition::partitions])
+
+
+def write(frame: DataFrame, dev_cluster: DevCluster, topic: str, **options: str) -> None:
+    writer = frame.write.format("nsq").mode("append").option("lookupd", dev_cluster.lookupd[0])
+    writer.options(**({"topic": topic} if topic else {}), **options).save()
+
+
+def read(spark: SparkSession, dev_cluster: DevCluster, topic: str, **options: str) -> DataFrame:
+    return spark.read.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic=topic, **options).load()
+
+
+def wait_for_rows(query: StreamingQuery, count: int) -> None:
+    for _ in range(1200):
+        if query.exception() is not None:
+            raise AssertionError(str(query.exception()))
+        if sum(each["numInputRows"] for each in query.recentProgress) >= count:
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"only {sum(each['numInputRows'] for each in query.recentProgress)} rows of {count}")
+
+
+@contextlib.contextmanager
+def writing(step: Callable[[int], None]) -> Iterator[list[int]]:
+    """Run ``step`` again and again in a thread; gives how often, once it is over."""
+    over, done = threading.Event(), [0]
+
+    def run() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            step(number)
+            done[0] = number + 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join(30)

@@ -1,0 +1,362 @@
+"""Spool and puller of ``delivery=ack``: nothing is lost whatever is killed, and nothing is deleted too early.
+
+The embedded cluster's nsqds stand in for plain ones: spoken to without partitions they behave so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
+from nsq_ha.message import Message
+from nsq_ha.spark import pull
+from nsq_ha.spark.ack_planner import AckPlanner, divided
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.pull import Puller
+from nsq_ha.spark.spool import Spool, SpoolFile, read_file
+from tests.spark.logs import Source
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
+    from nsq_ha.spark.cluster import Cluster
+    from tests.spark.conftest import Publish
+
+names = (f"ack_{number}" for number in itertools.count())
+
+
+def plain(*bodies: bytes) -> list[Message]:
+    return [Message(b"%016x" % number, body, 1, 10**18, Source()) for number, body in enumerate(bodies)]
+
+
+def values(spool: Spool, start: int, end: int) -> list[bytes]:
+    return [value for file in spool.between(start, end) for value in bodies(str(spool.folder / file.name))]
+
+
+def bodies(path: str) -> list[bytes]:
+    found: list[bytes] = read_file(path).column("value").to_pylist()
+    return found
+
+
+def until(done: Callable[[], object], limit: float = 20.0) -> None:
+    end = time.monotonic() + limit
+    while not done():
+        assert time.monotonic() < end
+        threading.Event().wait(0.02)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def test_a_spool_goes_on_where_it_was_and_keeps_what_is_not_forgotten(tmp_path: Path) -> None:
+    folder = str(tmp_path / "deep" / "spool")
+    with Spool(folder) as spool:
+        assert (spool.first, spool.end) == (0, 0)
+        for number in range(4):
+            assert spool.append(plain(b"%d" % number, b"x")).number == number
+        spool.forget(2)
+        spool.forget(1)
+        name = spool.id
+    (Path(folder) / "000000000009-1-1-1.arrow.part").write_bytes(b"half")
+    (Path(folder) / "notes.txt").write_bytes(b"not ours")
+    with Spool(folder) as spool:
+        assert (spool.id, spool.first, spool.end) == (name, 2, 4)
+        assert values(spool, 0, 9) == [b"2", b"x", b"3", b"x"]
+        assert spool.append(plain(b"4")).first_row == 8
+        spool.forget(5)
+    assert sorted(path.name for path in Path(folder).iterdir()) == ["lock", "notes.txt", "spool.json"]
+    with Spool(folder) as spool:
+        assert (spool.first, spool.end, spool.append(plain(b"5")).first_row) == (5, 5, 9)
+
+
+def test_a_kill_between_note_and_deletion_leaves_nothing_to_read_again(tmp_path: Path) -> None:
+    with Spool(str(tmp_path)) as spool:
+        spool.append(plain(b"a"))
+        kept = (tmp_path / spool.between(0, 1)[0].name).read_bytes()
+        name = spool.between(0, 1)[0].name
+        spool.forget(1)
+    (tmp_path / name).write_bytes(kept)
+    with Spool(str(tmp_path)) as spool:
+        assert (spool.first, spool.end) == (1, 1)
+    assert not (tmp_path / name).exists()
+
+
+def test_one_query_at_a_time_has_a_folder(tmp_path: Path) -> None:
+    with Spool(str(tmp_path)) as spool:
+        with pytest.raises(ConfigError, match=r"option 'spool': .* is in use by another query"):
+            Spool(str(tmp_path), patience=0.1)
+        spool.close()
+        Spool(str(tmp_path)).close()
+
+
+def test_a_folder_that_cannot_be_used_is_told_by_the_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"option 'spool': cannot be used: .*"):
+        Spool(str(tmp_path / "file"))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "spool.json").write_text('{"id": 1}')
+    with pytest.raises(ConfigError, match=r"option 'spool': .* is not of this format"):
+        Spool(str(other))
+    (other / "spool.json").unlink()
+    (other / "000000000000-0-1-1.arrow").write_text("")
+    with pytest.raises(ConfigError, match=r"has files and no spool.json"):
+        Spool(str(other))
+    with pytest.raises(DataLossError, match=r"spool file .* cannot be read"):
+        read_file(str(other / "000000000000-0-1-1.arrow"))
+    with Spool(str(tmp_path / "fine")) as spool:
+        (tmp_path / "fine").rename(tmp_path / "gone")
+        with pytest.raises(ConfigError, match=r"option 'spool': cannot be written"):
+            spool.append(plain(b"a"))
+        assert spool.end == 0
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "1-2-3.arrow", "1-2-3-x.arrow", "1-2-3-4", "²-1-1-1.arrow"])
+def test_other_names_are_no_files_of_a_spool(name: str) -> None:
+    assert SpoolFile.named(name) is None
+
+
+def test_files_are_divided_into_tasks() -> None:
+    files = [SpoolFile(number, number * 10, 10, 90) for number in range(10)]
+
+    def sizes(pieces: int, most: int | None = None) -> list[int]:
+        groups = divided(files, pieces, most)
+        assert [file for group in groups for file in group] == files
+        return [len(group) for group in groups]
+
+    assert sizes(1) == [10]
+    assert sizes(5) == [2] * 5
+    assert sizes(4) == [2, 2, 2, 2, 2] or len(sizes(4)) >= 4
+    assert sizes(99) == [1] * 10
+    assert sizes(1, 25) == [2] * 5
+    assert sizes(1, 5) == [1] * 10
+    assert divided([], 3, None) == []
+
+
+# ---------------------------------------------------------------- pulling
+
+
+@pytest.fixture
+def topic(dev_cluster: DevCluster, asked: Cluster) -> str:
+    """With its channel: a new one begins at the end of the log here, and on a plain nsqd with what no channel had."""
+    topic = dev_cluster.create_topic(next(names), 1)
+    asked.open_channel(topic, 0, asked.view(topic).leaders[0], "spool", 0)
+    return topic
+
+
+def told(dev_cluster: DevCluster, topic: str, folder: Path, **more: str) -> ReadOptions:
+    leader = dev_cluster.leader(topic, 0)
+    assert leader is not None
+    given = {"nsqd": dev_cluster.nsqds[leader], "topic": topic, "channel": "spool", "delivery": "ack"}
+    return ReadOptions.parse({**given, "spool": str(folder), "fetchTimeout": "1s", **more}, "stream")
+
+
+@pytest.fixture
+def plan(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> Iterator[Callable[..., AckPlanner]]:
+    made: list[AckPlanner] = []
+
+    def make(**more: str) -> AckPlanner:
+        made.append(AckPlanner(told(dev_cluster, topic, tmp_path / "spool", **more)))
+        return made[-1]
+
+    yield make
+    for planner in made:
+        planner.close()
+
+
+def read(planner: AckPlanner, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    return [value for part in planner.ranges(start, end) for path in part.paths for value in bodies(path)]
+
+
+def drained(planner: AckPlanner, start: dict[str, Any] | None = None) -> list[list[bytes]]:
+    """Read what there is, as a query with the trigger availableNow; gives the rows of each micro-batch."""
+    planner.prepare_target()
+    position = planner.initial() if start is None else start
+    batches = []
+    while (end := planner.latest(position)) != position:
+        batches.append(read(planner, position, end))
+        planner.commit(position)
+        position = end
+    return batches
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+def test_what_a_channel_holds_comes_once_and_is_finished(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+) -> None:
+    publish(topic, 0, numbered(5000))
+    planner = plan()
+    assert sorted(itertools.chain(*drained(planner))) == numbered(5000)
+    end = planner.report()
+    planner.close()
+    again = plan()
+    assert again.latest(end) == end
+    assert drained(again, end) == []
+    publish(topic, 0, numbered(10, 5000))
+    assert sorted(itertools.chain(*drained(again, end))) == numbered(10, 5000)
+
+
+def test_limits_wait_and_cut(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:
+    publish(topic, 0, numbered(1000))
+    planner = plan(maxOffsetsPerTrigger="300", minOffsetsPerTrigger="100", maxTriggerDelay="30s")
+    batches = drained(planner)
+    assert max(map(len, batches)) <= 300
+    assert sorted(itertools.chain(*batches)) == numbered(1000)
+    end = planner.report()
+    planner.close()
+    planner = plan(minOffsetsPerTrigger="100", maxTriggerDelay="30s")
+    publish(topic, 0, numbered(60, 1000))
+    assert planner.latest(end) == end
+    until(lambda: planner.report() != end)
+    assert planner.latest(end) == end
+    assert planner.latest(end, limited=False) != end
+    publish(topic, 0, numbered(60, 1060))
+    until(lambda: planner.latest(end) != end)
+    assert len(read(planner, end, planner.latest(end))) >= 100
+
+
+def test_bytes_are_limited_on_the_disk_and_in_a_batch(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+) -> None:
+    large = [number + bytes(100_000) for number in numbered(60)]
+    for start_at in (0, 30):
+        publish(topic, 0, large[start_at : start_at + 30])
+    planner = plan(maxSpoolBytes="1m", maxBytesPerTrigger="500k", rdy="2")
+    start = planner.initial()
+    until(lambda: planner._may_pull() is False or not planner.latest(start))
+    planner._pull()
+    waiting = sum(file.size for file in planner._spool.between(0, 999))
+    assert waiting < 2_000_000, "it pauses while so much waits"
+    batches = drained(planner)
+    assert sorted(itertools.chain(*batches)) == large
+    assert max(map(len, batches)) <= 5
+
+
+def test_a_kill_before_the_finish_repeats_and_loses_nothing(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(topic, 0, numbered(3000))
+    fatal = RuntimeError("killed")
+
+    def killed(ids: list[bytes]) -> bytes:
+        raise fatal
+
+    planner = plan()
+    start = planner.initial()
+    with monkeypatch.context() as patch:
+        patch.setattr(pull, "encode_fins", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            until(lambda: planner.latest(start) != planner.latest(start))
+        written = planner.report()
+        kept = read(planner, start, written)
+        assert kept
+    planner.close()
+    again = plan()
+    assert read(again, start, written) == kept, "a batch that was planned is read again as it was"
+    rows = kept + list(itertools.chain(*drained(again, written)))
+    assert sorted(set(rows)) == numbered(3000)
+    assert len(rows) > 3000
+
+
+def test_a_lost_connection_is_made_anew(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, dev_cluster: DevCluster
+) -> None:
+    planner = plan()
+    start = planner.initial()
+    publish(topic, 0, numbered(10))
+    until(lambda: planner.latest(start) != start)
+    (puller,) = planner._pullers.values()
+    leader = dev_cluster.leader(topic, 0)
+    assert leader is not None
+    dev_cluster.cut(leader)
+    until(lambda: puller.trouble is not None)
+    until(lambda: puller.trouble is None)
+    publish(topic, 0, numbered(10, 10))
+    until(lambda: set(read(planner, start, planner.latest(start))) == set(numbered(20)))
+
+
+def test_nobody_who_answers_is_an_error_in_the_end(tmp_path: Path, unused_tcp_port: int) -> None:
+    given = {"nsqd": f"127.0.0.1:{unused_tcp_port}", "topic": "t", "channel": "c", "delivery": "ack"}
+    given |= {"spool": str(tmp_path), "fetchTimeout": "200ms", "fetchRetries": "1"}
+    planner = AckPlanner(ReadOptions.parse(given, "stream"))
+    try:
+        with pytest.raises(ResponseTimeoutError, match="does not answer"):
+            until(lambda: planner.latest(planner.initial()) == {})
+    finally:
+        planner.close()
+
+
+def test_a_server_that_refuses_for_good_fails_the_query(dev_cluster: DevCluster, tmp_path: Path) -> None:
+    ordered = dev_cluster.create_topic(next(names), 1, ordered=True)
+    planner = AckPlanner(told(dev_cluster, ordered, tmp_path))
+    try:
+        with pytest.raises(NsqError, match="E_SUB_ORDER_IS_MUST"):
+            until(lambda: planner.latest(planner.initial()) == {})
+    finally:
+        planner.close()
+
+
+def test_a_topic_with_partitions_is_not_read_so(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
+    given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "channel": "c", "delivery": "ack"}
+    planner = AckPlanner(ReadOptions.parse({**given, "spool": str(tmp_path)}, "stream"))
+    with pytest.raises(ConfigError, match=r"option 'delivery': topic '.*' has partitions, and so offsets"):
+        planner.latest(planner.initial())
+    planner.close()
+
+
+# ---------------------------------------------------------------- checkpoint and folder
+
+
+def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+) -> None:
+    publish(topic, 0, numbered(10))
+    strict, other = plan(), {"spool": "0" * 16, "file": 3}
+    for start, said in (
+        (other, "not the one that the checkpoint was made with"),
+        ({**strict.initial(), "file": 7}, "is at file 7"),
+    ):
+        with pytest.raises(DataLossError, match=said):
+            strict.latest(start)
+    with pytest.raises(ConfigError, match="the checkpoint is of another source"):
+        strict.latest({"orders": {"0": 17}})
+    strict.close()
+    lossy = plan(failOnDataLoss="false")
+    until(lambda: lossy.report()["file"] > 0 or not lossy.latest(other))
+    end = lossy.latest(other)
+    assert end["spool"] == lossy.initial()["spool"]
+    assert sorted(read(lossy, other, end)) == numbered(10)
+
+
+def test_files_that_are_gone_are_data_loss(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:
+    publish(topic, 0, numbered(10))
+    planner = plan()
+    start = planner.initial()
+    until(lambda: planner.latest(start) != start)
+    end = planner.report()
+    for file in planner._spool.between(0, 1):
+        (planner._spool.folder / file.name).unlink()
+    with pytest.raises(DataLossError, match="cannot be read"):
+        read(planner, start, end)
+    planner.close()
+    with pytest.raises(DataLossError, match="the checkpoint is at file 1"):
+        plan().ranges(start, end)
+
+
+def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
+    options = told(dev_cluster, topic, tmp_path)
+    planner = AckPlanner(options)
+    planner.latest(planner.initial())
+    (puller,) = planner._pullers.values()
+    assert isinstance(puller, Puller)
+    planner.close()
+    assert not puller._thread.is_alive()
