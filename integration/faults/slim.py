@@ -26,14 +26,15 @@ class SlimAudit(Audit):
         self._highest = dict.fromkeys(keys, -1)
         self._delivered = {key: bytearray() for key in keys}
         self._denied: dict[str, set[int]] = {key: set() for key in keys}
-        self._waiting: set[tuple[str, int]] = set()
+        self.waiting: dict[tuple[str, int], Ack] = {}
+        """What is acknowledged and not delivered."""
 
     def acked(self, key: str, ack: Ack, began: float) -> None:
         """Enter an acknowledgement."""
         self.acks[key] = [ack]
         self.slowest = max(self.slowest, ack.at - began)
         if not self._was_seen(key, ack.seq):
-            self._waiting.add((key, ack.seq))
+            self.waiting[key, ack.seq] = ack
 
     def failed(self, failure: Failure, began: float) -> None:
         """Enter an error."""
@@ -50,7 +51,7 @@ class SlimAudit(Audit):
         self.deliveries[key] = [delivery]
         self.delivered_count += 1
         seq = delivery.seq
-        self._waiting.discard((key, seq))
+        self.waiting.pop((key, seq), None)
         if self._was_seen(key, seq):
             self.repeated += 1
             return
@@ -68,7 +69,7 @@ class SlimAudit(Audit):
     @property
     def missing(self) -> set[tuple[str, int]]:
         """Acknowledged and not delivered."""
-        return self._waiting
+        return set(self.waiting)
 
     def out_of_order(self) -> int:
         """Count first deliveries that came after a later one of their key."""
