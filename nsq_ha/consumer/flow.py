@@ -82,19 +82,11 @@ class Flow:
             return
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         wanted = ready.share(self._limit, {p: s.max_ready for p, s in live.items()}, self._turn)
-        lower, raised = ready.changes({p: s.ready for p, s in live.items()}, wanted)
-        for partition, count in lower.items():
+        sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
+        plan = ready.plan(self._limit, sent, in_flight, wanted)
+        for partition, count in (*plan.lower.items(), *plan.raised.items()):
             live[partition].set_ready(count)
-        used = sum(max(s.ready, s.in_flight) for s in live.values())
-        for partition, count in raised.items():
-            subscription = live[partition]
-            now = max(subscription.ready, subscription.in_flight)
-            granted = min(count, now + self._limit - used)
-            if granted > subscription.ready:
-                used += max(granted, now) - now
-                subscription.set_ready(granted)
-            if granted < count:
-                self._raise_due = True
+        self._raise_due |= plan.is_raise_due
         self._plan_rotation(len(live))
 
     def _plan_rotation(self, live: int) -> None:

@@ -3,9 +3,10 @@
 RDY of the HA server is a standing ceiling of messages in flight on one
 connection, not used up by deliveries, so it is sent only when it changes.
 
-The invariant: the sum of what is granted never exceeds ``max_in_flight``, and
-nothing granted exceeds its connection's ``max_rdy_count``. When there are more
-partitions than ``max_in_flight``, the turns go round: none starves.
+The invariant: what is granted, and what is still unanswered of earlier grants,
+never exceed ``max_in_flight`` together, and nothing granted exceeds its
+connection's ``max_rdy_count``. When there are more partitions than
+``max_in_flight``, the turns go round: none starves.
 
 Source: protocol reference 7 (RDY); clients reference 5 (lost remainders, RDY
 stuck at 0).
@@ -13,7 +14,7 @@ stuck at 0).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,6 +99,53 @@ def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[in
     lower = {partition: count for partition, count in wanted.items() if count < sent.get(partition, 0)}
     raise_ = {partition: count for partition, count in wanted.items() if count > sent.get(partition, 0)}
     return lower, raise_
+
+
+class Plan(NamedTuple):
+    """What RDY is sent now.
+
+    Attributes:
+        lower: RDY by partition, to be sent first.
+        raised: RDY by partition, to be sent after that.
+        is_raise_due: A raise waits for room: plan again when a message was answered.
+    """
+
+    lower: dict[int, int]
+    raised: dict[int, int]
+    is_raise_due: bool
+
+
+def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], wanted: Mapping[int, int]) -> Plan:
+    """Return what may be sent now of a new distribution.
+
+    What was delivered under an earlier grant and is not answered takes room as
+    the grant did: a raise has to wait for it, or more than ``limit`` would be
+    unanswered.
+
+    Args:
+        limit: Messages that may be unanswered in total.
+        sent: RDY last sent, by partition; all of those in ``wanted``.
+        in_flight: Messages that are not answered, by partition; all of them.
+        wanted: RDY that :func:`share` gave.
+    """
+    lower, raise_ = changes(sent, wanted)
+    taken = {partition: max(lower.get(partition, sent[partition]), in_flight[partition]) for partition in wanted}
+    room = limit - sum(taken.values())
+    is_raise_due = room < 0
+    for partition, count in taken.items():
+        # The limit fell: what is unanswered elsewhere takes the room of what was granted here and is not used yet.
+        spare = min(count - in_flight[partition], -room)
+        if spare > 0:
+            lower[partition] = taken[partition] = count - spare
+            room += spare
+    raised = {}
+    for partition, count in raise_.items():
+        granted = min(count, taken[partition] + room)
+        if granted > sent[partition]:
+            room -= max(granted - taken[partition], 0)
+            raised[partition] = granted
+        is_raise_due |= granted < count
+    return Plan(lower, raised, is_raise_due)
 
 
 def _rotated(partitions: Sequence[int], turn: int) -> list[int]:

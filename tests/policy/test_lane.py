@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 
 
@@ -22,10 +18,6 @@ def submitted(*specs: tuple[str, tuple[str, ...]]) -> tuple[Lane[str], list[Entr
 
 
 def names(found: list[Entry[str]]) -> list[str]:
-    return [entry.item for entry in found]
-
-
-def names_of(found: list[Entry[int]]) -> list[int]:
     return [entry.item for entry in found]
 
 
@@ -154,122 +146,3 @@ def test_pending_lists_each_publish_once() -> None:
     lane, made = submitted(("1", ("a",)), ("2", ("a",)), ("3", ()), ("4", ("b", "c")))
     lane.take(0.0, 1)
     assert sorted(names(lane.pending())) == sorted(names(made))
-
-
-class LaneMachine(RuleBasedStateMachine):
-    """Every order of submit, write, answer, refuse, lose and give up."""
-
-    @initialize(window=st.integers(1, 8))
-    def start(self, window: int) -> None:
-        self.lane: Lane[int] = Lane()
-        self.elsewhere: Lane[int] = Lane()
-        self.window = window
-        self.now = 0.0
-        self.made: list[Entry[int]] = []
-        self.first_written: dict[object, list[int]] = {}
-        self.stored_order: dict[object, list[int]] = {}
-        self.wire: list[Entry[int]] = []
-        self.surely_unstored: dict[int, bool] = {}
-        self.gone: set[int] = set()
-
-    @rule(keys=st.lists(st.sampled_from("abc"), max_size=2))
-    def submit(self, keys: list[str]) -> None:
-        entry: Entry[int] = Entry(len(self.made), keys)
-        self.made.append(entry)
-        self.surely_unstored[entry.item] = True
-        self.lane.submit(entry)
-
-    @rule()
-    def write(self) -> None:
-        for entry in self.lane.take(self.now, self.window):
-            self.wire.append(entry)
-            for key in entry.keys:
-                written = self.first_written.setdefault(key, [])
-                if entry.attempts == 1:
-                    written.append(entry.item)
-
-    @precondition(lambda self: self.wire)
-    @rule()
-    def store_and_answer(self) -> None:
-        entry = self.wire.pop(0)
-        self._store(entry)
-        answered = self.lane.answered()
-        assert answered is entry or (answered.is_ghost and answered.item == entry.item)
-        assert answered.stage is Stage.DONE
-
-    @precondition(lambda self: self.wire)
-    @rule(retry=st.booleans())
-    def refuse(self, retry: bool) -> None:
-        entry = self.wire.pop(0)
-        refused = self.lane.refused(self.now, retry=retry)
-        assert refused is entry or (refused.is_ghost and refused.item == entry.item)
-        assert (refused.stage is Stage.READY) == (retry and not refused.given_up)
-
-    @rule(stored=st.integers(0, 8))
-    def lose(self, stored: int) -> None:
-        for entry in self.wire[:stored]:
-            self._store(entry)
-        assert names_of(self.lane.lost()) == names_of(self.wire)
-        self.wire.clear()
-
-    @rule(seconds=st.floats(0.0, 2.0))
-    def divert(self, seconds: float) -> None:
-        for entry in self.lane.divert(self.now - seconds):
-            assert not entry.keys
-            assert entry.maybe_stored
-            self.elsewhere.submit(entry)
-            self.gone.add(entry.item)
-
-    @rule(window=st.integers(1, 8))
-    def answer_elsewhere(self, window: int) -> None:
-        for entry in self.elsewhere.take(self.now, window):
-            self.surely_unstored[entry.item] = False
-            assert self.elsewhere.answered() is entry
-
-    @precondition(lambda self: self.made)
-    @rule(pick=st.randoms(use_true_random=False))
-    def give_up(self, pick: object) -> None:
-        choice = getattr(pick, "choice")  # noqa: B009 - hypothesis gives a Random
-        entry = choice(self.made)
-        (self.elsewhere if entry.item in self.gone else self.lane).give_up(entry)
-
-    @rule(seconds=st.floats(0.1, 3.0))
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-
-    def _store(self, entry: Entry[int]) -> None:
-        self.surely_unstored[entry.item] = False
-        for key in entry.keys:
-            self.stored_order.setdefault(key, []).append(entry.item)
-
-    @invariant()
-    def one_unanswered_of_a_key(self) -> None:
-        keys = [key for entry in self.wire for key in entry.keys]
-        assert len(keys) == len(set(keys))
-
-    @invariant()
-    def stored_in_order_repeats_apart(self) -> None:
-        for order in self.stored_order.values():
-            first = list(dict.fromkeys(order))
-            assert first == sorted(first)
-
-    @invariant()
-    def not_stored_is_true(self) -> None:
-        for entry in self.made:
-            done_ok = entry.stage is Stage.DONE and not entry.maybe_stored and entry.attempts > 0
-            if not done_ok and not entry.maybe_stored and entry not in self.wire:
-                assert self.surely_unstored[entry.item]
-
-    @invariant()
-    def nothing_is_forgotten(self) -> None:
-        here = [entry for entry in self.made if entry.item not in self.gone]
-        alive = {entry.item for entry in here if entry.stage is not Stage.DONE}
-        assert {entry.item for entry in self.lane.pending() if not entry.is_ghost} == alive
-        assert self.lane.waiting == sum(entry.stage in (Stage.READY, Stage.BLOCKED) for entry in here)
-        assert self.lane.unanswered == len(self.wire) <= self.window
-        diverted = {e.item for e in self.made if e.item in self.gone and e.stage is not Stage.DONE}
-        assert {entry.item for entry in self.elsewhere.pending()} == diverted
-
-
-LaneMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestLane = LaneMachine.TestCase

@@ -1,0 +1,120 @@
+"""What each event does to a publish in its lane, as a table.
+
+``policy.lane`` does this for each publish and has no time to look it up; that it
+does exactly this is what its tests check, row by row.
+
+Source: failures reference 1 ("When a refusal means not stored"), 4 (Producer 3-6).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nsq_ha.policy.lane import Stage
+
+if TYPE_CHECKING:
+    from nsq_ha.policy.lane import Entry
+
+
+class Standing(enum.Enum):
+    """Where a publish stands, its caller counted in."""
+
+    OUTSIDE = enum.auto()
+    """In no lane: not queued yet, or on its way to another partition's lane."""
+    BLOCKED = enum.auto()
+    """Not written; an earlier publish of one of its keys is not done."""
+    READY = enum.auto()
+    """May be written, for the first time or again."""
+    SENT = enum.auto()
+    """Written, not answered."""
+    ORPHANED = enum.auto()
+    """Written, not answered, and nobody waits for it here. It keeps its keys and its place among the answers."""
+    DONE = enum.auto()
+    """Stored, failed, or given up; its keys are free."""
+
+
+class Event(enum.Enum):
+    """What can happen to a publish."""
+
+    SUBMIT = enum.auto()
+    """It is queued, and all of its keys are free."""
+    SUBMIT_BEHIND = enum.auto()
+    """It is queued behind another publish of one of its keys."""
+    FREED = enum.auto()
+    """The last of those before it is done."""
+    WRITE = enum.auto()
+    """It is written to the leader's connection."""
+    ANSWER = enum.auto()
+    """The leader says that it is stored."""
+    REFUSE = enum.auto()
+    """The leader refuses it for good."""
+    REFUSE_AGAIN = enum.auto()
+    """The leader refuses it, and a retry may cure that."""
+    LOSE = enum.auto()
+    """The connection is gone: lost, silent, or left for another leader."""
+    GIVE_UP = enum.auto()
+    """Its caller does not wait any more: cancelled, or at its time limit."""
+    WITHDRAW = enum.auto()
+    """It has no key and was not written; the lane is in trouble and another partition is well."""
+    DIVERT = enum.auto()
+    """It has no key and has waited long for its answer; it goes to another partition and leaves an orphan here."""
+
+
+class Doubt(enum.Enum):
+    """Whether an event leaves doubt whether the publish is stored. Doubt never ends."""
+
+    NONE = enum.auto()
+    """It leaves things as they were."""
+    IF_LATE = enum.auto()
+    """Only when it came more than a second after the write."""
+    ALWAYS = enum.auto()
+    """From now on it may be stored."""
+
+
+class Step(NamedTuple):
+    """A row of the table: what follows, and whether doubt is left."""
+
+    standing: Standing
+    doubt: Doubt
+
+
+_S = Standing
+_E = Event
+_D = Doubt
+
+STEPS: Final[Mapping[tuple[Standing, Event], Step]] = MappingProxyType(
+    {
+        (_S.OUTSIDE, _E.SUBMIT): Step(_S.READY, _D.NONE),
+        (_S.OUTSIDE, _E.SUBMIT_BEHIND): Step(_S.BLOCKED, _D.NONE),
+        (_S.BLOCKED, _E.FREED): Step(_S.READY, _D.NONE),
+        (_S.BLOCKED, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
+        (_S.READY, _E.WRITE): Step(_S.SENT, _D.NONE),
+        (_S.READY, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
+        (_S.READY, _E.WITHDRAW): Step(_S.OUTSIDE, _D.NONE),
+        (_S.SENT, _E.ANSWER): Step(_S.DONE, _D.NONE),
+        (_S.SENT, _E.REFUSE): Step(_S.DONE, _D.IF_LATE),
+        (_S.SENT, _E.REFUSE_AGAIN): Step(_S.READY, _D.IF_LATE),
+        (_S.SENT, _E.LOSE): Step(_S.READY, _D.ALWAYS),
+        (_S.SENT, _E.GIVE_UP): Step(_S.ORPHANED, _D.ALWAYS),
+        (_S.SENT, _E.DIVERT): Step(_S.OUTSIDE, _D.ALWAYS),
+        (_S.ORPHANED, _E.ANSWER): Step(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.REFUSE): Step(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.REFUSE_AGAIN): Step(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.LOSE): Step(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.GIVE_UP): Step(_S.ORPHANED, _D.NONE),
+        (_S.DONE, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
+    }
+)
+"""Standing and event to what follows; what is missing cannot happen."""
+
+_STANDINGS: Final = {Stage.BLOCKED: _S.BLOCKED, Stage.READY: _S.READY, Stage.SENT: _S.SENT, Stage.DONE: _S.DONE}
+
+
+def standing_of(entry: Entry[Any]) -> Standing:
+    """Return where a publish stands that is in a lane."""
+    if entry.stage is Stage.SENT and entry.given_up:
+        return Standing.ORPHANED
+    return _STANDINGS[entry.stage]
