@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
@@ -21,9 +20,6 @@ from nsq_ha.errors import NsqError
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
 REQUIRE_VARIABLE: Final = "NSQ_HA_TEST_REQUIRE"
 TLS_VARIABLE: Final = "NSQ_HA_TEST_TLS_CA"
-
-CREATE_INTERVAL: Final = 7.0
-"""Seconds between two new topics of a real cluster."""
 
 T = TypeVar("T")
 
@@ -66,7 +62,6 @@ class AdministeredCluster:
         self.lookupd = tuple(lookupd.split(",")) if isinstance(lookupd, str) else lookupd
         self.tls = tls
         self._topics: list[str] = []
-        self._created_at = float("-inf")
         self.nodes = len(self._ask(lambda admin: admin.nodes()))
 
     def create_topic(
@@ -74,13 +69,8 @@ class AdministeredCluster:
     ) -> str:
         topic = f"ct_{uuid.uuid4().hex[:12]}"
         copies = min(replicas, self.nodes)
-        # The coordinator ignores a check that is wanted within 6 s of the one before: the topic would be there,
-        # with leaders, and each of them would refuse to lead for minutes.
-        time.sleep(max(0.0, self._created_at + CREATE_INTERVAL - time.monotonic()))
         self._topics.append(topic)
         self._ask(lambda admin: admin.create_topic(topic, partitions, copies, ordered=ordered, extended=extended))
-        self._created_at = time.monotonic()
-        self._ask(lambda admin: _until_led(admin, topic))
         return topic
 
     def move_leader(self, topic: str, partition: int) -> str:
@@ -114,16 +104,6 @@ class AdministeredCluster:
                 return await question(admin)
 
         return asyncio.run(ask())
-
-
-async def _until_led(admin: AdminClient, topic: str) -> None:
-    """Return when every nsqd that a look-up names as a leader says so itself."""
-    async with asyncio.timeout(150.0):
-        while True:
-            partitions = (await admin.describe(topic)).partitions
-            if all(partition.stats is not None and partition.stats.is_leader for partition in partitions):
-                return
-            await asyncio.sleep(0.2)
 
 
 def real_cluster() -> ClusterUnderTest | None:
