@@ -90,8 +90,13 @@ class Stream(asyncio.BufferedProtocol):
         self.flush()
         try:
             upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
-        except OSError as error:
-            raise ConnectError(f"TLS with {server_name} failed: {error}") from error
+        except BaseException as error:
+            # Of a connection whose handshake was cut short asyncio tells nobody the end: whoever waits would for ever.
+            transport.abort()
+            self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
+            if isinstance(error, OSError):
+                raise ConnectError(f"TLS with {server_name} failed: {error}") from error
+            raise
         if upgraded is None:
             raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
         self._transport = upgraded

@@ -266,7 +266,8 @@ class FakeNsqd:
                 decoder.accept(extended=True)
             elif isinstance(event, Malformed):
                 peer.malformed.append(event)
-                peer.write(error(event.data))
+                if not self.is_silent:
+                    peer.write(error(event.data))
             elif isinstance(event, Command):
                 self._handle(peer, event)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 
 import pytest
@@ -23,7 +24,8 @@ from nsq_ha.protocol import (
     encode_pub,
 )
 from nsq_ha.transport.connection import Connection
-from tests.support.nsqd import OK, FakeNsqd, Peer, Script, error, message_data, response
+from nsq_ha.transport.tls import ssl_context
+from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, message_data, response
 from tests.support.recorder import Recorder, linked
 
 SECRET = "open sesame 4711"
@@ -191,10 +193,36 @@ async def test_a_tls_handshake_that_fails(nsqd: FakeNsqd) -> None:
     assert (await refused(nsqd, ClientConfig(tls=TlsConfig(verify=False)))).retriable
 
 
-async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
+async def test_a_tls_handshake_that_is_answered_with_something_else(nsqd: FakeNsqd) -> None:
     nsqd.identity = Identity(tls_v1=True)
-    reason = await refused(nsqd, ClientConfig(tls=TlsConfig(), connect_timeout=0.3))
+    assert isinstance(await refused(nsqd, ClientConfig(tls=TlsConfig())), ConnectError)
+
+
+async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
+    def script(peer: Peer, command: Command) -> bool:
+        peer.write(response(encode_identity(Identity(tls_v1=True))))
+        nsqd.is_silent = True
+        return True
+
+    nsqd.script = script
+    reason = await asyncio.wait_for(refused(nsqd, ClientConfig(tls=TlsConfig(), connect_timeout=0.3)), LIMIT)
     assert isinstance(reason, ConnectError)
+    assert "connect_timeout=0.3" in str(reason)
+
+
+async def test_a_tls_handshake_that_is_cancelled_before_it_begins(
+    nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def and_cancel(tls: TlsConfig) -> ssl.SSLContext:
+        opening.cancel()
+        return ssl_context(tls)
+
+    monkeypatch.setattr("nsq_ha.transport.connection.ssl_context", and_cancel)
+    nsqd.identity = Identity(tls_v1=True)
+    opening = asyncio.create_task(Connection.open(ClientConfig(tls=TlsConfig()), nsqd.node, Recorder().callbacks))
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(opening, LIMIT)
+    await nsqd.until(lambda: not nsqd.open_peers)
 
 
 @pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.DEFLATE])
