@@ -1,9 +1,9 @@
 """One HTTP question with hard limits, and the mapping of httpx's errors.
 
 Owns the total time limit (a server that sends a byte a second is as bad as a
-silent one), the cap on what is read, and the one place where errors of httpx
-become ours. Redirects, cookies, proxies of the environment and compressed
-bodies are not used.
+silent one), the cap on what is read, the one place where errors of httpx become
+ours, and the connections to a server, its own ones or shared ones. Redirects,
+cookies, proxies of the environment and compressed bodies are not used.
 
 Source: failures reference 2, 5 "Lookup answers".
 """
@@ -12,13 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.discovery.answers import Body, unwrap
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.errors import (
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    NsqError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from types import TracebackType
 
     import httpx
 
@@ -99,6 +107,43 @@ async def ask(
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
         raise _ours(error) from error
+
+
+class HttpPeer:
+    """One server that answers by HTTP. Use it as an async context manager, or call :meth:`aclose`.
+
+    Args:
+        url: Its base URL.
+        timeout: Seconds for one whole question.
+        client: An HTTP client to share. None for an own one.
+    """
+
+    def __init__(self, url: str, *, timeout: float, client: httpx.AsyncClient | None) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._owned = client is None
+        self._client: httpx.AsyncClient | None = new_client([url]) if client is None else client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing. A shared HTTP client stays open."""
+        client, self._client = self._client, None
+        if self._owned and client is not None:
+            await client.aclose()
+
+    async def _exchange(
+        self, method: str, path: str, params: Mapping[str, str] | None = None, content: bytes | None = None
+    ) -> Body:
+        if self._client is None:
+            raise ClosedError(f"the {type(self).__name__} was closed")
+        return await ask(self._client, method, self._url + path, timeout=self._timeout, params=params, content=content)
 
 
 async def _read(response: httpx.Response) -> bytes:

@@ -8,17 +8,17 @@ Source: protocol reference 12.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+import contextlib
+from typing import TYPE_CHECKING, Literal
 
 from nsq_ha.config import lookupd_urls
 from nsq_ha.discovery import answers
-from nsq_ha.discovery.http import ask, new_client
+from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.names import check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
+    from collections.abc import Iterator, Mapping
 
     import httpx
 
@@ -29,7 +29,7 @@ Access = Literal["r", "w"]
 """``r`` names every leader, ``w`` only those that may be written now."""
 
 
-class LookupClient:
+class LookupClient(HttpPeer):
     """Asks one nsqlookupd.
 
     Use it as an async context manager, or call :meth:`aclose`.
@@ -47,24 +47,8 @@ class LookupClient:
         urls = lookupd_urls(lookupd)
         if len(urls) != 1:
             raise ConfigError(f"LookupClient asks one nsqlookupd, not {len(urls)}: {lookupd!r}")
+        super().__init__(urls[0], timeout=timeout, client=client)
         self.lookupd = urls[0]
-        self._timeout = timeout
-        self._owned = client is None
-        self._client: httpx.AsyncClient | None = new_client(urls) if client is None else client
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections; a second call does nothing. A shared HTTP client stays open."""
-        client, self._client = self._client, None
-        if self._owned and client is not None:
-            await client.aclose()
 
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
         """Ask who leads the partitions of ``topic``.
@@ -141,26 +125,15 @@ class LookupClient:
             return answers.decode_channels(body)
 
     async def _get(self, path: str, params: Mapping[str, str] | None = None) -> Body:
-        if self._client is None:
-            raise ClosedError("the LookupClient was closed")
         with self._failures():
-            return await ask(self._client, "GET", self.lookupd + path, timeout=self._timeout, params=params)
+            return await self._exchange("GET", path, params)
 
-    def _failures(self) -> _Failures:
-        return _Failures(self.lookupd)
-
-
-class _Failures:
-    """Turns what one question fails with into the error that says whom was asked."""
-
-    def __init__(self, lookupd: str) -> None:
-        self._lookupd = lookupd
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, NsqError):
-            raise LookupUnavailableError("no usable answer", ((self._lookupd, str(error)),)) from error
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what one question fails with into the error that says whom was asked."""
+        try:
+            yield
+        except ClosedError:
+            raise
+        except NsqError as error:
+            raise LookupUnavailableError("no usable answer", ((self.lookupd, str(error)),)) from error

@@ -10,15 +10,14 @@ Source: protocol reference 13; spark reference 1.1, 1.2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from nsq_ha.discovery.answers import decode_json
-from nsq_ha.discovery.http import ask, new_client
+from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
-    ClosedError,
     RemoteProtocolError,
     ServerError,
     TransportError,
@@ -28,8 +27,6 @@ from nsq_ha.names import MAX_PARTITION_ID, check_channel, check_partition, check
 from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import httpx
 
     from nsq_ha.config import StartFrom
@@ -173,7 +170,7 @@ class StoredMessage:
     headers: str
 
 
-class NsqdHttp:
+class NsqdHttp(HttpPeer):
     """Asks one nsqd. Use it as an async context manager, or call :meth:`aclose`.
 
     Every method raises :class:`TransportError` or :class:`RemoteProtocolError` when the
@@ -189,23 +186,7 @@ class NsqdHttp:
 
     def __init__(self, node: Node | str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
         self.url = node.http_url if isinstance(node, Node) else node.rstrip("/")
-        self._timeout = timeout
-        self._owned = client is None
-        self._client: httpx.AsyncClient | None = new_client([self.url]) if client is None else client
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections; a second call does nothing. A shared HTTP client stays open."""
-        client, self._client = self._client, None
-        if self._owned and client is not None:
-            await client.aclose()
+        super().__init__(self.url, timeout=timeout, client=client)
 
     async def stats(self, topic: str | None = None, *, leader_only: bool = False) -> tuple[PartitionStats, ...]:
         """Return the partitions that this node holds, by topic and number.
@@ -294,12 +275,8 @@ class NsqdHttp:
         )
 
     async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
-        if self._client is None:
-            raise ClosedError("the NsqdHttp was closed")
         try:
-            body = await ask(
-                self._client, method, self.url + path, timeout=self._timeout, params=params, content=content
-            )
+            body = await self._exchange(method, path, params, content)
         except (TransportError, RemoteProtocolError) as error:
             raise type(error)(f"nsqd {self.url}: {error}") from error
         if body.status == 200:
