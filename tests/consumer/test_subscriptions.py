@@ -9,24 +9,9 @@ import pytest
 from nsq_ha import ClosedError, ConfigError, ServerError, TlsConfig
 from nsq_ha.errors import NsqError
 from nsq_ha.protocol import Auth, Command, Finish, Identify, Identity, Ready, SubAdvanced, SubOrdered, Touch
-from tests.support.nsqd import LIMIT, OK, Peer, Subscribe, error, message_id
+from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
-
-
-class Refusing:
-    """Refuses the first commands of a kind with these texts, one after the other, and closes."""
-
-    def __init__(self, kind: type[Command] | tuple[type[Command], ...], *texts: str) -> None:
-        self.kind = kind
-        self.texts = list(texts)
-
-    def __call__(self, peer: Peer, command: Command) -> bool:
-        if not isinstance(command, self.kind) or not self.texts:
-            return False
-        peer.write(error(self.texts.pop(0)))
-        peer.close()
-        return True
 
 
 async def test_what_is_subscribed(stage: Stage) -> None:
@@ -67,7 +52,7 @@ async def test_an_extended_topic_is_announced(stage: Stage) -> None:
     ],
 )
 async def test_a_refusal_that_may_pass_is_tried_again(stage: Stage, texts: list[str]) -> None:
-    stage.nsqd.script = Refusing(Subscribe, *texts)
+    stage.nsqd.script = Refusing(Subscribe, *texts, closes=True)
     async with stage.consumer() as consumer:
         await stage.nsqd.subscriber()
         stage.nsqd.peers[-1].message(b"x")
@@ -90,7 +75,7 @@ async def test_a_refusal_that_may_pass_is_tried_again(stage: Stage, texts: list[
 async def test_a_refusal_that_no_retry_cures_is_raised(
     stage: Stage, caplog: pytest.LogCaptureFixture, kind: type[Command], text: str
 ) -> None:
-    stage.nsqd.script = Refusing(kind, *[text] * 100)
+    stage.nsqd.script = Refusing(kind, *[text] * 100, closes=True)
     consumer = stage.consumer()
     with pytest.raises(ServerError) as caught:
         await consumer.__aenter__()
@@ -106,7 +91,7 @@ async def test_a_refusal_later_is_raised_to_who_iterates(stage: Stage) -> None:
         peer = await stage.nsqd.subscriber()
         running = asyncio.create_task(consumer.run(print, concurrency=3))
         await turn()
-        stage.nsqd.script = Refusing(Subscribe, "E_UNAUTHORIZED AUTH failed")
+        stage.nsqd.script = Refusing(Subscribe, "E_UNAUTHORIZED AUTH failed", closes=True)
         peer.close()
         with pytest.raises(ServerError, match="E_UNAUTHORIZED"):
             await asyncio.wait_for(running, LIMIT)

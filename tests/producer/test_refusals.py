@@ -16,25 +16,9 @@ from nsq_ha.errors import (
     ServerError,
 )
 from nsq_ha.protocol import Command, Identity, MpubExt, Pub
-from tests.support.nsqd import OK, Peer, Publish, error
+from tests.support.nsqd import OK, Peer, Publish, Refusing, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
-
-
-class Refusing:
-    """Refuses the first publishes with these texts, one after the other."""
-
-    def __init__(self, *texts: str, closes: bool = False) -> None:
-        self.texts = list(texts)
-        self.closes = closes
-
-    def __call__(self, peer: Peer, command: Command) -> bool:
-        if not isinstance(command, Publish) or not self.texts:
-            return False
-        peer.write(error(self.texts.pop(0)))
-        if self.closes:
-            peer.close()
-        return True
 
 
 @pytest.mark.parametrize(
@@ -49,7 +33,7 @@ class Refusing:
     ],
 )
 async def test_trouble_of_the_server_is_tried_again(stage: Stage, text: str, closes: bool) -> None:
-    stage.nsqd.script = Refusing(text, text, closes=closes)
+    stage.nsqd.script = Refusing(Publish, text, text, closes=closes)
     async with stage.producer() as producer:
         receipt = await producer.publish(TOPIC, b"x", key="k")
         assert receipt.attempts == 3
@@ -58,7 +42,7 @@ async def test_trouble_of_the_server_is_tried_again(stage: Stage, text: str, clo
 
 
 async def test_a_refused_batch_is_tried_again(stage: Stage) -> None:
-    stage.nsqd.script = Refusing("E_MPUB_FAILED exiting")
+    stage.nsqd.script = Refusing(Publish, "E_MPUB_FAILED exiting")
     async with stage.producer() as producer:
         receipts = await producer.publish_many(TOPIC, [b"x", b"y"])
     assert [receipt.attempts for receipt in receipts if isinstance(receipt, Receipt)] == [2, 2]
@@ -78,7 +62,7 @@ async def test_a_refused_batch_is_tried_again(stage: Stage) -> None:
     ],
 )
 async def test_a_fault_of_the_caller_is_told_at_once(stage: Stage, text: str, kind: type[ServerError]) -> None:
-    stage.nsqd.script = Refusing(text)
+    stage.nsqd.script = Refusing(Publish, text)
     async with stage.producer() as producer:
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x", key="k")
@@ -172,7 +156,7 @@ async def test_after_a_refused_batch_with_headers_the_connection_is_left(stage: 
 
 
 async def test_after_a_refusal_one_publish_probes_the_way(stage: Stage) -> None:
-    stage.nsqd.script = Refusing(*["E_FAILED_ON_NOT_WRITABLE "] * 30)
+    stage.nsqd.script = Refusing(Publish, *["E_FAILED_ON_NOT_WRITABLE "] * 30)
     unanswered_at_once = []
 
     async with stage.producer() as producer:
@@ -231,7 +215,7 @@ async def test_a_node_with_too_many_connections_is_tried_again(stage: Stage) -> 
 
 
 async def test_fail_ends_at_the_first_trouble_and_looks_up(stage: Stage) -> None:
-    stage.nsqd.script = Refusing("E_FAILED_ON_NOT_LEADER ")
+    stage.nsqd.script = Refusing(Publish, "E_FAILED_ON_NOT_LEADER ")
     async with stage.producer(on_unreachable="fail") as producer:
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x", key="k")

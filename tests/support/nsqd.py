@@ -302,6 +302,35 @@ class FakeNsqd:
         return Traced(self._sequence, trace_id, self._offset - raw_size, raw_size)
 
 
+def instead(kind: type[Command] | tuple[type[Command], ...], data: bytes) -> Script:
+    """Return a script that answers each command of a kind with these bytes."""
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, kind):
+            peer.write(data)
+            return True
+        return False
+
+    return script
+
+
+class Refusing:
+    """Refuses the first commands of a kind with these texts, one after the other; ``closes`` as the real one may."""
+
+    def __init__(self, kind: type[Command] | tuple[type[Command], ...], *texts: str, closes: bool = False) -> None:
+        self._kind = kind
+        self._texts = list(texts)
+        self._closes = closes
+
+    def __call__(self, peer: Peer, command: Command) -> bool:
+        if not isinstance(command, self._kind) or not self._texts:
+            return False
+        peer.write(error(self._texts.pop(0)))
+        if self._closes:
+            peer.close()
+        return True
+
+
 class Holding:
     """Keeps the answers to publishes until it is told to give them."""
 

@@ -25,7 +25,7 @@ from nsq_ha.protocol import (
 )
 from nsq_ha.transport.connection import Connection
 from nsq_ha.transport.tls import ssl_context
-from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, message_data, response
+from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, instead, message_data, response
 from tests.support.recorder import Recorder, linked
 
 SECRET = "open sesame 4711"
@@ -300,13 +300,7 @@ async def test_auth_is_refused(nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture,
     caplog.set_level(logging.DEBUG)
     nsqd.identity = Identity(auth_required=True)
 
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Auth):
-            peer.write(answer)
-            return True
-        return False
-
-    nsqd.script = script
+    nsqd.script = instead(Auth, answer)
     reason = await refused(nsqd, ClientConfig(auth_secret=SECRET))
     assert isinstance(reason, AuthError)
     assert SECRET not in f"{reason!r} {reason} {caplog.text}"
@@ -315,11 +309,5 @@ async def test_auth_is_refused(nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture,
 async def test_an_answer_to_auth_that_makes_no_sense(nsqd: FakeNsqd) -> None:
     nsqd.identity = Identity(auth_required=True)
 
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Auth):
-            peer.write(OK)
-            return True
-        return False
-
-    nsqd.script = script
+    nsqd.script = instead(Auth, OK)
     assert isinstance(await refused(nsqd, ClientConfig(auth_secret=SECRET)), RemoteProtocolError)
