@@ -1,0 +1,113 @@
+"""A cluster in memory that answers the planner's questions: logs of messages with sizes and times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from nsq_ha.discovery.nsqd_http import StoredMessage
+from nsq_ha.errors import ConnectError, NsqError, RemoteProtocolError
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.spark.cluster import Cluster, Extent
+from nsq_ha.spark.positions import Positions
+
+if TYPE_CHECKING:
+    from nsq_ha.discovery.nsqd_http import Search
+
+NODES = tuple(Node(f"127.0.0.{number + 1}", 4150, 4151) for number in range(8))
+
+
+@dataclass
+class Log:
+    """One partition's log: messages of some sizes, the older ones cleaned, the newest maybe not committed yet."""
+
+    sizes: Sequence[int]
+    times_ms: Sequence[int] = ()
+    cleaned: int = 0
+    uncommitted: int = 0
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where each message begins, and behind the last one the end."""
+        return [0, *itertools.accumulate(self.sizes)]
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.offsets[self.cleaned], self.offsets[-1], len(self.sizes))
+
+    def stored(self, number: int) -> StoredMessage:
+        time_ms = self.times_ms[number] if self.times_ms else number
+        return StoredMessage(number, 0, time_ms * 1_000_000, self.offsets[number], number + 1, "", "")
+
+    def find(self, mode: Search, position: int) -> StoredMessage | None:
+        """Answer as a leader does; None for what is not there, or not committed yet."""
+        for number in range(self.cleaned, len(self.sizes) - self.uncommitted):
+            at = number + 1 if mode == "count" else self.offsets[number]
+            if at >= position:
+                return self.stored(number)
+        # One more is committed until the next question.
+        self.uncommitted = max(0, self.uncommitted - 1)
+        return None
+
+
+@dataclass
+class Model:
+    """Topics with their logs, and what goes wrong with them."""
+
+    topics_: dict[str, dict[int, Log]] = field(default_factory=dict)
+    leaderless: set[tuple[str, int]] = field(default_factory=set)
+    silent: bool = False
+    deaf: set[Node] = field(default_factory=set)
+    opened: list[tuple[str, int, str, int]] = field(default_factory=list)
+    asked: int = 0
+
+    @property
+    def cluster(self) -> Cluster:
+        return cast("Cluster", self)
+
+    def view(self, topic: str) -> TopicView:
+        self.asked += 1
+        if self.silent:
+            raise ConnectError("no nsqlookupd answers")
+        logs = self.topics_.get(topic)
+        if logs is None:
+            return TopicView(topic, None, {}, complete=True, exists=False)
+        leaders = {number: NODES[number] for number in logs if (topic, number) not in self.leaderless}
+        meta = TopicMeta(partition_num=len(logs))
+        return TopicView(topic, meta, leaders, complete=len(leaders) == len(logs), exists=True)
+
+    def extents(self, topic: str, node: Node) -> dict[int, Extent]:
+        self._hear(node)
+        return {number: log.extent for number, log in self.topics_[topic].items() if NODES[number] == node}
+
+    def boundary(self, topic: str, partition: int, node: Node, offset: int) -> int:
+        found = self.stored(topic, partition, node, "virtual_offset", offset)
+        if found is None:
+            raise RemoteProtocolError("move offset overflowed")
+        return found.offset
+
+    def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
+        self._hear(node)
+        return self.topics_[topic][partition].find(mode, position)
+
+    def topics(self) -> tuple[str, ...]:
+        if self.silent:
+            raise ConnectError("no nsqlookupd answers")
+        return tuple(sorted(self.topics_))
+
+    def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
+        self._hear(node)
+        self.opened.append((topic, partition, channel, offset))
+
+    def _hear(self, node: Node) -> None:
+        self.asked += 1
+        if node in self.deaf:
+            error: NsqError = ConnectError(f"no connection to nsqd {node.address}")
+            raise error
+
+
+def place_in(log: Log, patience: float = 0.05) -> Positions:
+    """Return the searcher of one log."""
+    return Positions("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience)

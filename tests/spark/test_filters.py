@@ -1,0 +1,91 @@
+"""Filters as a hint: what they leave may be too much, never too little."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from nsq_ha.spark.filters import Narrowed
+from tests.spark.model import Log, place_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.datasource import Filter
+
+LOG = Log([10] * 20)
+COMPARISONS: dict[type[Any], Callable[[int, int], bool]] = {
+    EqualTo: lambda offset, value: offset == value,
+    GreaterThan: lambda offset, value: offset > value,
+    GreaterThanOrEqual: lambda offset, value: offset >= value,
+    LessThan: lambda offset, value: offset < value,
+    LessThanOrEqual: lambda offset, value: offset <= value,
+}
+
+
+def test_topics_and_partitions_are_those_that_all_filters_allow() -> None:
+    found = Narrowed.of([In(("topic",), ("a", "b")), EqualTo(("topic",), "b"), EqualTo(("partition",), 1)])
+    assert found == Narrowed(topics=frozenset("b"), partitions=frozenset({1}))
+    wanted = [(topic, number) for topic in "ab" for number in (0, 1) if found.wants(topic, number)]
+    assert wanted == [("b", 1)]
+    assert Narrowed().wants("anything", 7)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        IsNotNull(("offset",)),
+        Not(EqualTo(("topic",), "a")),
+        EqualTo(("value",), b"x"),
+        EqualTo(("headers", "topic"), "a"),
+        GreaterThan(("offset",), None),
+        GreaterThan(("timestamp",), datetime(2026, 1, 1)),  # noqa: DTZ001 - a naive one means no moment
+        LessThan(("timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
+    ],
+    ids=str,
+)
+def test_what_says_nothing_about_places_limits_nothing(each: Filter) -> None:
+    assert Narrowed.of([each]) == Narrowed()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(COMPARISONS)), st.integers(-20, 230)), max_size=4),
+    st.sampled_from(LOG.offsets),
+    st.sampled_from(LOG.offsets),
+)
+def test_no_row_that_a_filter_wants_is_left_out(told: list[tuple[type[Any], int]], one: int, other: int) -> None:
+    start, end = sorted((one, other))
+    narrowed = Narrowed.of([kind(("offset",), value) for kind, value in told])
+    low, high = narrowed.narrow(start, end, place_in(LOG, 0.0))
+    assert start <= low <= high <= end
+    assert {low, high} <= set(LOG.offsets)
+    wanted = [
+        offset
+        for offset in LOG.offsets[:-1]
+        if start <= offset < end
+        if all(COMPARISONS[kind](offset, value) for kind, value in told)
+    ]
+    assert all(low <= offset < high for offset in wanted)
+
+
+def test_a_time_narrows_from_below() -> None:
+    log = Log([10] * 5, [1000, 2000, 3000, 4000, 5000])
+    since = Narrowed.of([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(3, UTC))])
+    assert since.time_from == 3000
+    assert since.narrow(0, 50, place_in(log)) == (20, 50)
+    assert since.narrow(30, 50, place_in(log)) == (30, 50)
+    assert since.narrow(0, 10, place_in(log)) == (10, 10), "nothing of it is so young"

@@ -1,0 +1,312 @@
+"""The plan of a stream: offsets never go back, limits hold, and every message is in one micro-batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import ConfigError, ConnectError, DataLossError, TopicNotFoundError
+from nsq_ha.spark import stream_planner, survey
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.stream_planner import StreamPlanner, from_json, to_json
+from tests.spark.model import NODES, Log, Model
+
+Given = dict[str, str]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "PAUSE", 0.001)
+    monkeypatch.setattr(stream_planner, "PAUSE", 0.001)
+
+
+def planner(model: Model, **options: str) -> StreamPlanner:
+    told = {"lookupd": "127.0.0.1:4161", "topic": "t", "startingOffsets": "earliest", "metadataRefresh": "0"}
+    given = ReadOptions.parse(told | {"fetchTimeout": "50ms", "fetchRetries": "1"} | options, "stream")
+    return StreamPlanner(given, model.cluster)
+
+
+def two(one: Log | None = None, other: Log | None = None) -> Model:
+    return Model({"t": {0: one or Log([10] * 10), 1: other or Log([10] * 5, cleaned=2)}})
+
+
+def bounds(plan: StreamPlanner, start: dict[str, Any], end: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    return {each.partition: (each.start, each.end) for each in plan.ranges(start, end)}
+
+
+def test_a_new_query_begins_where_it_is_told_and_keeps_to_it() -> None:
+    model = two()
+    plan = planner(model)
+    assert plan.initial() == {"t": {"0": 0, "1": 20}}
+    latest = planner(model, startingOffsets="latest")
+    assert latest.initial() == {"t": {"0": 100, "1": 50}}
+    model.topics_["t"][0].sizes = [10] * 20
+    assert latest.initial() == {"t": {"0": 100, "1": 50}}, "Spark asks twice"
+    told = {"startingOffsets": json.dumps({"t": {"0": 31, "1": -1}})}
+    assert planner(model, **told).initial() == {"t": {"0": 40, "1": 50}}
+
+
+def test_a_micro_batch_goes_to_the_ends_of_the_logs() -> None:
+    plan = planner(two())
+    begin = plan.initial()
+    end = plan.latest(begin)
+    assert end == plan.report() == {"t": {"0": 100, "1": 50}}
+    assert bounds(plan, begin, end) == {0: (0, 100), 1: (20, 50)}
+    assert plan.latest(end) == end
+    assert bounds(plan, end, end) == {}, "partitions without news have no task"
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning() -> None:
+    model = two()
+    plan = planner(model)
+    begin = plan.latest(None)
+    model.topics_["t"][2] = Log([10] * 3, cleaned=1)
+    end = plan.latest(begin)
+    assert end["t"]["2"] == 30
+    assert bounds(plan, begin, end) == {2: (10, 30)}
+
+
+@pytest.mark.parametrize("trouble", ["leaderless", "deaf"])
+def test_a_partition_whose_leader_is_gone_stands_still_and_stops_nobody(trouble: str) -> None:
+    model = two()
+    plan = planner(model)
+    begin = plan.initial()
+    if trouble == "leaderless":
+        model.leaderless.add(("t", 0))
+    else:
+        model.deaf.add(NODES[0])
+    end = plan.latest(begin)
+    assert end == {"t": {"0": 0, "1": 50}}
+    assert bounds(plan, begin, end) == {1: (20, 50)}
+    model.leaderless.clear()
+    model.deaf.clear()
+    assert plan.latest(end) == {"t": {"0": 100, "1": 50}}
+
+
+def test_a_batch_that_was_planned_before_a_restart_is_planned_again_without_its_leader() -> None:
+    model = two()
+    model.leaderless.add(("t", 0))
+    (part, _) = planner(model).ranges({"t": {"0": 0, "1": 20}}, {"t": {"0": 50, "1": 50}})
+    assert (part.start, part.end, part.leader) == (0, 50, None), "the task finds the leader"
+
+
+def test_a_limit_of_rows_is_divided_by_backlog() -> None:
+    plan = planner(two(), maxOffsetsPerTrigger="4")
+    begin = plan.initial()
+    # 10 and 3 rows wait: three and one.
+    assert plan.latest(begin) == {"t": {"0": 30, "1": 30}}
+    assert plan.latest(begin, limited=False) == {"t": {"0": 100, "1": 50}}
+
+
+def test_a_limit_of_bytes_lets_one_message_pass_at_least() -> None:
+    plan = planner(two(Log([100, 100]), Log([1])), maxBytesPerTrigger="20")
+    assert plan.latest({"t": {"0": 0, "1": 0}})["t"]["0"] == 100
+
+
+def test_a_batch_waits_for_enough_rows_but_not_for_ever() -> None:
+    model = two()
+    begin = planner(model).initial()
+    patient = planner(model, minOffsetsPerTrigger="14", maxTriggerDelay="1h")
+    assert patient.latest(begin) == begin
+    model.topics_["t"][0].sizes = [10] * 11
+    assert patient.latest(begin) == {"t": {"0": 110, "1": 50}}
+    assert planner(model, minOffsetsPerTrigger="100", maxTriggerDelay="0").latest(begin)["t"]["0"] == 110
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=3),
+    st.sampled_from(
+        [
+            {},
+            {"maxOffsetsPerTrigger": "3"},
+            {"maxBytesPerTrigger": "25"},
+            {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "40"},
+        ]
+    ),
+    st.booleans(),
+)
+def test_every_message_is_in_exactly_one_micro_batch(logs: list[list[int]], limits: Given, now: bool) -> None:
+    model = Model({"t": {number: Log(sizes) for number, sizes in enumerate(logs)}})
+    plan = planner(model, **limits)
+    begin = plan.initial()
+    if now:
+        plan.prepare_target()
+        # What comes later is not this query's.
+        model.topics_["t"][0].sizes = [*logs[0], 7]
+    seen: dict[int, list[int]] = {number: [] for number in range(len(logs))}
+    for _ in range(sum(map(len, logs)) + 2):
+        end = plan.latest(begin)
+        rows = 0
+        for part in plan.ranges(begin, end):
+            offsets = model.topics_["t"][part.partition].offsets
+            assert {part.start, part.end} <= set(offsets)
+            inside = [at for at in offsets if part.start <= at < part.end]
+            rows += len(inside)
+            seen[part.partition] += inside
+        if "maxOffsetsPerTrigger" in limits:
+            assert rows <= int(limits["maxOffsetsPerTrigger"])
+        if end == begin:
+            break
+        begin = end
+    assert seen == {number: Log(sizes).offsets[:-1] for number, sizes in enumerate(logs)}
+
+
+def test_what_there_is_now_is_reached_though_a_leader_is_gone() -> None:
+    model = two()
+    plan = planner(model)
+    begin = plan.initial()
+    plan.prepare_target()
+    model.deaf.add(NODES[0])
+    model.topics_["t"][2] = Log([10])
+    assert plan.latest(begin) == {"t": {"0": 100, "1": 50}}, "to stand still would end the query too early"
+
+
+def test_a_log_that_ends_before_the_offset_reached_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
+    begin = {"t": {"0": 200, "1": 50}}
+    with pytest.raises(DataLossError, match="t-0: the log ends at 100, before the offset 200 reached"):
+        planner(two()).latest(begin)
+    lossy = planner(two(), failOnDataLoss="false")
+    end = lossy.latest(begin)
+    assert end == {"t": {"0": 100, "1": 50}}
+    assert bounds(lossy, begin, end) == {0: (0, 100)}, "a log that was made anew is unread"
+    lossy.latest(begin)
+    assert caplog.text.count("before the offset 200 reached") == 1, "said once"
+
+
+def test_what_was_cleaned_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
+    model = two(Log([10] * 10, cleaned=3))
+    with pytest.raises(DataLossError, match="t-0: 20 bytes from offset 10 are cleaned, the log begins at 30"):
+        planner(model).ranges({"t": {"0": 10}}, {"t": {"0": 100}})
+    lossy = planner(model, failOnDataLoss="false")
+    assert bounds(lossy, {"t": {"0": 10}}, {"t": {"0": 100}}) == {0: (30, 100)}
+    assert bounds(lossy, {"t": {"0": 10}}, {"t": {"0": 20}}) == {}
+    assert "going on with what is left" in caplog.text
+
+
+def test_a_topic_that_is_gone() -> None:
+    model = two()
+    with pytest.raises(TopicNotFoundError):
+        planner(Model()).latest(None)
+    plan, planned = planner(model), planner(model)
+    begin = plan.latest(None)
+    assert planned.latest(None) == begin
+    del model.topics_["t"]
+    with pytest.raises(DataLossError, match="t-0: the topic is gone"):
+        plan.latest(begin)
+    with pytest.raises(DataLossError, match="t-0: the topic is gone"):
+        planned.ranges(begin, begin)
+    lossy = planner(Model(), failOnDataLoss="false")
+    assert lossy.latest(begin) == begin
+    assert lossy.ranges(begin, begin) == []
+
+
+def test_topics_of_a_pattern_come_and_go() -> None:
+    model = two()
+    plan = planner(model)
+    options = ReadOptions.parse(
+        {"lookupd": "127.0.0.1:4161", "subscribePattern": "t.*", "metadataRefresh": "0"}, "stream"
+    )
+    plan = StreamPlanner(options, model.cluster)
+    begin = plan.initial()
+    model.topics_["t2"] = {0: Log([5])}
+    model.topics_["other"] = {0: Log([5])}
+    assert plan.latest(begin) == {**begin, "t2": {"0": 5}}
+
+
+def test_nobody_answers_for_a_while_and_then_for_too_long(caplog: pytest.LogCaptureFixture) -> None:
+    model = two()
+    plan = planner(model)
+    begin = plan.initial()
+    end = plan.latest(begin)
+    model.silent = True
+    assert plan.latest(end) == end, "what is known goes on"
+    assert "planning goes on with what is known" in caplog.text
+
+    def ask_on() -> None:
+        while True:
+            plan.latest(end)
+
+    with pytest.raises(ConnectError, match="no nsqlookupd answers"):
+        ask_on()
+    model.silent = False
+    assert plan.latest(end) == end
+
+
+def test_a_leader_that_goes_between_two_questions_gives_no_batch_for_now() -> None:
+    model = two()
+    plan = planner(model, maxOffsetsPerTrigger="4")
+    begin = plan.initial()
+    found = model.stored
+
+    def gone(*_: object) -> None:
+        raise ConnectError("gone")
+
+    model.stored = gone  # type: ignore[method-assign, assignment]
+    assert plan.latest(begin) == begin
+    model.stored = found  # type: ignore[method-assign]
+    assert plan.latest(begin) != begin
+
+
+def test_answers_are_kept_for_as_long_as_the_options_say() -> None:
+    model = two()
+    plan = planner(model, metadataRefresh="600")
+    end = plan.latest(None)
+    asked = model.asked
+    assert plan.latest(end) == end
+    assert model.asked == asked
+
+
+def test_progress_is_shown_on_a_channel_and_its_failure_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = two()
+    plan = planner(model, reportChannel="spark_lag")
+    end = plan.latest(plan.initial())
+    plan.commit(end)
+    assert model.opened == [("t", 0, "spark_lag", 100), ("t", 1, "spark_lag", 50)]
+    model.deaf.add(NODES[0])
+    plan.commit({"t": {"0": 100, "1": 10, "9": 5}})
+    assert len(model.opened) == 2, "neither a deaf leader, nor what is cleaned, nor what is not there"
+    assert "reportChannel 'spark_lag' is not set on t-0" in caplog.text
+    planner(model).commit(end)
+    assert len(model.opened) == 2
+
+
+def test_ranges_are_cut_and_stay_whole_where_the_leader_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    model = two()
+    plan = planner(model, minPartitions="4")
+    begin = plan.initial()
+    end = plan.latest(begin)
+    ranges = plan.ranges(begin, end)
+    cut = [(each.start, each.end) for each in ranges if each.partition == 0]
+    assert len(ranges) >= 4
+    assert len(cut) > 1
+    assert [low for low, _ in cut] == [0, *(high for _, high in cut[:-1])]
+    assert cut[-1][1] == 100
+
+    def gone(*_: object) -> None:
+        raise ConnectError("gone")
+
+    model.stored = gone  # type: ignore[method-assign, assignment]
+    assert bounds(plan, begin, end) == {0: (0, 100), 1: (20, 50)}
+    assert "ranges stay uncut" in caplog.text
+
+
+PLACES = st.dictionaries(
+    st.tuples(st.sampled_from(["orders", "flights", "a.b"]), st.integers(0, 1023)), st.integers(0, 2**63 - 1)
+)
+
+
+@given(PLACES)
+def test_offsets_come_back_from_the_checkpoint(places: dict[tuple[str, int], int]) -> None:
+    assert from_json(json.loads(json.dumps(to_json(places)))) == places
+
+
+@pytest.mark.parametrize("told", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
+def test_a_checkpoint_of_another_source_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the checkpoint is of another source"):
+        from_json(told)
