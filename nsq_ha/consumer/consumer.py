@@ -19,6 +19,7 @@ from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.handling import Handling, Publisher, Tries
 from nsq_ha.consumer.subscription import Subscription
+from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
@@ -78,7 +79,7 @@ class Consumer:
         self._flow = Flow(self.config.max_in_flight, self.config.max_in_flight_bytes, self._subscriptions)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._inbox: deque[Message] = deque()
-        self._arrived = asyncio.Event()
+        self._arrivals = Arrivals()
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
@@ -162,7 +163,7 @@ class Consumer:
             return
         self._closed = asyncio.Event()
         self._closing.set()
-        self._arrived.set()
+        self._arrivals.wake()
         self._changed.set()
         self._flow.stop()
         loop = asyncio.get_running_loop()
@@ -220,7 +221,7 @@ class Consumer:
                 seeking.cancel()
         finally:
             self._closing.set()
-            self._arrived.set()
+            self._arrivals.wake()
             self._changed.set()
 
     async def _seek(self) -> None:
@@ -307,7 +308,7 @@ class Consumer:
         self._flow.seen(len(messages[-1].body))
         self._inbox.extend(messages)
         messages.clear()  # or their bodies would stay until the next read
-        self._arrived.set()
+        self._arrivals.wake_now()
 
     def freed(self) -> None:
         """Note that a message was answered."""
@@ -333,7 +334,7 @@ class Consumer:
         """Note a refusal that no retry cures; the next call of the application raises it."""
         self._failure = error
         self._changed.set()
-        self._arrived.set()
+        self._arrivals.wake()
 
     # -- RDY
 
@@ -379,8 +380,7 @@ class Consumer:
             self._check_open()
             if asyncio.get_running_loop() is not self._loop:
                 raise ConfigError("a Consumer belongs to the event loop that entered it; this is another one")
-            self._arrived.clear()
-            await self._arrived.wait()
+            await self._arrivals.wait()
 
     async def _may_be_handled(self, message: Message) -> bool:
         try:
@@ -389,6 +389,7 @@ class Consumer:
             # Cancelled while it was given up: it waits for who comes next.
             if not message.answered and getattr(message.source, "is_alive", True):
                 self._inbox.appendleft(message)
+                self._arrivals.wake()
             raise
 
     def _raise_if_died(self) -> None:
