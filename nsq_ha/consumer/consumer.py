@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.flow import Flow
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 log = logging.getLogger("nsq_ha.consumer")
+
+_FOREIGN_LOOP: Final = "a Consumer belongs to the event loop that entered it; this is another one"
 
 
 class Consumer:
@@ -175,11 +177,18 @@ class Consumer:
         finally:  # cancelled, it still ends what it started
             for task in self._tasks.values():
                 task.cancel()
-            if self._supervisor is not None:
-                await asyncio.wait({self._supervisor})
+            await self._supervisor_ended()
             await directory.aclose()
             self._closed.set()
             self._over.set()
+
+    async def _supervisor_ended(self) -> None:
+        supervisor = self._supervisor
+        if supervisor is None:
+            return
+        await asyncio.wait({supervisor})
+        if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+            log.error("%s/%s: the consumer's own task had died", self.topic, self.channel, exc_info=error)
 
     async def _drain_until(self, deadline: float) -> None:
         try:
@@ -191,11 +200,12 @@ class Consumer:
     async def _drain(self) -> None:
         live = list(self._subscriptions.values())
         await asyncio.gather(*(subscription.stop_messages() for subscription in live))
+        # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
+        # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
+        waits = sum(subscription.unanswered for subscription in live) > len(self._inbox)
         while self._inbox:
             message = self._inbox.popleft()
-            delivery = message.source
-            # On an ordered channel the close gives it back at once, without counting an attempt.
-            if not getattr(delivery, "is_ordered", True):
+            if waits and not getattr(message.source, "is_ordered", True):
                 message.requeue(0)
             else:
                 self._given_back(message)
@@ -231,10 +241,11 @@ class Consumer:
             self._absent.clear()
             await self._absent.wait()
 
-    def _check_open(self) -> None:
+    def _check_open(self) -> asyncio.AbstractEventLoop:
         if self._failure is not None:
             raise self._failure
-        if self._directory is None:
+        loop = self._loop
+        if self._directory is None or loop is None:
             raise ClosedError("use the consumer with 'async with'")
         if self._closing.is_set():
             closed = ClosedError("the consumer is closed")
@@ -242,6 +253,7 @@ class Consumer:
             if supervisor is not None and supervisor.done() and not supervisor.cancelled():
                 closed.__cause__ = supervisor.exception()
             raise closed
+        return loop
 
     def _why(self) -> str:
         troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
@@ -377,10 +389,15 @@ class Consumer:
             if self._closing.is_set() and self._failure is None:
                 self._raise_if_died()
                 raise StopAsyncIteration
-            self._check_open()
-            if asyncio.get_running_loop() is not self._loop:
-                raise ConfigError("a Consumer belongs to the event loop that entered it; this is another one")
-            await self._arrivals.wait()
+            loop = self._check_open()
+            waiter = self._arrivals.wait(loop)
+            try:
+                await waiter
+            except RuntimeError:  # asking each time which loop runs would cost more than the rest
+                waiter.cancel()
+                if asyncio.get_running_loop() is loop:
+                    raise
+                raise ConfigError(_FOREIGN_LOOP) from None
 
     async def _may_be_handled(self, message: Message) -> bool:
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha import tracelog
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.held import Held
-from nsq_ha.protocol import encode_fins, encode_req, encode_touch
+from nsq_ha.protocol import encode_fin, encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,7 @@ class Delivery:
     Attributes:
         arrived_at: When the last message of an ordered channel came: there is one in flight.
         in_flight: Delivered and not answered.
+        is_arriving: Messages are being handed on; :meth:`flush` is called right after that.
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
         ready: RDY last sent.
@@ -56,6 +57,7 @@ class Delivery:
         "channel",
         "in_flight",
         "is_alive",
+        "is_arriving",
         "is_ordered",
         "nsqd",
         "partition",
@@ -80,6 +82,7 @@ class Delivery:
         self.nsqd = ""
         self.is_ordered = is_ordered
         self.is_alive = False
+        self.is_arriving = False
         self.arrived_at = 0.0
         self.in_flight = 0
         self.ready = 0
@@ -119,13 +122,19 @@ class Delivery:
             return
         finished = self._finished
         if not finished:
-            if self._connection is None:
+            connection = self._connection
+            if connection is None:
                 return
-            if self.in_flight > 1:
+            if self.in_flight == 1:  # nothing else is there that could be answered in this turn
+                self.in_flight = 0
+                connection.write_now(encode_fin(message.id))
+                self._on_freed()
+                if _tracing.is_any and _tracing.is_on(self.topic):
+                    tracelog.log_message("finish", message)
+                return
+            if not self.is_arriving:
                 self._loop.call_soon(self.flush)
         finished.append(message.id)
-        if self.in_flight == 1:
-            self.flush()  # nothing else is there that could be answered in this turn
         if _tracing.is_any and _tracing.is_on(self.topic):
             tracelog.log_message("finish", message)
 

@@ -108,7 +108,8 @@ class Handling:
         Raises:
             NsqError: What the messages' source raised.
         """
-        turn = asyncio.Lock()
+        # __anext__ may await inside: one worker at a time takes messages, in their order.
+        turn = asyncio.Lock() if concurrency > 1 else None
         try:
             async with asyncio.TaskGroup() as group:
                 workers = [group.create_task(self._work(turn)) for _ in range(concurrency)]
@@ -123,19 +124,25 @@ class Handling:
                 raise _first(ours) from None
             raise
 
-    async def _work(self, turn: asyncio.Lock) -> None:
+    async def _work(self, turn: asyncio.Lock | None) -> None:
+        worker = asyncio.current_task()
+        if worker is None:
+            raise LocalProtocolError("a handler is called by a task")
         while True:
-            async with turn:  # __anext__ may await inside: one worker at a time takes messages, in their order
-                try:
-                    message = await anext(self._messages)
-                except StopAsyncIteration:
-                    return
-            if not getattr(message.source, "is_ordered", False):
-                await self._handle(message)
+            try:
+                message = await (anext(self._messages) if turn is None else self._take(turn))
+            except StopAsyncIteration:
+                return
+            if turn is None or not getattr(message.source, "is_ordered", False):
+                await self._handle(message, worker)
             else:
-                await self._handle_in_order(message)
+                await self._handle_in_order(message, worker)
 
-    async def _handle_in_order(self, message: Message) -> None:
+    async def _take(self, turn: asyncio.Lock) -> Message:
+        async with turn:
+            return await anext(self._messages)
+
+    async def _handle_in_order(self, message: Message, worker: asyncio.Task[object]) -> None:
         partition = message.partition
         if partition in self._parked:
             self._parked[partition].append(message)
@@ -145,14 +152,11 @@ class Handling:
             while parked:
                 current = parked.popleft()
                 if getattr(current.source, "is_alive", True):
-                    await self._handle(current)
+                    await self._handle(current, worker)
         finally:
             del self._parked[partition]
 
-    async def _handle(self, message: Message) -> None:
-        worker = asyncio.current_task()
-        if worker is None:
-            raise LocalProtocolError("a handler is called by a task")
+    async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy.add(worker)
         try:
             if self._is_async:

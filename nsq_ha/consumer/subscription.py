@@ -302,7 +302,10 @@ class Subscription:
         if tracelog.switch.is_any and tracelog.switch.is_on(self._watch.topic):
             for message in messages:
                 tracelog.log_message("delivery", message)
-        self._inbox.arrived(messages)
+        delivery.is_arriving = True
+        self._inbox.arrived(messages)  # runs who waits for messages: what it answers leaves together, below
+        delivery.is_arriving = False
+        delivery.flush()
 
     def _damaged(self, damaged: list[DamagedMessage]) -> None:
         # It would come damaged again for ever and block the channel: it is finished, loudly.

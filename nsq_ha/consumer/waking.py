@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class _Waiter(asyncio.Future[None]):
     """A future that calls back at once where that is asked for; what waits is one task."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._wakes: Callable[[Self], object] | None = None
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._wakes: Callable[[Any], object] | None = None
         self._context: contextvars.Context | None = None
 
     def add_done_callback(self, fn: Callable[[Self], object], /, *, context: contextvars.Context | None = None) -> None:
@@ -66,14 +66,14 @@ class Arrivals:
         """Begin with nobody."""
         self._waiters: list[_Waiter] = []
 
-    def wait(self) -> asyncio.Future[None]:
-        """Return what a task awaits until the next :meth:`wake` or :meth:`wake_now`; then it looks what there is.
+    def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return what a task of ``loop`` awaits until the next :meth:`wake` or :meth:`wake_now`; then it looks again.
 
         Cancelled, it takes nothing with it.
         """
         if self._waiters:  # those that were cancelled, or they would gather while nothing arrives
             self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
-        waiter = _Waiter()
+        waiter = _Waiter(loop)
         self._waiters.append(waiter)
         return waiter
 
@@ -93,14 +93,17 @@ class Arrivals:
         waiters = self._waiters
         if not waiters:
             return
-        if len(waiters) > 1 or waiters[0].done() or asyncio.current_task() is not None:
+        first = waiters[0]
+        loop = first.get_loop()
+        # Asked without the loop, CPython 3.11 asks the operating system for the process's number first.
+        if len(waiters) > 1 or first.done() or asyncio.current_task(loop) is not None:
             self.wake()
             return
         self._waiters = []
         try:
-            waiters[0].wake_now()
+            first.wake_now()
         except (KeyboardInterrupt, SystemExit) as error:  # not through the connection that is being read
-            waiters[0].get_loop().call_soon(_raise, error)
+            loop.call_soon(_raise, error)
 
 
 def _raise(error: BaseException) -> None:

@@ -281,10 +281,10 @@ class Connection:
             self.write(NOP)
         if received.answers:
             self._take_answers(received.answers)
-        if received.messages:
-            self._callbacks.messages(received.messages)
         if received.damaged:
             self._callbacks.damaged(received.damaged)
+        if received.messages:
+            self._callbacks.messages(received.messages)
         if received.refusals:
             self._callbacks.refusals(received.refusals)
 

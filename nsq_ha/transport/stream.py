@@ -123,8 +123,12 @@ class Stream(asyncio.BufferedProtocol):
 
     def write_now(self, data: bytes) -> None:
         """Hand ``data`` to the socket behind what is buffered."""
-        self._out.append(data)
-        self.flush()
+        transport = self._transport
+        if self._out or self._codec is not None or transport is None:
+            self._out.append(data)
+            self.flush()
+        elif not transport.is_closing():
+            transport.write(data)
 
     def flush(self) -> None:
         """Hand what is buffered to the socket now."""

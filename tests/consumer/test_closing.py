@@ -1,0 +1,61 @@
+"""What closing does to messages that nobody saw, and to a consumer whose own task has died."""
+
+import asyncio
+import gc
+import logging
+
+import pytest
+
+from nsq_ha import ClosedError
+from nsq_ha.discovery.watcher import TopicWatch
+from nsq_ha.protocol import Close, Requeue
+from tests.support.nsqd import message_id
+from tests.support.stage import Stage
+from tests.support.waiting import eventually
+
+
+async def test_messages_that_nobody_saw_are_left_to_the_server_which_counts_no_attempt(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(3):
+            peer.message(b"unseen", message_id(number + 2))
+        seen = await anext(consumer)
+        seen.finish()
+    assert peer.of(Close)
+    assert peer.of(Requeue) == []
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+
+
+async def test_on_an_ordered_channel_they_never_go_back_by_a_requeue(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]}, ordered=True)
+    async with stage.consumer() as consumer:
+        peers = [await nsqd.subscriber() for nsqd in stage.nsqds[:2]]
+        for peer in peers:
+            peer.message(b"x", message_id(2))
+        handed_out = await anext(consumer)
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqds[1].until(lambda: all(peer.of(Close) for peer in peers))
+        assert not closing.done()
+        handed_out.finish()
+        await closing
+    assert [peer.of(Requeue) for peer in peers] == [[], []]
+
+
+async def test_a_dead_task_of_the_consumer_is_told_once_and_is_never_unretrieved(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(TopicWatch, "wait_until", broken)
+    with caplog.at_level(logging.ERROR):
+        consumer = stage.consumer()
+        with pytest.raises(ClosedError) as told:
+            await consumer.__aenter__()
+        assert isinstance(told.value.__cause__, BaseExceptionGroup)
+        await consumer.aclose()
+        await eventually(lambda: "own task had died" in caplog.text)
+        del told, consumer
+        gc.collect()
+    assert "never retrieved" not in caplog.text
+    assert "a bug of ours" in caplog.text
