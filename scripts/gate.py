@@ -1,15 +1,17 @@
 """The gate: every check that a change must pass, in one run.
 
-All steps run even after one has failed, so that one run tells everything; the exit code is 1 if any failed. Called by
-``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none are here.
+All steps run even after one has failed, so that one run tells everything; the exit code is 1 if any failed. The faults
+mostly wait, so they run beside the other steps, and are told at the end. Called by ``make test`` with the Python of the
+virtual environment. Settings are in ``pyproject.toml``, none are here.
 """
 
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -33,12 +35,17 @@ def fully_covered(package: str) -> Step:
 SHORT = ("-m", "not slow")
 """What kills Spark's processes and waits for their return is left to ``make test-full``."""
 
+FAULTS = "tests/faults"
+"""The rows of the table of faults, and the three minutes of chaos."""
+BESIDE = Step("faults", ("pytest", "-q", "-p", "no:cacheprovider", FAULTS))
+TESTS = ("coverage", "run", "-m", "pytest", "-q", f"--ignore={FAULTS}")
+
 STEPS = (
     Step("format", ("ruff", "format", "--check", "--output-format=concise", ".")),
     Step("lint", ("ruff", "check", "--output-format=concise", ".")),
     Step("types", ("mypy",)),
     Step("layers", ("lint-imports", "--no-logo")),
-    Step("tests", ("coverage", "run", "-m", "pytest", "-q", *(() if os.environ.get("NSQ_HA_FULL") else SHORT))),
+    Step("tests", TESTS if os.environ.get("NSQ_HA_FULL") else (*TESTS, *SHORT)),
     Step("coverage in all, for information (%)", ("coverage", "report", "--format=total")),
     fully_covered("protocol"),
     fully_covered("policy"),
@@ -46,26 +53,62 @@ STEPS = (
 )
 
 
+class Running:
+    """A step under way."""
+
+    def __init__(self, step: Step, output: IO[bytes] | None = None) -> None:
+        """Start it; what it prints goes to ``output``, None for the terminal."""
+        self._step = step
+        self._started = time.monotonic()
+        self._output = output
+        program, *arguments = step.command
+        self._process = subprocess.Popen(
+            [BIN / program, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+        )
+
+    def passed(self) -> bool:
+        """Wait for its end and return whether it passed."""
+        passed = self._process.wait() == 0
+        took = f" ({time.monotonic() - self._started:.1f} s)"
+        if self._output is not None:
+            took = ""  # it may have ended long ago
+            self._output.seek(0)
+            announce(self._step)
+            print(self._output.read().decode(errors="replace"), end="")
+        print(f"--- {self._step.name}: {'ok' if passed else 'FAILED'}{took}", flush=True)
+        return passed
+
+    def end(self) -> None:
+        """End it, if it has not ended."""
+        self._process.kill()
+        self._process.wait()
+
+
+def announce(step: Step) -> None:
+    """Print what comes."""
+    print(f"\n=== {step.name}: {' '.join(step.command)}", flush=True)
+
+
 def run(step: Step) -> bool:
     """Run one step, its output going straight to the terminal, and return whether it passed."""
-    print(f"\n=== {step.name}: {' '.join(step.command)}", flush=True)
-    started = time.monotonic()
-    program, *arguments = step.command
-    finished = subprocess.run(
-        [BIN / program, *arguments],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    passed = finished.returncode == 0
-    print(f"--- {step.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)", flush=True)
-    return passed
+    announce(step)
+    return Running(step).passed()
 
 
 def main() -> int:
     """Run every step and return the exit code."""
     print(f"=== gate on Python {sys.version.split()[0]}")
-    failed = [step.name for step in STEPS if not run(step)]
+    with tempfile.TemporaryFile() as output:
+        beside = Running(BESIDE, output)
+        try:
+            failed = [step.name for step in STEPS if not run(step)]
+            failed += [] if beside.passed() else [BESIDE.name]
+        finally:
+            beside.end()
     print(f"\n=== gate: {'FAILED: ' + ', '.join(failed) if failed else 'all steps passed'}")
     return 1 if failed else 0
 

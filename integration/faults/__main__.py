@@ -1,4 +1,4 @@
-"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--verbose] [--list]``."""
+"""``python -m integration.faults [scenario ...] [--runs N] [--json FILE] [--verbose] [--embedded] [--list]``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench
 from integration.faults.cluster import Cluster
+from integration.faults.embedded import NODES, TIME_SCALE, Embedded
 from integration.faults.scenarios import ALL, NAMED
+from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
     from integration.faults.bench import Scenario
@@ -29,6 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--debug", action="store_true", help="with the library's own log")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--embedded", action="store_true", help="on an embedded cluster, at a tenth of the time")
     return parser.parse_args()
 
 
@@ -41,7 +44,14 @@ def _chosen(names: list[str]) -> list[Scenario]:
 
 
 async def _run(arguments: argparse.Namespace) -> list[Row]:
-    bench = Bench(Cluster.of_environment(), verbose=arguments.verbose)
+    if not arguments.embedded:
+        return await _run_on(Cluster.of_environment(), arguments)
+    with DevCluster(nsqds=NODES, time_scale=TIME_SCALE) as cluster:
+        return await _run_on(Embedded(cluster), arguments)
+
+
+async def _run_on(cluster: Cluster, arguments: argparse.Namespace) -> list[Row]:
+    bench = Bench(cluster, verbose=arguments.verbose)
     rows: list[Row] = []
     await bench.restore()
     await bench.clean()

@@ -7,13 +7,12 @@ import contextlib
 import dataclasses
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from integration.faults.cluster import NotReadyError
 from integration.faults.load import Load
-from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
-from integration.faults.waiting import until
+from integration.faults.waiting import lasts, until
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
@@ -61,11 +60,17 @@ class Bench:
     Args:
         cluster: The cluster.
         verbose: Tell what happens, with seconds since the fault.
+
+    Attributes:
+        pace: The cluster's.
+        loads: Those of the last scenario, for who wants to see more than its row.
     """
 
     def __init__(self, cluster: Cluster, *, verbose: bool) -> None:
         self.cluster = cluster
+        self.pace = cluster.pace
         self.verbose = verbose
+        self.loads: list[Load] = []
         self.zero = time.monotonic()
         self.topics: dict[str, str] = {}
         self._stamp = f"{int(time.time()) % 10_000_000}"
@@ -76,6 +81,23 @@ class Bench:
         if self.verbose:
             sys.stdout.write(f"  {time.monotonic() - self.zero:8.3f} {text}\n")
             sys.stdout.flush()
+
+    async def lasts(self, seconds: float, *, for_clients: bool = False) -> None:
+        """Let a state last: how long it does is what the scenario is about. The caller says why beside it.
+
+        Args:
+            seconds: By a real cluster's clock.
+            for_clients: Limits of the library's own have to pass, too, which go by their own clock.
+        """
+        await lasts(max(seconds * self.pace.cluster, self.pace.least if for_clients else 0.0))
+
+    def load(
+        self, topic: str, *, ordered: bool, channel: str, lookupds: tuple[str, ...], handled: bool = False
+    ) -> Load:
+        """Return a load at the cluster's pace."""
+        load = Load(topic, ordered=ordered, channel=channel, lookupds=lookupds, pace=self.pace, handled=handled)
+        self.loads.append(load)
+        return load
 
     def fresh(self, what: str) -> str:
         """Return a name that was not used before."""
@@ -90,8 +112,7 @@ class Bench:
 
     async def create_topic(self, topic: str, kind: str, *, partitions: int = PARTITIONS, replicas: int = 3) -> None:
         """Create a topic by name."""
-        async with AdminClient(self.cluster.lookupds) as admin:
-            await admin.create_topic(topic, partitions, replicas, ordered=kind == ORDERED, multi_part=True)
+        await self.cluster.create_topic(topic, partitions, replicas, is_ordered=kind == ORDERED)
 
     async def shared_topics(self) -> dict[str, str]:
         """Return the ordered and the ordinary topic, made once; partition 0 of both is led by one node."""
@@ -144,12 +165,11 @@ class Bench:
         topics: dict[str, str],
         *,
         lookupds: tuple[str, ...] | None = None,
-        options: dict[str, Any] | None = None,
         handled: bool = False,
         probed: bool = True,
     ) -> AsyncIterator[Stage]:
         """Load and probe topics; leaving closes all, restores the nodes and reports nothing."""
-        stage = Stage(self, topics, lookupds or self.cluster.lookupds, options or {}, handled=handled)
+        stage = Stage(self, topics, lookupds or self.cluster.lookupds, handled=handled)
         try:
             await stage.start(probed=probed)
             yield stage
@@ -171,24 +191,17 @@ class Stage:
         bench: Bench,
         topics: dict[str, str],
         lookupds: tuple[str, ...],
-        options: dict[str, Any],
         *,
         handled: bool,
     ) -> None:
         self.bench = bench
         self.cluster = bench.cluster
         self.topics = topics
-        self.probes = Probes(bench.say, bench.cluster)
+        self.probes = bench.cluster.probes(bench.say)
+        bench.loads.clear()
         channel = bench.fresh("ch")
         self.loads = {
-            kind: Load(
-                topic,
-                ordered=kind == ORDERED,
-                channel=channel,
-                lookupds=lookupds,
-                options=options,
-                handled=handled,
-            )
+            kind: bench.load(topic, ordered=kind == ORDERED, channel=channel, lookupds=lookupds, handled=handled)
             for kind, topic in topics.items()
         }
         self.since = 0.0
@@ -233,7 +246,12 @@ class Stage:
         self.fault(text)
 
     async def recovered(self, limit: float = 90.0, hold: float = SETTLED) -> None:
-        """Wait until cluster, publishing and consuming have been well for ``hold`` seconds, at most ``limit``."""
+        """Wait until cluster, publishing and consuming have been well for ``hold`` seconds, at most ``limit``.
+
+        Both by a real cluster's clock.
+        """
+        pace = self.bench.pace
+        limit, hold = max(limit * pace.cluster, self.bench.pace.patience), hold * pace.cluster
         began = time.monotonic()
         well_since: list[float] = []
 
@@ -251,7 +269,8 @@ class Stage:
             self.bench.say(f"not well within {limit:g} s")
 
     async def finish(self, row: Row, *, drain: float = 75.0) -> Row:
-        """Stop publishing, drain, and enter the figures into ``row``."""
+        """Stop publishing, drain for ``drain`` seconds at most (by a real cluster's clock), and fill in the row."""
+        drain = max(drain * self.bench.pace.cluster, self.bench.pace.patience)
         ended = time.monotonic()
         loads = list(self.loads.values())
         await asyncio.gather(*(load.end_publishing() for load in loads))
@@ -259,6 +278,7 @@ class Stage:
         for load in loads:
             figures = figures_of(load, self.probes, self.since, ended)
             row.figures.append(figures)
+            row.faults = self.faults
             row.broken += broken_by(figures, load.audit.limit)
             if load.ordered and figures.stored_again_worst_key > self.faults:
                 row.notes.append(

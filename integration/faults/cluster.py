@@ -1,8 +1,8 @@
 """The real cluster under test: its control script, its node names, and what it says about itself.
 
 Owns everything that is done to the cluster from outside. Talks to it by the
-script and by plain HTTP, not by the library, so that a fault of the library's
-own look-ups cannot hide in the figures.
+script and by plain HTTP, and by the library only to make topics, so that a
+fault of the library's own look-ups cannot hide in the figures.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import asyncio
 import dataclasses
 import json
 import os
+import pathlib
 import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
-from integration.faults.waiting import until_told
+from integration.faults.pace import REAL
+from integration.faults.probes import Probes
+from integration.faults.waiting import QUESTION, until_told
+from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from integration.faults.pace import Pace
 
 HTTP_LIMIT: Final = 3.0
 STABLE_LIMIT: Final = 300.0
@@ -49,7 +55,10 @@ class Cluster:
 
     Attributes:
         names: The cluster's own names of the nsqds, by TCP port, as far as :meth:`partitions` has met them.
+        pace: How quickly it goes about its faults.
     """
+
+    pace: Pace = REAL
 
     def __init__(self, lookupds: tuple[str, ...], control: tuple[str, ...], base: int) -> None:
         self.lookupds = lookupds
@@ -107,6 +116,27 @@ class Cluster:
         )
         if await process.wait():
             raise NotReadyError(f"{' '.join(words)} failed")
+
+    async def create_topic(self, topic: str, partitions: int, replicas: int, *, is_ordered: bool) -> None:
+        """Create a topic, several partitions of which may share a node."""
+        async with AdminClient(self.lookupds) as admin:
+            await admin.create_topic(topic, partitions, replicas, ordered=is_ordered, multi_part=True)
+
+    # -- watching
+
+    def probes(self, say: Callable[[str], None]) -> Probes:
+        """Return what tells when each partition took a publish."""
+        return Probes(say, self.nsqd)
+
+    def sockets(self) -> int:
+        """Count the sockets of this process that are the library's."""
+        count = 0
+        for entry in pathlib.Path("/proc/self/fd").iterdir():
+            try:
+                count += str(entry.readlink()).startswith("socket:")
+            except FileNotFoundError:
+                continue
+        return count
 
     # -- questions
 
@@ -197,9 +227,9 @@ class Cluster:
             if obstacle != said:
                 said = obstacle
                 say(f"waiting: {obstacle or 'for it to last'}")
-            return not obstacle and now - whole_since >= WHOLE_FOR
+            return not obstacle and now - whole_since >= WHOLE_FOR * self.pace.cluster
 
-        if not await until_told(is_whole_for_long, limit):
+        if not await until_told(is_whole_for_long, limit, QUESTION * self.pace.cluster):
             raise NotReadyError(f"the cluster is not whole after {limit:g} s: {said or 'it does not last'}")
         return clock() - began
 

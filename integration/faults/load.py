@@ -1,4 +1,4 @@
-"""One topic's load: 150 messages a second over 16 keys through the library, and their audit."""
+"""One topic's load: messages over some keys through the library, at a steady rate, and their audit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import collections
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from integration.faults.audit import Ack, Audit, Delivered, Failure
 from integration.faults.holdups import HoldUps
+from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.waiting import beat, lasts, until
 from nsq_ha import Consumer, Producer, PublishError
@@ -17,12 +18,8 @@ from nsq_ha import Consumer, Producer, PublishError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from integration.faults.pace import Pace
     from nsq_ha import Message
-
-RATE: Final = 150.0
-KEYS: Final = 16
-LIMIT: Final = 30.0
-"""Seconds of the default ``publish_timeout``."""
 
 
 class HandlerError(Exception):
@@ -38,7 +35,7 @@ class Load:
             the key is only a label.
         channel: A channel of its own.
         lookupds: What producer and consumer are configured with.
-        options: Options that differ from the defaults.
+        pace: Rate, keys, limits and options.
         handled: Read by :meth:`~nsq_ha.Consumer.run` with a handler, which fails where ``fails`` says so.
     """
 
@@ -49,20 +46,21 @@ class Load:
         ordered: bool,
         channel: str,
         lookupds: tuple[str, ...],
-        options: dict[str, Any] | None = None,
+        pace: Pace = REAL,
         handled: bool = False,
     ) -> None:
         self.topic = topic
         self.ordered = ordered
         self.channel = channel
         self.lookupds = lookupds
-        self.options = options or {}
-        self.audit = Audit([f"k{number:02}" for number in range(KEYS)], LIMIT)
-        self.producer = Producer(lookupd=lookupds, **self.options)
-        self.consumer = Consumer(topic, channel, lookupd=lookupds, **self.options)
+        self.pace = pace
+        self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
+        self.producer = Producer(lookupd=lookupds, **pace.producer_options)
+        self.consumer = Consumer(topic, channel, lookupd=lookupds, **pace.consumer_options)
         self.fails: Callable[[Message], bool] = lambda _: False
         self.hold_ups = HoldUps()
         self.probes_seen = 0
+        self.most_calls = 0
         self.notes: list[str] = []
         self._handled = handled
         self._calls: set[asyncio.Task[None]] = set()
@@ -86,13 +84,13 @@ class Load:
         """Publish nothing more and wait for the calls under way; each ends by its limit."""
         self.end_new_calls()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=LIMIT + 5)
+            await asyncio.wait(self._calls, timeout=self.pace.limit + 5)
 
     async def drain(self, limit: float) -> None:
         """Wait until all that was acknowledged is delivered, at most ``limit`` seconds."""
         await until(lambda: not self.audit.missing, limit)
         # What was called "not stored" and yet is must have its chance to come, too: nothing tells when it is over.
-        await lasts(1.0)
+        await lasts(max(1.0 * self.pace.cluster, self.pace.least / 10))
 
     async def close(self) -> None:
         """Close both sides."""
@@ -124,10 +122,11 @@ class Load:
     async def _publish(self) -> None:
         began = time.monotonic()
         for number in itertools.count():
-            await beat(began + number / RATE)
-            key = self.audit.keys[number % KEYS]
-            call = asyncio.create_task(self._call(key, number // KEYS))
+            await beat(began + number / self.pace.rate)
+            key = self.audit.keys[number % self.pace.keys]
+            call = asyncio.create_task(self._call(key, number // self.pace.keys))
             self._calls.add(call)
+            self.most_calls = max(self.most_calls, len(self._calls))
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, key: str, seq: int) -> None:

@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from integration.faults.cluster import Cluster
-
 PARTITION = tuple[str, int]
 
 
 class Probes:
     """Runs the probes; :meth:`start` and :meth:`stop` it.
 
+    Args:
+        say: Tells what a node answers when that changes.
+        name_of: Name of the node at a TCP port.
+
     Attributes:
         taken: Times at which each partition took a publish, ascending.
         is_idle: Nothing is probed; the cluster counts as never out.
     """
 
-    def __init__(self, say: Callable[[str], None], cluster: Cluster) -> None:
+    def __init__(self, say: Callable[[str], None], name_of: Callable[[int], str]) -> None:
         self.taken: dict[PARTITION, list[float]] = {}
         self.is_idle = False
         self._say = say
-        self._cluster = cluster
+        self._name_of = name_of
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -71,7 +73,7 @@ class Probes:
         async for line in process.stdout:
             told = json.loads(line)
             if "said" in told:
-                self._say(f"probe {told['topic']} at {self._cluster.nsqd(told['port'])}: {told['said']}")
+                self._say(f"probe {told['topic']} at {self._name_of(told['port'])}: {told['said']}")
             else:
                 times = self.taken[told["topic"], told["partition"]]
                 times.append(told["t"])

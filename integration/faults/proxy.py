@@ -14,7 +14,7 @@ import json
 import random
 import time
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from integration.faults.cluster import get
 from integration.faults.web import Answer, Web
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from integration.faults.cluster import Cluster
 
 Fault = Literal["cut", "silent", "flip", "lose"]
+TASK: Final = "proxy"
+"""Name of the tasks that hold connections, for who counts those of the library."""
 
 
 class Link:
@@ -46,7 +48,7 @@ class Link:
 
     async def run(self) -> None:
         """Pass bytes until one side ends."""
-        tasks = [asyncio.ensure_future(self._forth()), asyncio.ensure_future(self._back())]
+        tasks = [asyncio.create_task(one, name=TASK) for one in (self._forth(), self._back())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -153,6 +155,7 @@ class TcpProxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is not None:
+            task.set_name(TASK)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
@@ -170,8 +173,8 @@ class TcpProxy:
         # The magic comes before the first frame of the server: nothing to be told apart there.
         link = Link((reader, writer), server)
         self.links.add(link)
-        running = asyncio.ensure_future(link.run())
-        hole_ended = asyncio.ensure_future(self._hole_ended.wait())
+        running = asyncio.create_task(link.run(), name=TASK)
+        hole_ended = asyncio.create_task(self._hole_ended.wait(), name=TASK)
         try:
             await asyncio.wait({running, hole_ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:

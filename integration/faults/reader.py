@@ -1,6 +1,6 @@
 """A second consumer, as a process of its own that can be killed and frozen.
 
-``python -m integration.faults.reader TOPIC CHANNEL LOOKUPD...``: a line of JSON for
+``python -m integration.faults.reader TOPIC CHANNEL HEARTBEAT_INTERVAL LOOKUPD...``: a line of JSON for
 each delivery, written before its FIN, and one when it is subscribed.
 """
 
@@ -14,9 +14,9 @@ import time
 from nsq_ha import Consumer
 
 
-async def main(topic: str, channel: str, lookupds: list[str]) -> None:
+async def main(topic: str, channel: str, heartbeat: float, lookupds: list[str]) -> None:
     """Read until killed."""
-    async with Consumer(topic, channel, lookupd=lookupds) as consumer:
+    async with Consumer(topic, channel, lookupd=lookupds, heartbeat_interval=heartbeat) as consumer:
         _write({"subscribed": True})
         async for message in consumer:
             _write(
@@ -37,4 +37,4 @@ def _write(line: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]))

@@ -76,6 +76,7 @@ class Row:
     fault: str
     target: Target
     run: int = 0
+    faults: int = 0
     figures: list[Figures] = dataclasses.field(default_factory=list)
     extra: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)

@@ -26,13 +26,13 @@ async def until(condition: Callable[[], bool], limit: float) -> bool:
     return True
 
 
-async def until_told(question: Callable[[], Awaitable[bool]], limit: float) -> bool:
-    """Do the same with a question to the cluster."""
+async def until_told(question: Callable[[], Awaitable[bool]], limit: float, interval: float = QUESTION) -> bool:
+    """Do the same with a question to the cluster, each ``interval`` seconds."""
     deadline = time.monotonic() + limit
     while not await question():
         if time.monotonic() >= deadline:
             return False
-        await asyncio.sleep(QUESTION)
+        await asyncio.sleep(interval)
     return True
 
 

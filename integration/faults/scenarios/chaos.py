@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from integration.faults.audit import LIMIT_GRACE
 from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
-from integration.faults.load import LIMIT
+from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
 from integration.faults.slim import SlimAudit
-from integration.faults.waiting import lasts, until
+from integration.faults.waiting import until
 from nsq_ha import Consumer, StartFrom
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from integration.faults.bench import Stage
     from integration.faults.load import Load
 
@@ -29,6 +31,7 @@ SETTLED: Final = 120.0
 LONG: Final = 120.0
 MEMORY_MIB: Final = 15.0
 DESCRIPTORS: Final = 4.0
+TASKS: Final = 4.0
 SHORT_KILLS: Final = "NSQ_HA_TEST_CHAOS_SHORT_KILLS"
 """Not by default: a leader that is killed and is back before its key in etcd ends leads again, without what it had
 acknowledged and not yet written, and its followers cut their logs to its own. No client can mend that."""
@@ -39,29 +42,34 @@ class Chaos:
     """Chooses and does the faults; one node at a time is in trouble, since more would leave no majority."""
 
     def __init__(self, stage: Stage, chance: random.Random) -> None:
+        self.bench = stage.bench
+        self.say = stage.bench.say
         self._stage = stage
         self._chance = chance
         self._cluster = stage.cluster
 
     async def once(self) -> None:
         """Do one fault and undo it."""
-        faults = [
+        fault = self._chance.choice(self.faults())
+        await fault()
+
+    def faults(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return what it chooses from."""
+        always = (
             self.killed,
             self.stopped,
             self.frozen,
             self.frozen_shortly,
             self.lookupd_killed,
             self.lookupd_frozen,
-        ]
-        if os.environ.get(SHORT_KILLS):
-            faults.append(self.killed_shortly)
-        await self._chance.choice(faults)()
+        )
+        return (*always, self.killed_shortly) if os.environ.get(SHORT_KILLS) else always
 
     async def _down(self, name: str, sig: str, seconds: float) -> None:
-        self._stage.bench.say(f"--- {sig} {name} for {seconds:.1f} s")
+        self.say(f"--- {sig} {name} for {seconds * self.bench.pace.cluster:.1f} s")
         await self._cluster.kill(name, sig)
-        await lasts(seconds)  # the fault
-        self._stage.bench.say(f"{name} goes on")
+        await self.bench.lasts(seconds)  # the fault
+        self.say(f"{name} goes on")
         if sig == "SIGSTOP":
             await self._cluster.kill(name, "SIGCONT")
         else:
@@ -72,7 +80,7 @@ class Chaos:
 
     async def killed_for_long(self, port: int) -> None:
         """SIGKILL of one that leads, past the election."""
-        await self._down(self._cluster.nsqd(port), "SIGKILL", LIMIT)
+        await self._down(self._cluster.nsqd(port), "SIGKILL", REAL.limit)
 
     async def killed(self) -> None:
         """SIGKILL of a node, past the election."""
@@ -107,40 +115,53 @@ class Chaos:
 
 
 async def play(bench: Bench, scenario: Scenario) -> Row:
-    """Run it."""
-    minutes = float(os.environ.get("NSQ_HA_TEST_CHAOS_MINUTES", "15"))
-    seed = int(os.environ.get("NSQ_HA_TEST_CHAOS_SEED", str(random.randrange(10**6))))
+    """Run it as the environment says."""
+    minutes, seed = chosen(15.0)
+    return await run(bench, scenario, minutes, seed)
+
+
+def chosen(minutes: float) -> tuple[float, int]:
+    """Return how many minutes it lasts, and the seed of all chance, where the environment does not say otherwise."""
+    seed = os.environ.get("NSQ_HA_TEST_CHAOS_SEED") or random.randrange(10**6)
+    return float(os.environ.get("NSQ_HA_TEST_CHAOS_MINUTES") or minutes), int(seed)
+
+
+async def run(
+    bench: Bench, scenario: Scenario, minutes: float, seed: int, make: Callable[[Stage, random.Random], Chaos] = Chaos
+) -> Row:
+    """Do one fault of ``make`` after the other."""
     topics = await bench.ready()
     row = scenario.row()
     row.notes.append(f"{minutes:g} minutes, seed {seed}")
     async with bench.stage(topics, probed=False) as stage:
         for load in stage.loads.values():
-            load.audit = SlimAudit(load.audit.keys, LIMIT)
+            load.audit = SlimAudit(load.audit.keys, bench.pace.limit)
         stage.fault("chaos")
         chance = random.Random(seed)
-        chaos = Chaos(stage, chance)
+        chaos = make(stage, chance)
         # All that one outage makes wait, for as long as a publish may: what the process needs for that it keeps.
         await chaos.killed_for_long(await stage.victim())
         await stage.recovered(limit=SETTLED)
-        before = _used()
+        before = used()
         end = time.monotonic() + minutes * 60.0
         faults = 1
         while time.monotonic() < end:
-            await lasts(chance.uniform(*PAUSE))  # the rhythm of the faults
+            await bench.lasts(chance.uniform(*PAUSE))  # the rhythm of the faults
             try:
                 await chaos.once()
             except (NsqError, IndexError) as error:
                 bench.say(f"no fault this time: {error!r}")
             faults += 1
             waiting = [len(load.audit.missing) for load in _loads(stage)]
-            bench.say(f"memory and descriptors: {_used()}; not delivered yet: {waiting}")
+            bench.say(f"memory and descriptors: {used()}; not delivered yet: {waiting}")
         await stage.recovered(limit=SETTLED)
         for load in _loads(stage):
             await load.end_publishing()
         for load in _loads(stage):
-            await load.drain(LONG)
-        memory, descriptors = (now - then for now, then in zip(_used(), before, strict=True))
-        row.extra = {"faults": float(faults), "memory grown MiB": memory, "descriptors grown": descriptors}
+            await load.drain(max(LONG * bench.pace.cluster, bench.pace.patience))
+        row.faults = faults
+        row.notes.append(f"{faults} faults")
+        row.extra = {f"{what} grown": now - before[what] for what, now in used().items()}
         for kind in (ORDERED, ORDINARY):
             _judge(kind, stage.loads[kind], row)
             await _look_for_lost(stage.loads[kind], row, stage.since)
@@ -167,7 +188,7 @@ def _judge(kind: str, load: Load, row: Row) -> None:
         "'not stored' delivered": audit.denied_and_delivered,
     }
     row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
-    if audit.slowest > LIMIT + LIMIT_GRACE + hold_ups.worst_machine:
+    if audit.slowest > audit.limit + LIMIT_GRACE + hold_ups.worst_machine:
         row.broken.append(f"{kind}: a call took {audit.slowest:.1f} s")
 
 
@@ -201,16 +222,20 @@ async def _look_for_lost(load: Load, row: Row, since: float) -> None:
         )
 
 
-def _used() -> tuple[float, float]:
-    """Return the process's memory in MiB and its number of descriptors."""
+def used() -> dict[str, float]:
+    """Return the process's memory in MiB, and its numbers of descriptors and tasks."""
     gc.collect()
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, float(len(list(pathlib.Path("/proc/self/fd").iterdir())))
+    return {
+        "memory MiB": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        "descriptors": float(len(list(pathlib.Path("/proc/self/fd").iterdir()))),
+        "tasks": float(len(asyncio.all_tasks())),
+    }
 
 
 SCENARIO = Scenario(
     "chaos",
     "a random fault every 20-60 s",
-    Target(extra={"memory grown MiB": MEMORY_MIB, "descriptors grown": DESCRIPTORS}),
+    Target(extra={"memory MiB grown": MEMORY_MIB, "descriptors grown": DESCRIPTORS, "tasks grown": TASKS}),
     play,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from integration.faults.audit import Delivered
 from integration.faults.bench import ORDERED, Bench, Scenario
+from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from integration.faults.load import Load
     from nsq_ha import Message
 
-HEARTBEAT = 2.0
 FAILURES = 3
 ENOUGH = 300
 """Deliveries to the second consumer before its fault."""
@@ -47,6 +47,7 @@ class Neighbour:
             "integration.faults.reader",
             self.load.topic,
             self.load.channel,
+            str(self.load.pace.heartbeat),
             *self.load.lookupds,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -92,7 +93,7 @@ def _neighbour(number: signal.Signals) -> Callable[[Bench, Scenario], Awaitable[
             neighbour = Neighbour(load)
             try:
                 await neighbour.start()
-                await until(lambda: neighbour.deliveries >= ENOUGH, STARTED)
+                await until(lambda: neighbour.deliveries >= ENOUGH * bench.pace.cluster, STARTED)
                 stage.fault(f"{number.name} of the second consumer, after {neighbour.deliveries} deliveries to it")
                 neighbour.signal(number)
                 await stage.recovered()
@@ -154,7 +155,7 @@ SCENARIOS = (
     Scenario(
         "consumer-frozen",
         "one of two consumers frozen",
-        Target(0.5, 3 * HEARTBEAT + 1.0),
+        Target(0.5, 3 * REAL.heartbeat + 1.0),
         _neighbour(signal.SIGSTOP),
     ),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from integration.faults.bench import PARTITIONS, Scenario, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
-from integration.faults.waiting import lasts, until_told
+from integration.faults.waiting import QUESTION, until_told
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def gone(sig: str) -> Callable[[Stage], Awaitable[None]]:
 async def restarted(stage: Stage) -> None:
     """SIGTERM, started after 2 s, and watched until it has joined again."""
     name = await _leader(stage, "SIGTERM")
-    await lasts(DOWN)  # the fault: a restart takes so long
+    await stage.bench.lasts(DOWN)  # the fault: a restart takes so long
     stage.bench.say(f"start {name}")
     await stage.cluster.start(name)
     await _rejoined(stage)
@@ -66,7 +66,8 @@ async def _rejoined(stage: Stage) -> None:
         return bool(await stage.cluster.obstacle(topics, stable=False))
 
     # The cluster takes a moment to miss it: one that asks too early is told that all is in order.
-    await until_told(is_missed, limit=MISSED_LIMIT)
+    pace = stage.bench.pace.cluster
+    await until_told(is_missed, MISSED_LIMIT * pace, QUESTION * pace)
     with contextlib.suppress(NotReadyError):
         await stage.cluster.wait_whole(topics, stage.bench.say, stable=False, limit=REJOIN_LIMIT)
     await stage.recovered()
@@ -75,7 +76,7 @@ async def _rejoined(stage: Stage) -> None:
 async def frozen(stage: Stage) -> None:
     """SIGSTOP for 45 s; the figures are those of the time while it sleeps."""
     name = await _leader(stage, "SIGSTOP")
-    await lasts(FREEZE)  # the fault
+    await stage.bench.lasts(FREEZE)  # the fault
     stage.bench.say(f"SIGCONT {name}")
     await stage.cluster.kill(name, "SIGCONT")
     await stage.recovered()

@@ -9,7 +9,7 @@ from integration.faults.bench import ORDERED, Bench, Scenario
 from integration.faults.cluster import NotReadyError
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import lasts, until_told
+from integration.faults.waiting import until_told
 from integration.faults.web import hanging, nonsense
 from nsq_ha import Consumer, Producer
 
@@ -52,7 +52,9 @@ async def killed(stage: Stage) -> None:
     name = await _leading(stage.bench)
     stage.fault(f"SIGKILL {name}")
     await stage.cluster.kill(name, "SIGKILL")
-    await lasts(FAULT + 5.0)  # the fault, and the election of another leading one at its end
+    await stage.bench.lasts(
+        FAULT + 5.0, for_clients=True
+    )  # the fault, and the election of another leading one at its end
 
 
 async def all_dead(stage: Stage) -> None:
@@ -61,11 +63,13 @@ async def all_dead(stage: Stage) -> None:
     stage.fault("SIGKILL of all nsqlookupds")
     for name in names:
         await stage.cluster.kill(name, "SIGKILL")
-    await lasts(FAULT)  # the fault
+    await stage.bench.lasts(FAULT, for_clients=True)  # the fault
     stage.bench.say("started again")
     for name in names:
         await stage.cluster.start(name)
-    await lasts(BACK)  # the second half of the fault: answers without the nsqds that have not registered again
+    await stage.bench.lasts(
+        BACK
+    )  # the second half of the fault: answers without the nsqds that have not registered again
 
 
 async def all_hang(stage: Stage) -> None:
@@ -74,11 +78,11 @@ async def all_hang(stage: Stage) -> None:
     stage.fault("SIGSTOP of all nsqlookupds")
     for name in names:
         await stage.cluster.kill(name, "SIGSTOP")
-    await lasts(HANG)  # the fault
+    await stage.bench.lasts(HANG, for_clients=True)  # the fault
     stage.bench.say("SIGCONT")
     for name in names:
         await stage.cluster.kill(name, "SIGCONT")
-    await lasts(BACK)  # late answers to old questions are part of the fault
+    await stage.bench.lasts(BACK)  # late answers to old questions are part of the fault
 
 
 def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -94,7 +98,7 @@ def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Ro
             row.extra["start-up"] = await _start_up(topics[ORDERED], bench.fresh("ch"), lookupds)
             async with bench.stage(topics, lookupds=lookupds) as stage:
                 stage.fault("a rude nsqlookupd is the first one")
-                await lasts(FAULT)  # the fault
+                await bench.lasts(FAULT, for_clients=True)  # the fault
                 await stage.finish(row)
         finally:
             await rude.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench, Scenario
+from integration.faults.pace import REAL
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until
@@ -12,10 +13,8 @@ from integration.faults.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from integration.faults.proxy import Fault
+from integration.faults.proxy import Fault
 
-LIMIT = 5.0
-"""Two heartbeat intervals of the default 2 s, and a second."""
 HIT = 5.0
 """Seconds within which every connection has carried a frame: there is a heartbeat each 2 s."""
 AGAIN = 3
@@ -27,19 +26,19 @@ def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[
         topics = await bench.ready()
         row = scenario.row()
         async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
-            for _ in range(times):
+            for _ in range(max(1, round(times * bench.pace.cluster))):
                 stage.fault(f"{fault}: all connections")
                 for proxy in network.tcp.values():
                     proxy.hit(fault)
                 await until(lambda: all(proxy.has_hit_all() for proxy in network.tcp.values()), HIT)
-                await stage.recovered(limit=30.0, hold=LIMIT)
+                await stage.recovered(limit=30.0, hold=REAL.silence)
             await stage.finish(row)
         return row
 
     return play
 
 
-_TARGET = Target(LIMIT, LIMIT)
+_TARGET = Target(REAL.silence, REAL.silence)
 
 SCENARIOS = (
     Scenario("stream-cut", "stream cut mid-frame", _TARGET, _hit("cut")),

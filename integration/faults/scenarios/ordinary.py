@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import ORDINARY, PARTITIONS, Bench, Scenario
@@ -9,7 +10,6 @@ from integration.faults.cluster import NotReadyError
 from integration.faults.probes import longest_gap
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import lasts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ async def frozen(bench: Bench, scenario: Scenario) -> Row:
     async with bench.stage({ORDINARY: topic}) as stage:
         stage.fault(f"SIGSTOP {name}")
         await bench.cluster.kill(name, "SIGSTOP")
-        await lasts(ASLEEP)  # the fault
+        await bench.lasts(ASLEEP, for_clients=True)  # the fault
         _judge(stage, row)
         await bench.cluster.kill(name, "SIGCONT")
         await stage.recovered()
@@ -72,7 +72,7 @@ async def black_holed(bench: Bench, scenario: Scenario) -> Row:
     async with Network(bench.cluster) as network, bench.stage({ORDINARY: topic}, lookupds=network.urls) as stage:
         stage.fault(f"black hole before {bench.cluster.nsqd(port)}")
         network.tcp[port].black_hole()
-        await lasts(ASLEEP)  # the fault
+        await bench.lasts(ASLEEP, for_clients=True)  # the fault
         _judge(stage, row)
         # The cluster sees nothing of it: what the leader has acknowledged, or has sent to the consumer without an
         # answer, stays there until somebody can reach it.
@@ -86,10 +86,10 @@ async def black_holed(bench: Bench, scenario: Scenario) -> Row:
 
 
 def _judge(stage: Stage, row: Row) -> None:
-    """Enter the longest time without any success, and the slowest call so far."""
+    """Enter the longest time without any success until now, and the slowest call so far."""
     audit = stage.loads[ORDINARY].audit
     acks = sorted(ack.at for key in audit.keys for ack in audit.acks[key])
-    row.extra["without success"] = longest_gap(acks, stage.since, stage.since + ASLEEP)
+    row.extra["without success"] = longest_gap(acks, stage.since, time.monotonic())
     row.extra["slowest call"] = audit.slowest
 
 

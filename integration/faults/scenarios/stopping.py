@@ -3,41 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import Bench, Scenario
+from integration.faults.pace import REAL
+from integration.faults.proxy import TASK
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import lasts, until
+from integration.faults.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from integration.faults.bench import Stage
 
-CLOSE_LIMIT = 5.0
 GRACE = 0.5
 INTO_THE_FAULT = 3.0
 
 
 def _during(sig: str, whom: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    async def fault(stage: Stage) -> None:
+        names = await _names(stage, whom)
+        stage.fault(f"{sig} {', '.join(names)}")
+        for name in names:
+            await stage.cluster.kill(name, sig)
+        await stage.bench.lasts(INTO_THE_FAULT, for_clients=True)  # closing begins in the middle of it
+
+    return during(fault)
+
+
+def during(
+    fault: Callable[[Stage], Awaitable[None]], lookupds: tuple[str, ...] | None = None, *, handled: bool = False
+) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    """Make a ``play`` that closes everything in the middle of a fault.
+
+    Args:
+        fault: Begins it.
+        lookupds: What producers and consumers are configured with. None for the cluster's own.
+        handled: Read with a handler.
+    """
+
     async def play(bench: Bench, scenario: Scenario) -> Row:
         topics = await bench.ready()
         row = scenario.row()
-        before = _inventory()
-        async with bench.stage(topics) as stage:
-            names = await _names(stage, whom)
-            stage.fault(f"{sig} {', '.join(names)}")
-            for name in names:
-                await bench.cluster.kill(name, sig)
-            await lasts(INTO_THE_FAULT)  # closing begins in the middle of it
+        before = _inventory(bench)
+        async with bench.stage(topics, lookupds=lookupds, handled=handled) as stage:
+            await fault(stage)
+            row.faults = stage.faults
             await _close(stage, row)
             await stage.probes.stop()
             # Sockets of abandoned tries end in the next turns of the loop.
-            await until(lambda: not any(_left(before)), GRACE)
-            left = _left(before)
+            await until(lambda: not any(_left(bench, before)), GRACE)
+            left = _left(bench, before)
         for name, count in zip(("tasks", "threads", "sockets"), left, strict=True):
             row.extra[f"{name} left"] = float(count)
         denied = sum(len(load.audit.false_denials) for load in stage.loads.values())
@@ -73,27 +91,22 @@ async def _close(stage: Stage, row: Row) -> None:
         await load.close()
 
 
-def _left(before: tuple[int, int, int]) -> list[int]:
+def _left(bench: Bench, before: tuple[int, int, int]) -> list[int]:
     """Count what is more than before."""
-    return [max(now - then, 0) for now, then in zip(_inventory(), before, strict=True)]
+    return [max(now - then, 0) for now, then in zip(_inventory(bench), before, strict=True)]
 
 
-def _inventory() -> tuple[int, int, int]:
+def _inventory(bench: Bench) -> tuple[int, int, int]:
     """Count tasks, threads (the pool of the bench's own questions apart) and sockets."""
+    tasks = [one for one in asyncio.all_tasks() if one.get_name() != TASK]
     threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]
-    sockets = 0
-    for entry in pathlib.Path("/proc/self/fd").iterdir():
-        try:
-            sockets += str(entry.readlink()).startswith("socket:")
-        except FileNotFoundError:
-            continue
-    return len(asyncio.all_tasks()), len(threads), sockets
+    return len(tasks), len(threads), bench.cluster.sockets()
 
 
-_TARGET = Target(
+TARGET = Target(
     extra={
-        "closing a producer": CLOSE_LIMIT + GRACE,
-        "closing a consumer": CLOSE_LIMIT + GRACE,
+        "closing a producer": REAL.close + GRACE,
+        "closing a consumer": REAL.close + GRACE,
         "tasks left": 0.0,
         "threads left": 0.0,
         "sockets left": 0.0,
@@ -101,7 +114,7 @@ _TARGET = Target(
 )
 
 SCENARIOS = (
-    Scenario("stop-leader-killed", "stop while a leader is dead", _TARGET, _during("SIGKILL", "leader")),
-    Scenario("stop-leader-frozen", "stop while a leader is frozen", _TARGET, _during("SIGSTOP", "leader")),
-    Scenario("stop-lookupds-hang", "stop while all nsqlookupds hang", _TARGET, _during("SIGSTOP", "lookupds")),
+    Scenario("stop-leader-killed", "stop while a leader is dead", TARGET, _during("SIGKILL", "leader")),
+    Scenario("stop-leader-frozen", "stop while a leader is frozen", TARGET, _during("SIGSTOP", "leader")),
+    Scenario("stop-lookupds-hang", "stop while all nsqlookupds hang", TARGET, _during("SIGSTOP", "lookupds")),
 )

@@ -7,14 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from integration.faults.bench import ORDERED, PARTITIONS, STARTED, Bench, Scenario
-from integration.faults.load import Load
-from integration.faults.probes import Probes
 from integration.faults.rows import Row, Target, broken_by, figures_of
-from integration.faults.waiting import lasts, until
+from integration.faults.waiting import until
 from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from integration.faults.load import Load
+    from integration.faults.probes import Probes
 
 GROWN = 4
 MANY = 50
@@ -31,7 +32,8 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
         bench.topics[f"grown {kind}"] = topic
         await bench.wait_whole(stable=True)
         row = scenario.row()
-        load = Load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
+        bench.loads.clear()
+        load = bench.load(topic, ordered=kind == ORDERED, channel=bench.fresh("ch"), lookupds=bench.cluster.lookupds)
         try:
             started = time.monotonic()
             await load.start()
@@ -41,7 +43,7 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.expand(topic, GROWN)
             bench.say("the cluster has all partitions")
-            await until(lambda: min(_uses(load)) >= MANY, SETTLED)
+            await until(lambda: min(_uses(load)) >= MANY * bench.pace.cluster, SETTLED)
             published, consumed = _first_uses(load)
             row.extra["publishing to all after"] = _latest(published, began)
             row.extra["consuming from all after"] = _latest(consumed, began)
@@ -87,7 +89,7 @@ def _latest(uses: dict[int, float], began: float) -> float:
 
 def _no_probes(bench: Bench, topic: str) -> Probes:
     """Return probes that measured nothing: stalls count in full."""
-    probes = Probes(bench.say, bench.cluster)
+    probes = bench.cluster.probes(bench.say)
     probes.taken = {(topic, partition): [] for partition in range(GROWN)}
     probes.is_idle = True
     return probes
@@ -106,7 +108,7 @@ def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.delete_topic(topic)
             bench.say("deleted")
-            await lasts(GONE)  # the fault
+            await bench.lasts(GONE)  # the fault
             again = time.monotonic()
             bench.say("making it again")
             await bench.create_topic(topic, kind)
@@ -116,7 +118,7 @@ def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             for name, back in (("producer back", _acks), ("consumer back", _deliveries)):
                 row.extra[name] = max(back(load, partition, again) - at for (_, partition), at in works.items())
             await load.end_publishing()
-            await load.drain(10.0)
+            await load.drain(10.0 * bench.pace.cluster)
         if load.audit.false_denials:
             row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
         row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")

@@ -1,0 +1,132 @@
+"""Each row of the table of faults, on the embedded cluster: the scenarios that are measured on a real one.
+
+What must never happen is asserted as it is, and so is the order of events; times with a threefold margin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from integration.faults.embedded import PACE
+from integration.faults.rows import Target
+from integration.faults.scenarios import ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from integration.faults.audit import Ack, Delivered
+    from integration.faults.bench import Bench, Scenario
+    from integration.faults.load import Load
+
+MARGIN: Final = 3.0
+
+NEW_LEADER: Final = {
+    "leader-sigkill",
+    "leader-sigterm",
+    "move-within",
+    "move-new",
+    "node-restart",
+    "node-returns",
+    "leader-frozen",
+    "leader-lost-no-lookupd",
+}
+"""Where another node must lead afterwards."""
+SAME_LEADER: Final = {
+    "ordinary-black-hole",
+    "lookupd-killed",
+    "lookupds-dead",
+    "lookupds-hang",
+    "lookupd-hangs",
+    "lookupd-nonsense",
+    "grow-ordered",
+    "grow-ordinary",
+    "stream-cut",
+    "stream-silent",
+    "bit-flipped",
+    "answers-lost",
+    "handler-fails",
+    "consumer-killed",
+    "consumer-frozen",
+}
+"""Where nothing may go elsewhere, since no leader changes."""
+FOLLOWER: Final = {"follower-killed", "follower-frozen"}
+"""Where partition 0 of the first topic keeps its leader; the node may lead others."""
+
+CEILINGS: Final = {
+    **dict.fromkeys(
+        ("stream-cut", "stream-silent", "bit-flipped", "answers-lost"), Target(2 * PACE.silence, 2 * PACE.silence)
+    ),
+    "consumer-frozen": Target(MARGIN * 0.5, 2 * (3 * PACE.heartbeat + 1.0)),
+}
+"""Where the target goes by the library's options, which differ from the defaults here."""
+EXACT: Final = {
+    "ordered questions/s": 5.0,
+    "ordinary questions/s": 5.0,
+    "closing a producer": PACE.close + MARGIN * 0.5,
+    "closing a consumer": PACE.close + MARGIN * 0.5,
+}
+"""Figures that are no times, or limits that were given."""
+
+
+def ceiling(scenario: Scenario) -> Target:
+    target = scenario.target
+    if scenario.name in CEILINGS:
+        return CEILINGS[scenario.name]
+    return Target(
+        publish=None if target.publish is None else MARGIN * target.publish,
+        consume=None if target.consume is None else MARGIN * target.consume,
+        extra={name: EXACT.get(name, MARGIN * most) for name, most in target.extra.items()},
+    )
+
+
+@pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
+async def test_row(bench: Bench, name: str) -> None:
+    scenario = next(scenario for scenario in ALL if scenario.name == name)
+    row = await scenario.play(bench, dataclasses.replace(scenario, target=ceiling(scenario)))
+    print(row)  # noqa: T201 - shown when it fails
+    assert not row.broken
+    assert not row.missed()
+    for load in bench.loads:
+        assert load.audit.started > PACE.keys
+        assert_repeats_are_few(load, max(row.faults, 1))
+    assert_leaders(name, bench.loads)
+
+
+def assert_leaders(name: str, loads: list[Load]) -> None:
+    """Nobody goes back to a former leader, and nobody elsewhere without need."""
+    for load in loads:
+        for led in (nodes(*load.audit.acks.values()), nodes(*load.audit.deliveries.values())):
+            assert all(len(names) == len(set(names)) for names in led.values())
+            assert name not in SAME_LEADER or all(len(names) == 1 for names in led.values())
+    published = [nodes(*load.audit.acks.values()) for load in loads]
+    assert name not in FOLLOWER or len(published[0][0]) == 1
+    assert name not in NEW_LEADER or any(len(names) == 2 for led in published for names in led.values())
+
+
+def assert_repeats_are_few(load: Load, faults: int) -> None:
+    """On an ordered topic one for each key and fault; on an ordinary one what was under way."""
+    stored_again = {key: load.audit.stored_again(key) for key in load.audit.keys}
+    if load.ordered:
+        assert max(stored_again.values()) <= faults
+    else:
+        assert sum(stored_again.values()) <= load.most_calls
+
+
+def nodes(*of_keys: Iterable[Ack | Delivered]) -> dict[int, list[str]]:
+    """Return the nodes that each partition was written to, or read from, one after the other."""
+    found: dict[int, list[str]] = {}
+    for one in sorted(itertools.chain(*of_keys), key=lambda one: one.at):
+        names = found.setdefault(one.partition, [])
+        if not names or names[-1] != one.nsqd:
+            names.append(one.nsqd)
+    return found
+
+
+def test_each_scenario_says_whether_a_leader_changes() -> None:
+    names = {scenario.name for scenario in ALL}
+    undecided = {name for name in names if name.startswith(("stop-", "made-again-"))} | {"ordinary-frozen"}
+    assert names == NEW_LEADER | SAME_LEADER | FOLLOWER | undecided

@@ -1,0 +1,45 @@
+"""The page that says which test covers which fault names tests that exist, and leaves no scenario out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from integration.faults.scenarios import ALL
+
+ROOT = Path(__file__).parent.parent
+ROWS = [
+    row
+    for row in (ROOT / "docs/explanation/faults-in-ci.md").read_text().splitlines()
+    if row.startswith("| ") and not row.startswith(("| fault |", "| rule |"))
+]
+TESTS = sorted({test for row in ROWS for test in re.findall(r"`((?:tests|integration)/[^`]+)`", row)})
+
+
+def scenarios_of(row: str) -> list[str]:
+    return [name for name in re.findall(r"`([^`]+)`", row) if "/" not in name]
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_the_page_names_tests_that_exist(test: str) -> None:
+    path, _, name = test.partition("::")
+    tree = ast.parse((ROOT / path).read_text())
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assigned = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    assert name in defined | assigned
+
+
+def test_each_scenario_is_in_one_row_and_each_row_has_a_test() -> None:
+    named = [name for row in ROWS for name in scenarios_of(row)]
+    assert sorted(named) == sorted(scenario.name for scenario in ALL)
+    assert all("tests/" in row or "integration/" in row for row in ROWS)
+    assert len(ROWS) > 15
