@@ -154,8 +154,11 @@ class AdminClient:
                     return
                 await asyncio.sleep(PAUSE)
 
-    async def expand(self, topic: str, partitions: int, *, timeout: float = 60.0) -> TopicView:
-        """Give a topic more partitions and wait until all have leaders.
+    async def expand(self, topic: str, partitions: int, *, timeout: float = 150.0) -> TopicView:
+        """Give a topic more partitions and wait until the leaders of all serve them.
+
+        That is usually within 5 s; where the cluster skips its check of the new partitions, after another check
+        that is asked for here, or up to two minutes.
 
         Keys go to other partitions from then on. A new partition has no channel until a
         consumer subscribes: what an ordinary topic gets there before is not delivered to it.
@@ -167,12 +170,8 @@ class AdminClient:
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
             params = {"topic": topic, "partition_num": str(partitions)}
             await self._leading.change("/topic/partition/expand", params, call)
-            while True:
-                view = await self._leading.view(topic, "r", call)
-                if view.complete and view.partition_num == partitions:
-                    return view
-                call.last = _unled(view, partitions)
-                await asyncio.sleep(PAUSE)
+            # A new partition without channel is hidden from publishers where nsqlookupds have their default settings.
+            return await self._until_usable(topic, partitions, call, needs_channels=False)
 
     async def create_channel(self, topic: str, channel: str, *, timeout: float = 10.0) -> None:
         """Create a channel on every partition; one that is there stays as it is.
@@ -279,15 +278,18 @@ class AdminClient:
         """
         return await self._leading.first(lambda client: client.nodes())
 
-    async def _until_usable(self, topic: str, partitions: int, call: Bounded) -> TopicView:
+    async def _until_usable(
+        self, topic: str, partitions: int, call: Bounded, *, needs_channels: bool = True
+    ) -> TopicView:
         """Wait for all leaders; ask for another check when it takes long, since the first may have been skipped."""
         loop = asyncio.get_running_loop()
         nudge_at = loop.time() + _NUDGE_INTERVAL
         while True:
-            readable = await self._leading.view(topic, "r", call)
-            writable = await self._leading.view(topic, "w", call)
-            # A nsqlookupd with default settings hides a topic without channel from publishers.
-            usable = readable if "no channel" in writable.note.lower() else writable
+            usable = await self._leading.view(topic, "r", call)
+            if needs_channels:
+                writable = await self._leading.view(topic, "w", call)
+                # A nsqlookupd with default settings hides a topic without channel from publishers.
+                usable = usable if "no channel" in writable.note.lower() else writable
             if usable.complete and usable.partition_num == partitions:
                 if await self._all_serve(topic, usable):
                     return usable

@@ -287,6 +287,24 @@ async def test_expanding_waits_for_the_new_number(cluster: Scripted, admin: Admi
     assert cluster.leader.queries("/topic/partition/expand")[0] == {"topic": "orders", "partition_num": "2"}
 
 
+async def test_expanding_waits_until_the_named_leaders_serve_the_new_partitions(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    """A look-up names the leaders of new partitions up to a minute before these take the part."""
+    cluster.leader.answer("/topic/partition/expand", b"")
+    cluster.lookups(cluster.body(4150, 4150))
+    old, new = (
+        {"topic_name": "orders", "topic_partition": str(number), "is_leader": leads, "channels": []}
+        for number, leads in ((0, True), (1, False))
+    )
+    cluster.nsqd.answer("/stats", {"topics": [old, new]})
+    expanding = asyncio.create_task(admin.expand("orders", 2))
+    await eventually(lambda: cluster.leader.count("/topic/meta/update") >= 1)
+    assert not expanding.done()
+    cluster.nsqd.answer("/stats", {"topics": [old, new | {"is_leader": True}]})
+    assert (await asyncio.wait_for(expanding, LIMIT)).complete
+
+
 async def test_an_unstable_cluster_is_reported_in_time(cluster: Scripted, admin: AdminClient) -> None:
     cluster.leader.answer("/topic/partition/expand", UNSTABLE, 500)
     with pytest.raises(DiscoveryError, match=r"expanding topic orders .*the cluster is unstable"):
