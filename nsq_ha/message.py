@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 PARTITION_SHIFT: Final = 50
 PARTITION_MASK: Final = 1023
-_TRACE_KEY: Final = "##trace_id"
-_TAG_KEY: Final = "##client_dispatch_tag"
+
+TAG_KEY: Final = "##client_dispatch_tag"
+"""Key of a header whose value names the connections that may get the message."""
 
 
 def partition_of(internal_id: int) -> int:
@@ -127,7 +128,7 @@ class Message(msgspec.Struct, eq=False):
         Raises:
             RemoteProtocolError: As for ``headers``.
         """
-        tag = self._header().get(_TAG_KEY)
+        tag = self._header().get(TAG_KEY)
         return tag if isinstance(tag, str) else None
 
     def _header(self) -> dict[str, object]:

@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
-from nsq_ha.config import lookupd_urls
+from nsq_ha.config import DEFAULT_PORT, lookupd_urls
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.names import check_channel, check_topic
+from nsq_ha.names import MAX_PARTITION_ID, check_channel, check_topic
 
-DEFAULT_LOOKUPD: Final = "http://127.0.0.1:4161"
+DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
 
 
@@ -40,6 +40,7 @@ class Name(click.ParamType[str]):
 
 TOPIC: Final = Name("topic")
 CHANNEL: Final = Name("channel")
+PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)
 
 lookupd_option = click.option(
     "--lookupd",

@@ -8,24 +8,22 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from nsq_ha import Producer
 from nsq_ha.cli.lines import Line, read_lines
-from nsq_ha.cli.options import TOPIC, lookupd_option
+from nsq_ha.cli.options import PARTITION, TOPIC, lookupd_option
 from nsq_ha.cli.output import clean, print_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from nsq_ha.message import Receipt
     from nsq_ha.policy.topology import TopicMeta
-
-MAX_LINE_BYTES: Final = 1024 * 1024
-"""The server's limit for a message."""
 
 
 def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
@@ -61,7 +59,7 @@ class PubOptions:
 @click.option("--jsonl", is_flag=True, help="Refuse lines that are no JSON. They are published as they stand.")
 @click.option("--key", help="Sharding key of all messages.")
 @click.option("--key-field", metavar="FIELD", help="Sharding key is this field of each line's JSON object.")
-@click.option("-p", "--partition", type=click.IntRange(0, 1023), help="Publish to this partition.")
+@click.option("-p", "--partition", type=PARTITION, help="Publish to this partition.")
 @click.option("--trace", is_flag=True, help="Publish with a trace id each.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", callback=_headers, help="May be repeated.")
 @click.option("--tag", help="Dispatch tag.")
@@ -90,7 +88,7 @@ async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: 
         publishing = Publishing(producer, topic, options)
         began = time.monotonic()
         try:
-            await publishing.run(read_lines(stream, MAX_LINE_BYTES))
+            await publishing.run(read_lines(stream, MAX_MESSAGE_BYTES))
         finally:
             click.echo(publishing.summary(time.monotonic() - began), err=True)
     return publishing.failed
@@ -154,7 +152,7 @@ class Publishing:
         options = self._options
         try:
             if line.data is None:
-                raise ConfigError(f"longer than {MAX_LINE_BYTES} bytes")
+                raise ConfigError(f"longer than {MAX_MESSAGE_BYTES} bytes")
             receipt = await self._producer.publish(
                 self._topic,
                 line.data,

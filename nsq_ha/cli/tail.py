@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha import Consumer, StartFrom
-from nsq_ha.cli.options import CHANNEL, TOPIC, json_option, lookupd_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
@@ -45,7 +45,7 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
 @click.option("--channel", type=CHANNEL, help="Default: one of its own that goes with it, tail<random>#ephemeral.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--idle", type=click.FloatRange(0, min_open=True), help="Stop when nothing came for this many seconds.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0, 1023), multiple=True, help="May be repeated.")
+@click.option("-p", "--partition", "partitions", type=PARTITION, multiple=True, help="May be repeated.")
 @click.option("--from", "start", callback=_start, metavar="WHERE", help="beginning, end, or a time. Default: new ones.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--raw", is_flag=True, help="Print the bodies alone, byte for byte, each with a newline.")

@@ -9,7 +9,9 @@ import click
 from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.discovery.admin import MAX_REPLICAS, AdminClient
+from nsq_ha.names import MAX_PARTITIONS
+from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
     from nsq_ha.discovery.answers import TopicInfo
@@ -27,8 +29,10 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("-p", "--partitions", type=click.IntRange(1, 255), default=1, show_default=True)
-@click.option("-r", "--replicas", type=click.IntRange(1, 5), help="Copies of each. Default: 3, or the number of nodes.")
+@click.option("-p", "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True)
+@click.option(
+    "-r", "--replicas", type=click.IntRange(1, MAX_REPLICAS), help="Copies of each. Default: 3, or the number of nodes."
+)
 @click.option("--ordered", is_flag=True, help="For consumers that read in order; messages then need a key.")
 @click.option("--extended", is_flag=True, help="Messages may carry headers and a tag.")
 @click.option("--multi-part/--no-multi-part", default=None, help="Several partitions on a node. Default: if it must.")
@@ -165,7 +169,7 @@ def _print_description(found: TopicDescription) -> None:
                 entry.partition,
                 entry.leader.address if entry.leader else None,
                 entry.writable,
-                "  ".join(map(_address, entry.replicas)) or None,
+                "  ".join(tcp_address(name) or name for name in entry.replicas) or None,
                 entry.stats.messages if entry.stats else None,
                 entry.stats.end_offset - entry.stats.begin_offset if entry.stats else None,
             )
@@ -182,9 +186,3 @@ def _print_description(found: TopicDescription) -> None:
         print_table(["channel", "partition#", "depth#", "in flight#", "deferred#", "clients#"], sorted(channels))
     if found.note:
         click.echo(clean(found.note))
-
-
-def _address(node: str) -> str:
-    """Return ``host:port`` (TCP) out of the cluster's name of a node, ``ip:rpc:tcp:id``; another form as it is."""
-    parts = node.split(":")
-    return f"{parts[0]}:{parts[2]}" if len(parts) == 4 else node

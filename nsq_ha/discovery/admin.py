@@ -20,7 +20,7 @@ from nsq_ha.discovery.http import ask
 from nsq_ha.discovery.leading import PAUSE, Bounded, Leading
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
 from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
-from nsq_ha.policy.topology import Node
+from nsq_ha.policy.topology import Node, tcp_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -347,9 +347,9 @@ class AdminClient:
             if not others:
                 raise ConfigError(f"{topic}-{partition} has no other replica in sync: name a node to move to")
             return others[0]
-        if _tcp_address(to):
+        if tcp_address(to):
             return to
-        named = next((name for name in replicas if _tcp_address(name) == to), None)
+        named = next((name for name in replicas if tcp_address(name) == to), None)
         return named if named is not None else await self._name_of(to)
 
     async def _name_of(self, address: str) -> str:
@@ -376,14 +376,6 @@ def _unled(view: TopicView, partitions: int) -> NoLeaderError:
     return NoLeaderError(
         f"{view.topic}: partitions without leader: {', '.join(missing) or 'none, but contested'}{note}"
     )
-
-
-def _tcp_address(name: str) -> str:
-    """``host:port`` out of the cluster's name of a node, ``ip:rpc:tcp:id``; empty when it is no such name."""
-    host, *numbers = name.rsplit(":", 3)
-    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers[:2]):
-        return ""
-    return Node(host, int(numbers[1]), 0).address
 
 
 def _in_range(name: str, value: object, most: int) -> None:

@@ -56,6 +56,14 @@ class Node:
         return f"http://{_bracketed(self.host)}:{self.http_port}"
 
 
+def tcp_address(name: str) -> str:
+    """Return :attr:`Node.address` out of a node's ``distributed_id``; empty when it is none."""
+    host, *numbers = name.rsplit(":", 3)
+    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers[:2]):
+        return ""
+    return Node(host, int(numbers[1]), 0).address
+
+
 @dataclass(frozen=True, slots=True)
 class TopicMeta:
     """What a topic is, as fixed when it was created.

@@ -5,6 +5,7 @@ connection, ``CommandDecoder`` the server's reading of one; the rest are the
 layouts that both share.
 """
 
+from nsq_ha.message import TAG_KEY
 from nsq_ha.protocol.client import ClientProtocol
 from nsq_ha.protocol.commands import (
     Auth,
@@ -54,7 +55,7 @@ from nsq_ha.protocol.encoding import (
 from nsq_ha.protocol.exchange import Received, Request
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.gotext import byte_list
-from nsq_ha.protocol.headers import TAG_KEY, TRACE_KEY, trace_id_of
+from nsq_ha.protocol.headers import TRACE_KEY, trace_id_of
 from nsq_ha.protocol.identify import (
     Authorization,
     Identity,

@@ -14,15 +14,12 @@ import re
 from typing import Final
 
 from nsq_ha.errors import MessageRefusedError
+from nsq_ha.protocol.encoding import MAX_TRACE_ID
 from nsq_ha.protocol.gotext import quote
 
 TRACE_KEY: Final = "##trace_id"
 """Key whose value, a string of a decimal number, becomes the message's trace id."""
 
-TAG_KEY: Final = "##client_dispatch_tag"
-"""Key whose value names the connections that may get the message."""
-
-_MAX_TRACE_ID: Final = 2**64 - 1
 _DECIMAL: Final = re.compile(r"0*([0-9]{1,20})")
 _BLANKS: Final = b" \t\n\r"
 _MAX_SHOWN: Final = 80
@@ -49,7 +46,7 @@ def trace_id_of(header: bytes) -> int | None:
     if not isinstance(trace_id, str):
         raise MessageRefusedError("INVALID_TRACE_ID", "passin trace id should be string")
     decimal = _DECIMAL.fullmatch(trace_id)
-    if decimal is None or int(decimal[1]) > _MAX_TRACE_ID:
+    if decimal is None or int(decimal[1]) > MAX_TRACE_ID:
         raise MessageRefusedError("INVALID_TRACE_ID", "invalid trace id")
     return int(decimal[1])
 

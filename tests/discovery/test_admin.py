@@ -389,20 +389,6 @@ async def test_a_leader_is_moved_to_another_replica(
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "address"),
-    [
-        ("10.0.0.1:4250:4150:7", "10.0.0.1:4150"),
-        ("fe80::1:4250:4150:7", "[fe80::1]:4150"),
-        ("[::1]:4150", ""),
-        ("10.0.0.1:4150", ""),
-        ("", ""),
-    ],
-)
-def test_the_clusters_names_hold_addresses(name: str, address: str) -> None:
-    assert admin_module._tcp_address(name) == address
-
-
 async def test_a_node_without_the_data_is_found_by_what_it_leads(cluster: Scripted, admin: AdminClient) -> None:
     in_sync(cluster, 4150)
     for fake in (cluster.follower, cluster.leader):

@@ -12,6 +12,7 @@ from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.batching import chunks
 from nsq_ha.policy.ready import changes, share
 from nsq_ha.policy.routing import least_loaded, round_robin
+from nsq_ha.policy.topology import tcp_address
 
 
 def never() -> float:
@@ -92,3 +93,18 @@ def test_chunks_hold_everything_in_order_within_the_limits(sizes: list[int], max
     for part in cut:
         assert 1 <= len(part) <= max_count
         assert len(part) == 1 or sum(sizes[position] for position in part) <= max_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("10.0.0.1:4250:4150:7", "10.0.0.1:4150"),
+        ("fe80::1:4250:4150:7", "[fe80::1]:4150"),
+        ("[::1]:4150", ""),
+        ("10.0.0.1:4150", ""),
+        ("10.0.0.1:x:4150:7", ""),
+        ("", ""),
+    ],
+)
+def test_the_tcp_address_in_the_clusters_name_of_a_node(name: str, address: str) -> None:
+    assert tcp_address(name) == address
