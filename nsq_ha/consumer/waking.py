@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 
 class _Waiter(asyncio.Future[None]):
-    """A future that calls back at once where that is asked for; what waits is one task."""
+    """A future whose one callback can be called at once; what waits is one task."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._wakes: Callable[[Any], object] | None = None
-        self._context: contextvars.Context | None = None
+    wakes: Callable[[Any], object] | None = None
+    context: contextvars.Context | None = None
 
     def add_done_callback(self, fn: Callable[[Self], object], /, *, context: contextvars.Context | None = None) -> None:
         """Keep the one callback (called by the task that awaits this)."""
-        if self.done() or self._wakes is not None:
+        if self.wakes is None and not self.done():
+            self.wakes = fn
+            self.context = context or contextvars.copy_context()
+        else:
             super().add_done_callback(fn, context=context)
-            return
-        self._wakes = fn
-        self._context = context or contextvars.copy_context()
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ANN401 - as in the base class
         """Cancel; the task goes on in the next turn."""
@@ -46,15 +44,9 @@ class _Waiter(asyncio.Future[None]):
         self.set_result(None)
         self._call_soon()
 
-    def wake_now(self) -> None:
-        """Run the task until it waits again."""
-        self.set_result(None)
-        if self._wakes is not None and self._context is not None:
-            self._context.run(self._wakes, self)
-
     def _call_soon(self) -> None:
-        if self._wakes is not None:
-            self.get_loop().call_soon(self._wakes, self, context=self._context)
+        if self.wakes is not None:
+            self.get_loop().call_soon(self.wakes, self, context=self.context)
 
 
 class Arrivals:
@@ -73,7 +65,7 @@ class Arrivals:
         """
         if self._waiters:  # those that were cancelled, or they would gather while nothing arrives
             self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
-        waiter = _Waiter(loop)
+        waiter = _Waiter(loop=loop)
         self._waiters.append(waiter)
         return waiter
 
@@ -99,9 +91,12 @@ class Arrivals:
         if len(waiters) > 1 or first.done() or asyncio.current_task(loop) is not None:
             self.wake()
             return
-        self._waiters = []
+        waiters.clear()
+        first.set_result(None)
+        if first.wakes is None or first.context is None:
+            return
         try:
-            first.wake_now()
+            first.context.run(first.wakes, first)
         except (KeyboardInterrupt, SystemExit) as error:  # not through the connection that is being read
             loop.call_soon(_raise, error)
 

@@ -46,6 +46,7 @@ _OK_RUN: Final = 32
 _OK_RUNS: Final = {_OK_FRAME * count: count for count in range(1, 129)}
 _LONGEST_OK_RUN: Final = 128 * len(_OK_FRAME)
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
+_CLOSED: Final = State.CLOSED  # looked up for each read
 _BULKY_BYTES: Final = 2048  # from here on a second copy of a body costs more than a memoryview does
 _MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
 
@@ -177,7 +178,7 @@ class ClientProtocol:
         """
         received = self.received = Received()
         tail = self._tail
-        if self.state is State.CLOSED or (self._runs and not tail and self._are_oks(data, received)):
+        if self.state is _CLOSED or (self._runs and not tail and self._are_oks(data, received)):
             return received
         if self._held or len(tail) + len(data) < self._needed:
             tail += data
@@ -250,9 +251,11 @@ class ClientProtocol:
         """Read frames from the start of ``data``; return where the unfinished rest begins."""
         position = 0
         end = len(data)
-        while self.state is not State.CLOSED and not self._held:
+        while self.state is not _CLOSED and not self._held:
             if self._read is not None and self._source is not None:
                 position = self._read(data, position, self._largest, self._source, received.messages)
+                if position == end:
+                    break
             if self._runs:
                 after = self._read_oks(data, position, received.answers)
                 if after != position:

@@ -170,7 +170,14 @@ class Stream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on what was read (called by the event loop)."""
-        self.received(self._in[:nbytes])
+        if self._codec is not None or self._on_lost is None or self._reason is not None:
+            self.received(self._in[:nbytes])
+            return
+        self.last_received = self._loop.time()  # the rest of received(), without another call for each read
+        try:
+            self._receiver(self._in[:nbytes])
+        except NsqError as error:
+            self.abort(error)
 
     def received(self, data: bytes | memoryview) -> None:
         """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
