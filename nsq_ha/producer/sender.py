@@ -216,6 +216,10 @@ class Sender:
                 news=self._wake,
                 is_wanted=lambda: not self._leader_differs(node),
             )
+        except NsqError:
+            if self._leader_differs(node):
+                self._wake.set()  # the news that ended the attempt ends the pause after it, too
+            raise
         finally:
             self._opening = None
 

@@ -259,7 +259,7 @@ class TopologyMachine(RuleBasedStateMachine):
         assert self.count.used == self.view.partition_num
 
 
-TopologyMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TopologyMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestTopology = TopologyMachine.TestCase
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from nsq_ha import ConfigError, OutgoingMessage
+from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
 from nsq_ha.protocol import Command, Pub
 from tests.support.nsqd import OK, Holding, Peer, Publish
@@ -30,6 +30,20 @@ async def test_a_moved_leader_is_followed_though_the_old_one_is_well(stage: Stag
         stage.lead({0: stage.nsqds[1]})
         await stage.nsqds[0].until(lambda: not stage.nsqds[0].open_peers)
         assert (await producer.publish(TOPIC, b"x", key="k")).nsqd == stage.nsqds[1].node.address
+
+
+async def test_a_new_leader_is_tried_at_once_when_it_ends_an_attempt_at_a_silent_one(stage: Stage) -> None:
+    stage.nsqds[1].is_silent = True
+    stage.lead({0: stage.nsqds[1]})
+    loop = asyncio.get_running_loop()
+    patient = Backoff(initial=20.0, maximum=20.0, jitter=0.0)
+    async with stage.producer(lookup_interval=0.1, connect_timeout=30.0, backoff=patient) as producer:
+        publishing = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await stage.nsqds[1].peer()
+        began = loop.time()
+        stage.lead({0: stage.nsqds[0]})
+        assert (await publishing).nsqd == stage.nsqds[0].node.address
+        assert loop.time() - began < 10.0
 
 
 async def test_a_lookup_without_the_partition_leaves_a_healthy_connection(stage: Stage) -> None:
