@@ -5,7 +5,7 @@ import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 project = "nsq_ha"
 author = "the nsq_ha developers"
@@ -17,7 +17,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_click",
-    "reference",  # docs/_ext/reference.py
+    "docs._ext.reference",
+    "docs._ext.states",
 ]
 exclude_patterns = ["_build"]
 

@@ -143,7 +143,7 @@ def options_table() -> str:
         (f"``{option.name}``", option.owner, f"{option.default} {option.unit}".rstrip(), option.meaning)
         for option in options()
     ]
-    return _in_module("nsq_ha.config", _table(head, rows, widths="26 12 20 42"))
+    return _in_module("nsq_ha.config", table(head, rows, widths="26 12 20 42"))
 
 
 def constants_table(names: Iterable[str]) -> str:
@@ -160,7 +160,7 @@ def constants_table(names: Iterable[str]) -> str:
         if name not in told:
             raise LookupError(f"{dotted} is no documented constant")
         rows.append((f"``{name}``", _number(getattr(module, name)), told[name]))
-    return _table(("Name", "Value", "What it is"), rows)
+    return table(("Name", "Value", "What it is"), rows)
 
 
 def error_classes() -> list[tuple[type[errors.NsqError], int]]:
@@ -186,7 +186,7 @@ def errors_table() -> str:
         )
         for error, depth in error_classes()
     ]
-    return _in_module("nsq_ha.errors", _table(("Error", "Later", "Look up", "What happened, what to do"), rows))
+    return _in_module("nsq_ha.errors", table(("Error", "Later", "Look up", "What happened, what to do"), rows))
 
 
 def errors_details() -> str:
@@ -207,12 +207,12 @@ def server_codes_table() -> str:
         (f"``{code}``", f":exc:`~nsq_ha.errors.{error.__name__}`", _yes(error.retriable), _yes(error.stale_leader))
         for code, error in errors.SERVER_ERRORS.items()
     ]
-    return _table(("Code", "Becomes", "Later", "Look up"), rows)
+    return table(("Code", "Becomes", "Later", "Look up"), rows)
 
 
 def spark_options_table() -> str:
     """Return the table of the options of ``format("nsq")``."""
-    return _table(("Option", "Meaning"), [(f"``{name}``", meaning) for name, meaning in KNOWN.items()])
+    return table(("Option", "Meaning"), [(f"``{name}``", meaning) for name, meaning in KNOWN.items()])
 
 
 def connection_states() -> str:
@@ -224,7 +224,7 @@ def connection_states() -> str:
         sends = [_step(event, to, here) for event, to in after.items() if event.name.startswith("SEND_")]
         comes = [_step(event, to, here) for event, to in after.items() if event.name.startswith("RECV_")]
         rows.append((here.name, told[here.name], ", ".join(sends) or "–", ", ".join(comes)))
-    return _table(("State", "Meaning", "May be sent", "May arrive"), rows, widths="20 24 26 30")
+    return table(("State", "Meaning", "May be sent", "May arrive"), rows, widths="20 24 26 30")
 
 
 def _step(event: state.Input, to: state.State, here: state.State) -> str:
@@ -249,7 +249,7 @@ def sharding_vectors() -> str:
         if number >= 0:
             rows.append(_vector(str(number), "modulo", recorded["php_modulo"], key=number))
     rows.append(_vector("JavaInt(-7)", "java", recorded["java_hashcode"], key=-7, type="int"))
-    return _table(("Key", "Rule", *(f"of {count}" for count in _SHOWN_PARTITIONS)), rows)
+    return table(("Key", "Rule", *(f"of {count}" for count in _SHOWN_PARTITIONS)), rows)
 
 
 def _vector(shown: str, rule: str, recorded: dict[str, Any], **wanted: object) -> tuple[str, ...]:
@@ -275,7 +275,7 @@ def _in_module(module: str, text: str) -> str:
     return f".. py:currentmodule:: {module}\n\n{text}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, widths: str = "auto") -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, widths: str = "auto") -> str:
     """Return a list-table of cells that are one line of reStructuredText each; widths are percent."""
     lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", ""]
     for row in (head, *rows):
@@ -283,7 +283,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, widths: str = 
     return "\n".join(lines) + "\n"
 
 
-class _Made(SphinxDirective):
+class Made(SphinxDirective):
     """Puts the text that ``make`` gives into the page."""
 
     make: ClassVar[Callable[[], str]]
@@ -297,7 +297,7 @@ class _Made(SphinxDirective):
         return type(self).make()
 
 
-class _Constants(_Made):
+class _Constants(Made):
     has_content = True
 
     def text(self) -> str:
@@ -340,6 +340,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "sharding-vectors": sharding_vectors,
     }
     for name, make in tables.items():
-        app.add_directive(name, type(name, (_Made,), {"make": staticmethod(make)}))
+        app.add_directive(name, type(name, (Made,), {"make": staticmethod(make)}))
     app.add_directive("constants-table", _Constants)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
