@@ -48,8 +48,8 @@ def test_each_rule_says_where_it_lives_and_what_holds_it() -> None:
     )
     assert len(rules) == 19
     for rule in rules:
-        where, _, held_by = rule.partition(": *Held by:*")
-        assert ": *Where:* `nsq_ha." in where, rule
+        where, _, held_by = rule.partition("- *Held by:*")
+        assert "- *Where:* `nsq_ha." in where, rule
         assert "`tests/" in held_by, rule
 
 
