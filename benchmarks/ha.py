@@ -16,7 +16,7 @@ import socket
 import statistics
 import struct
 import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.discovery.admin import AdminClient
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
-ORDERED: Final = 2_000
+SLICE: Final = 500
+SLICES_A_ROUND: Final = 10
 PUBLISHES: Final = 5_000
 KEYS: Final = 1_000
 IN_FLIGHT: Final = 100
@@ -35,54 +36,84 @@ _IDENTIFY: Final = b'{"feature_negotiation":true,"output_buffer_size":16384,"out
 
 
 async def ordered(lookupd: str, rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """Return messages a second of our consumer and of the raw loops, asyncio's and the blocking one, round by round."""
+    """Return messages a second of our consumer and of the raw loops, asyncio's and the blocking one, round by round.
+
+    All stay connected; in a round each takes ``SLICE`` messages in its turn, so that what else the machine does meets
+    all alike.
+    """
     topic = f"bench_ordered_{os.getpid()}"
     found: tuple[list[float], list[float], list[float]] = ([], [], [])
     async with AdminClient(lookupd) as admin:
         view = await admin.create_topic(topic, 1, ordered=True)
         try:
-            for number in range(3 * rounds):
-                await admin.create_channel(topic, f"c{number}")
-            await _fill(lookupd, topic)
-            node = view.leaders[0]
-            for number in range(0, 3 * rounds, 3):
-                found[0].append(await _ours(lookupd, topic, f"c{number}"))
-                found[1].append(await _raw_asyncio(node, topic, f"c{number + 1}"))
-                found[2].append(await asyncio.to_thread(_raw_blocking, node, topic, f"c{number + 2}"))
+            for channel in ("ours", "raw", "blocking"):
+                await admin.create_channel(topic, channel)
+            await _fill(lookupd, topic, (rounds + 2) * SLICE)
+            async with Consumer(topic, "ours", lookupd=lookupd) as consumer:
+                raw = await _Raw.connected(view.leaders[0], topic, "raw")
+                blocking = await asyncio.to_thread(_Blocking, view.leaders[0], topic, "blocking")
+                for number in range(rounds + 1):
+                    rates = (await _ours(consumer), await raw.rate(), await asyncio.to_thread(blocking.rate))
+                    if number:  # the first warms up
+                        for one, rate in zip(found, rates, strict=True):
+                            one.append(rate)
+                raw.close()
+                blocking.close()
         finally:
             await admin.delete_topic(topic)
     return found
 
 
-async def _fill(lookupd: str, topic: str) -> None:
+async def _fill(lookupd: str, topic: str, count: int) -> None:
     async with Producer(lookupd=lookupd) as producer:
-        messages = [OutgoingMessage(b"x" * 100, partition=0)] * ORDERED
+        messages = [OutgoingMessage(b"x" * 100, partition=0)] * count
         for outcome in await producer.publish_many(topic, messages):
             if isinstance(outcome, PublishError):
                 raise outcome
 
 
-async def _ours(lookupd: str, topic: str, channel: str) -> float:
-    async with Consumer(topic, channel, lookupd=lookupd) as consumer:
+async def _ours(consumer: Consumer) -> float:
+    began = time.perf_counter()
+    for _ in range(SLICE):
         message = await anext(consumer)
         message.finish()
-        began = time.perf_counter()
-        for _ in range(ORDERED - 1):
-            message = await anext(consumer)
-            message.finish()
-        return (ORDERED - 1) / (time.perf_counter() - began)
+    return SLICE / (time.perf_counter() - began)
 
 
 class _Raw(asyncio.Protocol):
     """The least that an asyncio client can do: a FIN for each message, in the callback that reads."""
 
     def __init__(self, topic: str, channel: str) -> None:
-        self.ended: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._subscribe = SubOrdered(topic, channel, 0).encode() + encode_ready(1)
-        self._left = ORDERED
+        self._left = 0
         self._tail = b""
-        self._began = 0.0
+        self._next = b""
+        self._here = asyncio.Event()
+        self._ended = asyncio.Event()
         self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def connected(cls, node: Node, topic: str, channel: str) -> Self:
+        """Connect; the first message comes when it comes."""
+        loop = asyncio.get_running_loop()
+        _, raw = await loop.create_connection(lambda: cls(topic, channel), node.host, node.tcp_port)
+        return raw
+
+    async def rate(self) -> float:
+        """Take ``SLICE`` messages, beginning with the one that lies here."""
+        await self._here.wait()
+        self._here.clear()
+        self._ended.clear()
+        self._left = SLICE
+        began = time.perf_counter()
+        self._take(self._next)
+        await self._ended.wait()
+        return SLICE / (time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduce ourselves."""
@@ -101,51 +132,58 @@ class _Raw(asyncio.Protocol):
         self._tail = data
 
     def _frame(self, kind: int, data: bytes) -> None:
-        if self._transport is None:
+        if kind == 2:
+            self._take(data[10:26])
+        elif self._transport is None:
             return
-        if data.startswith(b"{"):
+        elif data.startswith(b"{"):
             self._transport.write(self._subscribe)
-        elif kind == 2:
-            self._transport.write(encode_fin(data[10:26]))
-            self._left -= 1
-            if self._left == ORDERED - 1:
-                self._began = time.perf_counter()
-            if not self._left:
-                self.ended.set_result((ORDERED - 1) / (time.perf_counter() - self._began))
         elif data == HEARTBEAT:
             self._transport.write(NOP)
 
+    def _take(self, message_id: bytes) -> None:
+        if self._left and self._transport is not None:
+            self._transport.write(encode_fin(message_id))
+            self._left -= 1
+            if not self._left:
+                self._ended.set()
+        else:
+            self._next = message_id
+            self._here.set()
 
-async def _raw_asyncio(node: Node, topic: str, channel: str) -> float:
-    loop = asyncio.get_running_loop()
-    transport, raw = await loop.create_connection(lambda: _Raw(topic, channel), node.host, node.tcp_port)
-    rate = await raw.ended
-    transport.close()
-    return rate
 
+class _Blocking:
+    """The same on a blocking socket."""
 
-def _raw_blocking(node: Node, topic: str, channel: str) -> float:
-    with socket.create_connection((node.host, node.tcp_port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(MAGIC + Identify(_IDENTIFY).encode())
-        stream = connection.makefile("rb", buffering=65536)
+    def __init__(self, node: Node, topic: str, channel: str) -> None:
+        self._socket = socket.create_connection((node.host, node.tcp_port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self._socket.makefile("rb", buffering=65536)
+        self._socket.sendall(MAGIC + Identify(_IDENTIFY).encode())
+        self._frame()
+        self._socket.sendall(SubOrdered(topic, channel, 0).encode())
+        self._frame()
+        self._socket.sendall(encode_ready(1))
 
-        def frame() -> bytes:
-            (size,) = struct.unpack(">i", stream.read(4))
-            return bytes(stream.read(size)[4:])
+    def _frame(self) -> bytes:
+        while True:
+            (size,) = struct.unpack(">i", self._stream.read(4))
+            data = bytes(self._stream.read(size)[4:])
+            if data != HEARTBEAT:
+                return data
+            self._socket.sendall(NOP)
 
-        frame()
-        connection.sendall(SubOrdered(topic, channel, 0).encode())
-        frame()
-        connection.sendall(encode_ready(1))
-        began = 0.0
-        for number in range(ORDERED):
-            while (data := frame()) == HEARTBEAT:
-                connection.sendall(NOP)
-            connection.sendall(encode_fin(data[10:26]))
-            if number == 0:
-                began = time.perf_counter()
-        return (ORDERED - 1) / (time.perf_counter() - began)
+    def rate(self) -> float:
+        """Take ``SLICE`` messages."""
+        began = time.perf_counter()
+        for _ in range(SLICE):
+            self._socket.sendall(encode_fin(self._frame()[10:26]))
+        return SLICE / (time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+        self._socket.close()
 
 
 async def keyed(lookupd: str, rounds: int) -> tuple[list[float], list[float]]:
@@ -212,7 +250,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not lookupd:
         print(f"ordered, keyed: skipped, {LOOKUPD_VARIABLE} names no cluster")
         return
-    ours, raw, blocking = asyncio.run(ordered(lookupd, rounds))
+    ours, raw, blocking = asyncio.run(ordered(lookupd, SLICES_A_ROUND * rounds))
     print(report("ordered consume against a raw loop on asyncio", ours, raw, 0.8))
     print(report("ordered consume against a raw loop on a blocking socket", ours, blocking, 0.8))
     print(report("keyed publish against unkeyed", *asyncio.run(keyed(lookupd, rounds)), 0.7))
