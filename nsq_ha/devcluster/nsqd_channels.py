@@ -92,6 +92,9 @@ class ChannelOrders:
     async def set_offset(self, request: Request) -> None:
         """``/channel/setoffset``; the body is ``type:value``."""
         replica, name = replica_of(self._node, request), channel_name_of(request)
+        if name in replica.partition.topic.channels:
+            # Whoever leads has what is registered, before anybody subscribed.
+            replica.channel(name)
         if name not in replica.cursors:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         body = await request.body()

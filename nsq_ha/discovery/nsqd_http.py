@@ -36,6 +36,7 @@ Search = Literal["id", "count", "virtual_offset"]
 
 
 _EMPTY: Final = "commit log end of file"
+_NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 
 
 class _Channel(msgspec.Struct):
@@ -235,13 +236,22 @@ class NsqdHttp(HttpPeer):
     async def start_channel_from(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
         """Create a channel and put it to ``start``, before anybody subscribes.
 
+        Where only registered channels are allowed the server refuses to create
+        even one that is registered and there; it may be put elsewhere all the same.
+
         On an empty partition every position is the same and the server refuses
         to take one; the new channel then stands where it should already.
         """
-        await self.create_channel(topic, partition, channel)
+        refusal: ChannelNotRegisteredError | None = None
+        try:
+            await self.create_channel(topic, partition, channel)
+        except ChannelNotRegisteredError as error:
+            refusal = error
         try:
             await self.set_offset(topic, partition, channel, start)
         except ServerError as error:
+            if refusal is not None and _NO_CHANNEL in str(error).upper():
+                raise refusal from error
             if _EMPTY not in str(error):
                 raise
 

@@ -1,0 +1,206 @@
+"""Options that change what is asked of a cluster, against one: report, registered channels, times, waiting, placing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
+from nsq_ha.policy import sharding
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import Range, plan
+from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.sink import NsqBatchWriter
+from nsq_ha.spark.stream_planner import StreamPlanner
+from tests.spark.streams import numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsq_ha.devcluster import DevCluster
+    from nsq_ha.discovery.nsqd_http import ChannelStats
+    from nsq_ha.message import Message
+    from tests.spark.conftest import Publish
+
+names = (f"choice_{number}" for number in itertools.count())
+
+
+def options(
+    dev_cluster: DevCluster, topic: str, mode: Literal["batch", "stream"] = "batch", /, **more: str
+) -> ReadOptions:
+    return ReadOptions.parse({"lookupd": dev_cluster.lookupd[0], "topic": topic, "fetchTimeout": "1s", **more}, mode)
+
+
+def rows(parts: list[Range], given: ReadOptions, asked: Cluster) -> list[Message]:
+    return [row for part in parts for batch in RangeReader(part, given, asked).batches() for row in batch]
+
+
+@pytest.fixture
+def cluster(dev_cluster: DevCluster) -> Iterator[Cluster]:
+    with Cluster(tuple(dev_cluster.lookupd)) as cluster:
+        yield cluster
+
+
+def channel_stats(dev_cluster: DevCluster, topic: str, channel: str) -> dict[int, ChannelStats]:
+    async def ask() -> dict[int, ChannelStats]:
+        async with AdminClient(dev_cluster.lookupd) as admin:
+            told = await admin.describe(topic)
+        return {
+            part.partition: stats
+            for part in told.partitions
+            if part.stats is not None
+            for stats in part.stats.channels
+            if stats.name == channel
+        }
+
+    return asyncio.run(ask())
+
+
+def test_the_report_channel_shows_what_spark_has_not_done(
+    dev_cluster: DevCluster, cluster: Cluster, publish: Publish
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 2)
+    for partition in (0, 1):
+        publish(topic, partition, numbered(50))
+    given = options(
+        dev_cluster, topic, "stream", startingOffsets="earliest", reportChannel="seen", maxOffsetsPerTrigger="60"
+    )
+    planner = StreamPlanner(given, cluster)
+    start = planner.initial()
+    first = planner.latest(start)
+    planner.commit(first)
+    assert {partition: stats.depth for partition, stats in channel_stats(dev_cluster, topic, "seen").items()} == {
+        0: 20,
+        1: 20,
+    }
+    planner.commit(planner.latest(first))
+    assert [stats.depth for stats in channel_stats(dev_cluster, topic, "seen").values()] == [0, 0]
+
+
+def test_a_topic_of_registered_channels_is_read_through_one_and_never_cut(
+    dev_cluster: DevCluster, cluster: Cluster, publish: Publish
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1, disable_channel_auto_create=True)
+    publish(topic, 0, numbered(300))
+    with pytest.raises(ConfigError, match="takes registered channels only"):
+        plan(options(dev_cluster, topic), cluster)
+    named = options(dev_cluster, topic, channel="spark")
+    (part,) = plan(named, cluster)
+    with pytest.raises(ChannelNotRegisteredError):
+        rows([part], named, cluster)
+
+    async def register() -> None:
+        async with AdminClient(dev_cluster.lookupd) as admin:
+            await admin.create_channel(topic, "spark")
+
+    asyncio.run(register())
+    until = time.monotonic() + 20.0
+    found: list[Message] = []
+    while not found:
+        with contextlib.suppress(ChannelNotRegisteredError):
+            found = rows([part], named, cluster)
+        # The nsqds hear of it a little later.
+        assert time.monotonic() < until
+        threading.Event().wait(0.05)
+    assert [row.body for row in found] == numbered(300)
+    # The channel stays where the first read left it; the second sets it back and follows the chain.
+    assert [row.body for row in rows([part], named, cluster)] == numbered(300)
+
+
+def test_times_begin_and_end_a_read_to_the_message(dev_cluster: DevCluster, cluster: Cluster, publish: Publish) -> None:
+    topic = dev_cluster.create_topic(next(names), 2)
+    publish(topic, 0, numbered(20))
+    publish(topic, 1, numbered(20, 100))
+    middle = int(time.time() * 1000) + 20
+    while time.time() * 1000 < middle + 20:
+        threading.Event().wait(0.005)
+    publish(topic, 0, numbered(20, 20))
+
+    def read(**more: str) -> list[bytes]:
+        given = options(dev_cluster, topic, **more)
+        return sorted(row.body for row in rows(plan(given, cluster), given, cluster))
+
+    assert read(startingTimestamp=str(middle)) == numbered(20, 20)
+    assert read(endingTimestamp=str(middle)) == numbered(20) + numbered(20, 100)
+    by_partition = f'{{"{topic}": {{"0": {middle}}}}}'
+    assert read(startingOffsetsByTimestamp=by_partition) == numbered(20, 20) + numbered(20, 100)
+    assert read(endingOffsetsByTimestamp=by_partition) == numbered(20) + numbered(20, 100)
+    assert read(startingTimestamp="0") == numbered(40) + numbered(20, 100)
+    assert read(startingTimestamp=str(middle + 3_600_000)) == []
+    stream = options(dev_cluster, topic, "stream", startingTimestamp=str(middle))
+    planner = StreamPlanner(stream, cluster)
+    parts = planner.ranges(planner.initial(), planner.latest(planner.initial()))
+    assert sorted(row.body for row in rows(parts, stream, cluster)) == numbered(20, 20)
+
+
+def test_a_batch_waits_for_enough_rows_but_not_for_ever(
+    dev_cluster: DevCluster, cluster: Cluster, publish: Publish
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 2)
+    publish(topic, 0, numbered(30))
+
+    def planner(delay: str) -> StreamPlanner:
+        given = options(
+            dev_cluster,
+            topic,
+            "stream",
+            startingOffsets="earliest",
+            minOffsetsPerTrigger="50",
+            maxTriggerDelay=delay,
+            metadataRefresh="0s",
+        )
+        return StreamPlanner(given, cluster)
+
+    patient = planner("15m")
+    start = patient.initial()
+    assert patient.latest(start) == start
+    publish(topic, 1, numbered(30))
+    end = patient.latest(start)
+    assert {partition for partition, offset in end[topic].items() if offset > start[topic][partition]} == {"0", "1"}
+    publish(topic, 1, numbered(1, 99))
+    assert planner("0s").latest(end) != end
+
+
+def written(dev_cluster: DevCluster, topic: str, schema: StructType, columns: list[Any], **more: str) -> None:
+    writer = NsqBatchWriter({"lookupd": dev_cluster.lookupd[0], "topic": topic, **more}, schema, overwrite=False)
+    told = writer.write(iter([pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())]))
+    assert sum(part.rows for part in told.parts.values()) == len(columns[0])
+
+
+VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())
+
+
+@pytest.mark.parametrize(("partitioner", "rule"), [("murmur3", "murmur3"), ("javahash", "java")])
+def test_keys_go_where_the_named_rule_puts_them(
+    dev_cluster: DevCluster, cluster: Cluster, partitioner: str, rule: Literal["java", "murmur3"]
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 4)
+    keys = [f"k{number}" for number in range(60)] + ["订单", ""]
+    bodies = [key.encode() or b"empty" for key in keys]
+    columns = [pa.array(bodies, pa.binary()), pa.array(keys, pa.string())]
+    written(dev_cluster, topic, StructType([VALUE, KEY]), columns, partitioner=partitioner)
+    given = options(dev_cluster, topic)
+    found = {row.body: row.partition for row in rows(plan(given, cluster), given, cluster)}
+    assert found == {body: sharding.partition_for(key, 4, rule) for body, key in zip(bodies, keys, strict=True)}
+
+
+def test_rows_without_a_place_go_to_all_partitions_in_turn(dev_cluster: DevCluster, cluster: Cluster) -> None:
+    topic = dev_cluster.create_topic(next(names), 4)
+    bodies = numbered(400)
+    # The key is no reason to go anywhere.
+    columns = [pa.array(bodies, pa.binary()), pa.array(["same"] * 400, pa.string())]
+    written(dev_cluster, topic, StructType([VALUE, KEY]), columns, partitioner="roundrobin", batchMessages="50")
+    given = options(dev_cluster, topic)
+    found = rows(plan(given, cluster), given, cluster)
+    assert sorted(row.body for row in found) == bodies
+    assert [sum(row.partition == partition for row in found) for partition in range(4)] == [100] * 4

@@ -1,0 +1,164 @@
+"""TLS, compression and AUTH between Spark's tasks and the nsqds, reading and writing."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsq_ha.config import Compression
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.protocol import FrameType, encode_frame, encode_mpub
+from nsq_ha.spark import link
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.link import Link
+from nsq_ha.spark.options import Access, ReadOptions, WriteOptions
+from nsq_ha.spark.planner import plan
+from nsq_ha.spark.publish import Batch, PartitionWriter
+from nsq_ha.spark.reader import RangeReader
+from tests.spark.test_replay import ScriptedNsqd
+
+CERTIFICATES = Path(__file__).parents[1] / "certificates"
+TLS = {"tls": "true", "tlsCaFile": str(CERTIFICATES / "server.pem")}
+OK = encode_frame(FrameType.RESPONSE, b"OK")
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[DevCluster]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with DevCluster(nsqds=1, nsqlookupds=1, tls=context, time_scale=0.02) as cluster:
+        yield cluster
+
+
+def written_and_read(cluster: DevCluster, topic: str, bodies: list[bytes], **more: str) -> list[bytes]:
+    given = {"lookupd": cluster.lookupd[0], "topic": topic, "fetchTimeout": "2s", "fetchRetries": "1", **more}
+    with Cluster(tuple(cluster.lookupd)) as asked:
+        writer = PartitionWriter(topic, 0, WriteOptions.parse({**given, "publishTimeout": "20s"}), asked)
+        try:
+            for start in range(0, len(bodies), 100):
+                lot = bodies[start : start + 100]
+                writer.send(Batch(encode_mpub(topic, 0, lot), len(lot), sum(map(len, lot))))
+            writer.settle()
+        finally:
+            writer.close()
+        assert writer.written.rows == len(bodies)
+        assert writer.written.doubtful == 0
+        options = ReadOptions.parse(given)
+        (part,) = plan(options, asked)
+        reader = RangeReader(part, options, asked)
+        found = [row.body for batch in reader.batches() for row in batch]
+        assert reader.opened == 1
+        return found
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "deflate"])
+@pytest.mark.parametrize("tls", [{}, TLS], ids=["plain", "tls"])
+def test_every_layer_carries_rows_both_ways(secured: DevCluster, tls: dict[str, str], compression: str) -> None:
+    chance = random.Random(7)
+    topic = secured.create_topic(f"layers_{compression}_{len(tls)}", 1, 1)
+    # What compresses well, what does not, and what is larger than one read.
+    bodies = [b"%04d" % number + b"x" * 400 for number in range(600)]
+    bodies += [chance.randbytes(size) for size in (1, 1000, 70_000, 300_000)] + [bytes(900_000)]
+    assert written_and_read(secured, topic, bodies, compression=compression, **tls) == bodies
+
+
+def test_a_certificate_of_nobody_we_trust_is_refused(secured: DevCluster) -> None:
+    topic = secured.create_topic("untrusted", 1, 1)
+    with pytest.raises(ConnectError, match=r"TLS with nsqd .* failed"):
+        opened(secured, topic, tls="true")
+    with pytest.raises(ConnectError, match=r"TLS with nsqd .* failed"):
+        opened(secured, topic, tlsServerName="elsewhere.example", **TLS)
+    opened(secured, topic, tls="true", tlsVerify="false")
+
+
+def opened(cluster: DevCluster, topic: str, **more: str) -> None:
+    access = ReadOptions.parse({"lookupd": cluster.lookupd[0], "topic": topic, **more}).access
+    with Cluster(tuple(cluster.lookupd)) as asked:
+        connection = Link(asked.view(topic).leaders[0], access)
+    try:
+        assert connection.open().tls_v1 is (access.tls is not None)
+    finally:
+        connection.close()
+
+
+def test_a_server_without_tls_is_named_with_the_remedy(dev_cluster: DevCluster) -> None:
+    topic = dev_cluster.create_topic("no_tls", 1)
+    with pytest.raises(ConnectError, match="offers no TLS: give tls=false"):
+        opened(dev_cluster, topic, **TLS)
+
+
+# ---------------------------------------------------------------- AUTH, which the embedded cluster has not
+
+
+def answers(text: bytes, kind: FrameType = FrameType.RESPONSE) -> bytes:
+    return encode_frame(kind, text)
+
+
+ASKS = answers(b'{"max_rdy_count":2500,"auth_required":true}')
+WELCOME = answers(b'{"identity":"spark","permission_count":1}')
+
+
+@pytest.fixture
+def nsqd(request: pytest.FixtureRequest) -> Iterator[ScriptedNsqd]:
+    scripted = ScriptedNsqd(request.param)
+    yield scripted
+    scripted.end()
+
+
+@pytest.mark.parametrize("nsqd", [[(b"}", ASKS), (b"AUTH\n\x00\x00\x00\x06secret", WELCOME)]], indirect=True)
+def test_a_secret_is_given_where_it_is_asked_for(nsqd: ScriptedNsqd) -> None:
+    connection = Link(nsqd.node, Access(auth_secret="secret"))
+    try:
+        assert connection.open().auth_required
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("nsqd", [[(b"}", OK)]], indirect=True)
+def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> None:
+    connection = Link(nsqd.node, Access(auth_secret="secret"))
+    connection.open()
+    connection.close()
+    nsqd.end()
+    assert b"secret" not in nsqd.heard
+
+
+@pytest.mark.parametrize(
+    ("nsqd", "secret", "kind", "said"),
+    [
+        ([(b"}", ASKS)], None, AuthError, "asks for AUTH: give option 'authSecret'"),
+        (
+            [(b"}", ASKS), (b"AUTH", answers(b"E_AUTH_FAILED no", FrameType.ERROR))],
+            "wrong",
+            AuthError,
+            "E_AUTH_FAILED",
+        ),
+        ([(b"}", ASKS), (b"AUTH", answers(b"[]"))], "secret", RemoteProtocolError, "AUTH"),
+    ],
+    indirect=["nsqd"],
+    ids=["none", "wrong", "nonsense"],
+)
+def test_a_refused_secret_is_told(nsqd: ScriptedNsqd, secret: str | None, kind: type[Exception], said: str) -> None:
+    connection = Link(nsqd.node, Access(auth_secret=secret))
+    with pytest.raises(kind, match=said):
+        connection.open()
+    connection.close()
+
+
+HALF_A_BLOCK = b"\xff\x06\x00\x00sNaPpY\x01\x09"
+
+
+@pytest.mark.parametrize("nsqd", [[(b"}", answers(b'{"snappy":true}') + HALF_A_BLOCK)]], indirect=True)
+def test_half_a_compressed_block_is_waited_for_within_the_limit(
+    nsqd: ScriptedNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "CONNECT_TIMEOUT", 0.3)
+    connection = Link(nsqd.node, Access(compression=Compression.SNAPPY))
+    with pytest.raises(ResponseTimeoutError, match="sends nothing"):
+        connection.open()
+    connection.close()
