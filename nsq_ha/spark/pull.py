@@ -11,6 +11,7 @@ disk. A kill between the two gives the message twice, none is lost.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import threading
@@ -44,6 +45,7 @@ _GATHER: Final = 0.05  # seconds that the first message of a file waits for comp
 _LOOK: Final = 0.25  # seconds after which a change of mind is noticed
 _SILENCE: Final = 75.0  # a heartbeat comes every 30 s
 _FIRST_READY: Final = 32
+_LEAST_BUFFERING: Final = 0.025  # an upstream nsqd takes no less, by its default settings
 _RECONNECT: Final = Backoff(initial=0.1, maximum=5.0, factor=2.0, jitter=0.3)
 
 
@@ -77,6 +79,8 @@ class Puller:
         self.troubled_since = time.monotonic()
         self._node = node
         self._options = options
+        least = max(options.access.output_buffer_timeout, _LEAST_BUFFERING)
+        self._access = dataclasses.replace(options.access, output_buffer_timeout=least)
         self._spool = spool
         self._may_pull = may_pull
         self._over = threading.Event()
@@ -124,7 +128,7 @@ class Puller:
     def _run(self) -> None:
         failures = 0
         while not self._over.is_set():
-            link = Link(self._node, self._options.access)
+            link = Link(self._node, self._access)
             try:
                 self._subscribe(link)
                 failures = 0
