@@ -25,6 +25,8 @@ class Pace:
         patience: Shortest time that is waited for what must come.
         rate: Messages a second on each topic.
         keys: Number of keys.
+        most_behind: Messages that may be under way between publishing and delivery; a load waits rather than be further
+            ahead of what the machine can do. None for a load that never waits.
         limit: Time limit of a publish.
         heartbeat: Heartbeat interval.
         close: Time limit of closing.
@@ -38,6 +40,7 @@ class Pace:
     patience: float = 0.0
     rate: float = 150.0
     keys: int = 16
+    most_behind: int | None = None
     limit: float = 30.0
     heartbeat: float = 2.0
     close: float = 5.0
