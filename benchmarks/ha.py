@@ -32,7 +32,7 @@ SLICES_A_ROUND: Final = 10
 PUBLISHES: Final = 5_000
 KEYS: Final = 1_000
 IN_FLIGHT: Final = 100
-_IDENTIFY: Final = b'{"feature_negotiation":true,"output_buffer_size":16384,"output_buffer_timeout":25}'
+_IDENTIFY: Final = b'{"feature_negotiation":true,"output_buffer_size":16384,"output_buffer_timeout":10}'
 
 
 async def ordered(lookupd: str, rounds: int) -> tuple[list[float], list[float], list[float]]:

@@ -27,7 +27,7 @@ from nsq_ha.config import lookupd_urls, nsqd_addresses
 def test_the_defaults_are_those_of_the_docs() -> None:
     client = ClientConfig()
     assert (client.heartbeat_interval, client.connect_timeout, client.lookup_timeout) == (2.0, 1.0, 1.0)
-    assert (client.lookup_interval, client.output_buffer_timeout, client.close_timeout) == (5.0, 0.025, 5.0)
+    assert (client.lookup_interval, client.output_buffer_timeout, client.close_timeout) == (5.0, None, 5.0)
     producer = ProducerConfig()
     assert (producer.publish_timeout, producer.sharding, producer.strategy) == (30.0, "murmur3", "round_robin")
     assert (producer.on_unreachable, producer.trace, producer.idle_timeout) == ("retry", False, 600.0)
@@ -51,7 +51,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "close_timeout": (0, -1),
     "lookup_jitter": (-0.1, 1.1),
     "heartbeat_interval": (0.9, 61, 0, -1),
-    "output_buffer_timeout": (0.009, 1.1, 0),
+    "output_buffer_timeout": (0.009, 1.1, 0, "1"),
     "output_buffer_bytes": (63, 65537, 100.5),
     "max_frame_bytes": (1023, 2**31, 4096.5),
     "deflate_level": (0, 7, 5.5),

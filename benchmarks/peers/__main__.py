@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
 from benchmarks.peers.rounds import Bench
-from benchmarks.peers.rows import ROWS, report
+from benchmarks.peers.rows import ROWS, report, table
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -28,9 +28,12 @@ def main(arguments: list[str] | None = None) -> None:
     clients = dict.fromkeys(client for row in rows for client in row.clients)
     with tempfile.TemporaryDirectory() as folder, running() as server:
         bench = Bench(server, Path(folder), tuple(clients))
+        found = []
         for row in rows:
-            print(report(row, bench.run(row.work, row.clients, chosen.rounds)))
+            found.append((row, bench.run(row.work, row.clients, chosen.rounds)))
+            print(report(*found[-1]))
             sys.stdout.flush()
+    print(table(found))
 
 
 if __name__ == "__main__":

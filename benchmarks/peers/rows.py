@@ -126,16 +126,48 @@ def _figures(outcome: Outcome) -> str:
 
 
 def _line(mark: Mark, by_client: dict[Client, Outcome]) -> str:
+    judged = _judged(mark, by_client)
+    if judged is None:
+        return f"   {mark.ours.name} {mark.figure}: not measured"
+    best, found, is_reached = judged
+    sign = ">=" if mark.is_rate else "<="
+    return (
+        f"   => {mark.ours.name:<20} {mark.figure:<10} {statistics.median(found):6.2f} of {best.client.name}"
+        f" ({min(found):.2f}..{max(found):.2f}), mark {sign} {mark.at:g}: {'reached' if is_reached else 'NOT reached'}"
+    )
+
+
+def table(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
+    """Return the rows as one Markdown table: ratios by client of ours, with their range over the rounds."""
+    ours = (OURS_311, OURS_312, OURS_UVLOOP)
+    lines = [f"| work | figure | mark | {' | '.join(one.name for one in ours)} | of |", "|---" * 7 + "|"]
+    for row, outcomes in found:
+        by_client = {outcome.client: outcome for outcome in outcomes}
+        for figure in dict.fromkeys(mark.figure for mark in row.marks):
+            marks = {mark.ours: mark for mark in row.marks if mark.figure == figure}
+            verdicts = {one: verdict for one, mark in marks.items() if (verdict := _judged(mark, by_client))}
+            if not verdicts:
+                continue
+            sign = ">=" if figure == "rate" else "<="
+            cells = [_cell(*verdicts[one][1:]) if one in verdicts else "" for one in ours]
+            names = dict.fromkeys(best.client.name for best, _, _ in verdicts.values())
+            at = next(iter(marks.values())).at
+            lines.append(f"| {row.work.name} | {figure} | {sign} {at:g} | {' | '.join(cells)} | {', '.join(names)} |")
+    return "\n".join(lines)
+
+
+def _cell(found: Sequence[float], is_reached: bool) -> str:
+    text = f"{statistics.median(found):.2f} ({min(found):.2f}..{max(found):.2f})"
+    return text if is_reached else f"**{text}**"
+
+
+def _judged(mark: Mark, by_client: dict[Client, Outcome]) -> tuple[Outcome, list[float], bool] | None:
+    """Return the best peer, the ratios to it, and whether the mark is reached; None where one was not measured."""
     peers = [by_client[peer] for peer in mark.peers if peer in by_client and by_client[peer].results]
     ours = by_client.get(mark.ours)
     if ours is None or not ours.results or not peers:
-        return f"   {mark.ours.name} {mark.figure}: not measured"
+        return None
     best = (max if mark.is_rate else min)(peers, key=lambda peer: peer.median(mark.figure))
     found = ratios(ours, best, mark.figure)
     ratio = statistics.median(found)
-    reached = ratio >= mark.at if mark.is_rate else ratio <= mark.at
-    sign = ">=" if mark.is_rate else "<="
-    return (
-        f"   => {mark.ours.name:<20} {mark.figure:<10} {ratio:6.2f} of {best.client.name}"
-        f" ({min(found):.2f}..{max(found):.2f}), mark {sign} {mark.at:g}: {'reached' if reached else 'NOT reached'}"
-    )
+    return best, found, ratio >= mark.at if mark.is_rate else ratio <= mark.at

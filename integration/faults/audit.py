@@ -91,11 +91,6 @@ class Audit:
         return self._acked - self._seen
 
     @property
-    def behind(self) -> int:
-        """How many of the acknowledged are not delivered yet, more or less: a quick count."""
-        return len(self._acked) - len(self._seen)
-
-    @property
     def false_denials(self) -> list[Failure]:
         """Called *not stored*, and delivered."""
         return [one for one in self.failures if one.maybe_stored is False and (one.key, one.seq) in self._seen]

@@ -27,11 +27,10 @@ LOOK: Final = 0.01
 PACE: Final = Pace(
     cluster=TIME_SCALE,
     least=2.0,
-    patience=30.0,
-    rate=80.0,
+    patience=10.0,
+    rate=100.0,
     keys=16,
-    # More than come in the longest outage, so that the partition that is well does not stand still with the other.
-    most_behind=600,
+    limit=12.0,
     heartbeat=1.0,
     close=2.0,
     # Half of a real cluster's outage is over before the usual interval of look-ups is.

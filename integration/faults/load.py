@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
-import math
 import time
 from typing import TYPE_CHECKING
 
@@ -121,22 +120,14 @@ class Load:
         return now - since > 1.0
 
     async def _publish(self) -> None:
-        due = time.monotonic()
+        began = time.monotonic()
         for number in itertools.count():
-            await beat(due)
-            if not self._is_near():
-                await until(self._is_near, math.inf)
-                due = time.monotonic()
-            due += 1.0 / self.pace.rate
+            await beat(began + number / self.pace.rate)
             key = self.audit.keys[number % self.pace.keys]
             call = asyncio.create_task(self._call(key, number // self.pace.keys))
             self._calls.add(call)
             self.most_calls = max(self.most_calls, len(self._calls))
             call.add_done_callback(self._calls.discard)
-
-    def _is_near(self) -> bool:
-        most = self.pace.most_behind
-        return most is None or len(self._calls) + self.audit.behind < most
 
     async def _call(self, key: str, seq: int) -> None:
         audit = self.audit

@@ -25,8 +25,6 @@ class Pace:
         patience: Shortest time that is waited for what must come.
         rate: Messages a second on each topic.
         keys: Number of keys.
-        most_behind: Messages that may be under way between publishing and delivery; a load waits rather than be further
-            ahead of what the machine can do. None for a load that never waits.
         limit: Time limit of a publish.
         heartbeat: Heartbeat interval.
         close: Time limit of closing.
@@ -40,7 +38,6 @@ class Pace:
     patience: float = 0.0
     rate: float = 150.0
     keys: int = 16
-    most_behind: int | None = None
     limit: float = 30.0
     heartbeat: float = 2.0
     close: float = 5.0

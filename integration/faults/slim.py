@@ -67,11 +67,6 @@ class SlimAudit(Audit):
         return seq < len(flags) and flags[seq] == 1
 
     @property
-    def behind(self) -> int:
-        """How many of the acknowledged are not delivered yet."""
-        return len(self.waiting)
-
-    @property
     def missing(self) -> set[tuple[str, int]]:
         """Acknowledged and not delivered."""
         return set(self.waiting)

@@ -64,6 +64,7 @@ from nsq_ha.protocol.identify import (
     decode_authorization,
     decode_identity,
     encode_identity,
+    named_refusal,
     upgrades,
 )
 from nsq_ha.protocol.introduction import Introduction, read_introduction
@@ -165,6 +166,7 @@ __all__ = [
     "encode_traced",
     "forbidden_now",
     "layout_for",
+    "named_refusal",
     "read_introduction",
     "refusal",
     "trace_id_of",

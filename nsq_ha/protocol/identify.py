@@ -19,12 +19,26 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 import msgspec
 
 from nsq_ha.config import ClientConfig, Compression, ConsumerConfig
-from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.errors import ConfigError, RemoteProtocolError, ServerError
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import OK
 
 MAX_TAG_BYTES: Final = 100
 """Longest dispatch tag that the server takes."""
+
+LEAST_GATHER_MS: Final = 10
+"""Least time that the HA server gathers messages for; it takes a lower number as this one."""
+
+LEAST_UPSTREAM_GATHER_MS: Final = 25
+"""Least time that an upstream nsqd gathers for by its default settings; it refuses IDENTIFY with less."""
+
+_OPTIONS_BY_WORDS: Final = {
+    "heartbeat interval": "heartbeat_interval",
+    "output buffer timeout": "output_buffer_timeout",
+    "output buffer size": "output_buffer_bytes",
+    "sample rate": "sample_rate",
+    "msg timeout": "msg_timeout",
+}
 
 Upgrade = Literal["tls", "snappy", "deflate"]
 """One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
@@ -93,7 +107,7 @@ class Offer:
             user_agent=user_agent,
             heartbeat_interval=round(config.heartbeat_interval * 1000),
             output_buffer_size=config.output_buffer_bytes,
-            output_buffer_timeout=round(config.output_buffer_timeout * 1000),
+            output_buffer_timeout=_gather_ms(config),
             sample_rate=consumer.sample_rate if consumer else 0,
             msg_timeout=round((consumer.msg_timeout or 0) * 1000) if consumer else 0,
             tls=config.tls is not None,
@@ -259,6 +273,29 @@ def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, .
             if upgrade not in offered:
                 raise RemoteProtocolError(f"answer to IDENTIFY switches on {upgrade}, which was not offered")
     return tuple(order)
+
+
+def _gather_ms(config: ClientConfig) -> int:
+    if config.output_buffer_timeout is not None:
+        return round(config.output_buffer_timeout * 1000)
+    return LEAST_UPSTREAM_GATHER_MS if config.nsqd else LEAST_GATHER_MS
+
+
+def named_refusal(error: ServerError) -> ServerError:
+    """Return a refusal of IDENTIFY that names the option whose value the server does not take.
+
+    What servers allow is their operators' choice, so it cannot be checked beforehand.
+
+    Args:
+        error: The server's answer.
+
+    Returns:
+        An error of the same class and code; ``error`` itself where it is about no option.
+    """
+    for words, option in _OPTIONS_BY_WORDS.items():
+        if words in error.detail:
+            return type(error)(error.code, f"{error.detail}: nsqd does not take this value of the option {option}")
+    return error
 
 
 def _decode(data: bytes, kind: type[_Answer], command: str) -> _Answer:

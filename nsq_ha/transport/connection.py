@@ -40,6 +40,7 @@ from nsq_ha.protocol import (
     SnappyCodec,
     decode_authorization,
     decode_identity,
+    named_refusal,
     upgrades,
 )
 from nsq_ha.transport.stream import Stream
@@ -128,7 +129,10 @@ class Connection:
         config = self.config
         offer = Offer.of(config, hostname=socket.gethostname(), user_agent=USER_AGENT, extend_support=extend_support)
         self._stream = stream = await Stream.open(self.node.host, self.node.tcp_port, self._received, self._lost)
-        self.identity = identity = decode_identity(await self._request(offer.command()))
+        try:
+            self.identity = identity = decode_identity(await self._request(offer.command()))
+        except ServerError as error:
+            raise named_refusal(error) from None
         for upgrade in upgrades(identity, offer):
             confirmed = self._waiter()
             self._protocol.expect_upgrade()

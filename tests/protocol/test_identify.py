@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.config import ClientConfig, Compression, ConsumerConfig, TlsConfig
-from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.errors import ConfigError, RemoteProtocolError, server_error
 from nsq_ha.protocol import (
     Authorization,
     Identity,
@@ -17,6 +17,7 @@ from nsq_ha.protocol import (
     decode_authorization,
     decode_identity,
     encode_identity,
+    named_refusal,
     read_introduction,
     upgrades,
 )
@@ -63,6 +64,42 @@ def test_an_offer_comes_from_the_options() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({}, 10),
+        ({"lookupd": "a:1"}, 10),
+        ({"nsqd": "a:1"}, 25),
+        ({"nsqd": "a:1", "output_buffer_timeout": 0.01}, 10),
+        ({"lookupd": "a:1", "output_buffer_timeout": 1}, 1000),
+    ],
+)
+def test_the_least_gathering_that_the_servers_take_unless_it_is_set(options: dict[str, Any], asked: int) -> None:
+    assert fields(offered(ConsumerConfig.of(options)))["output_buffer_timeout"] == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("heartbeat interval (2000)", "heartbeat_interval"),
+        ("output buffer timeout (10)", "output_buffer_timeout"),
+        ("output buffer size (65536)", "output_buffer_bytes"),
+        ("sample rate (99)", "sample_rate"),
+        ("msg timeout (900000)", "msg_timeout"),
+    ],
+)
+def test_a_refusal_names_the_option(words: str, option: str) -> None:
+    refusal = server_error(f"E_BAD_BODY IDENTIFY {words} is invalid".encode())
+    named = named_refusal(refusal)
+    assert (type(named), named.code, named.detail.startswith(refusal.detail)) == (type(refusal), refusal.code, True)
+    assert str(named).endswith(f"is invalid: nsqd does not take this value of the option {option}")
+
+
+def test_a_refusal_of_another_kind_stays_as_it_is() -> None:
+    refusal = server_error(b"E_BAD_BODY IDENTIFY failed to decode JSON body")
+    assert named_refusal(refusal) is refusal
+
+
 def test_a_producers_offer_says_nothing_of_messages() -> None:
     found = fields(offered(ClientConfig(compression=Compression.SNAPPY)))
     assert (found["sample_rate"], found["msg_timeout"], found["extend_support"]) == (0, 0, False)
@@ -96,7 +133,7 @@ def test_the_server_reads_an_offer_as_it_was_meant() -> None:
         feature_negotiation=True,
         heartbeat_interval=2000,
         output_buffer_size=16384,
-        output_buffer_timeout=25,
+        output_buffer_timeout=10,
         sample_rate=5,
         msg_timeout=2000,
         snappy=True,

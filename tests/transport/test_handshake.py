@@ -65,7 +65,7 @@ async def test_what_is_offered(nsqd: FakeNsqd) -> None:
     assert (offered["heartbeat_interval"], offered["msg_timeout"], offered["output_buffer_timeout"]) == (
         2000,
         30000,
-        25,
+        10,
     )
     assert (offered["sample_rate"], offered["desired_tag"], offered["output_buffer_size"]) == (5, "blue", 4096)
     assert (offered["tls_v1"], offered["snappy"], offered["deflate"], offered["extend_support"]) == (False,) * 4
