@@ -14,6 +14,7 @@ Settings of a block:
     background="text"   go on with the page once it has printed this; it runs on to the page's end
     file="name.py"      save it under this name; a file ``test_*.py`` is run by pytest
     run                 run this file, or the commands of this console block, as processes
+    spark               with ``run``: in the one process that has Spark, which all pages share
     skip="reason"       do not run it, for this reason
 
 The Python blocks of a page run in the page's order. One that calls ``asyncio.run``
@@ -46,6 +47,7 @@ from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
+    from tests.spark_host import SparkHost
 
 ROOT: Final = Path(__file__).parents[1]
 ADDRESS: Final = "127.0.0.1:4161"
@@ -55,8 +57,8 @@ FOLDER: Final = "/etc/nsq"
 LIMIT: Final = 30.0
 """Seconds for one block."""
 PROCESS_LIMIT: Final = 120.0
-"""The same for a program of its own: it may start Spark."""
-SETTINGS: Final = frozenset({"until", "background", "file", "skip", "run"})
+"""The same for a program of its own."""
+SETTINGS: Final = frozenset({"until", "background", "file", "skip", "run", "spark"})
 
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
 _COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output|run\b)(?P<text>.*?)-->", re.DOTALL)
@@ -183,9 +185,10 @@ class Running:
 class PageRun:
     """Runs the blocks of one page, one after another."""
 
-    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path, spark: SparkHost) -> None:
         self._cluster = cluster
         self._folder = folder
+        self._spark = spark
         self._names: dict[str, Any] = {
             "__name__": "__main__",
             "print": _print,
@@ -276,7 +279,8 @@ class PageRun:
         if path.name.startswith("test_"):
             self._program(example, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", path.name)
         elif "run" in example.settings:
-            printed = self._program(example, path.name)
+            run = self._spark_program if "spark" in example.settings else self._program
+            printed = run(example, path.name)
             assert example.output is None or looks_like(printed, example.output), f"{example} printed:\n{printed}"
 
     def _program(self, example: Example, *arguments: str) -> str:
@@ -292,8 +296,23 @@ class PageRun:
         assert ran.returncode == 0, f"{example}:\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 
+    def _spark_program(self, example: Example, *arguments: str) -> str:
+        lookupd = {"NSQ_HA_LOOKUPD": os.environ["NSQ_HA_LOOKUPD"]}
+        code, printed = self._spark.run(arguments, self._folder, lookupd)
+        assert code == 0, f"{example}:\n{printed}"
+        return printed
+
+    def _spark_command(self, example: Example, command: str) -> str:
+        """Run ``python FILE ...`` or ``nsq-ha ...`` where Spark is."""
+        program, *arguments = shlex.split(command)
+        return self._spark_program(example, *(["-m", "nsq_ha.cli"] if program == "nsq-ha" else []), *arguments)
+
     def _console(self, example: Example) -> None:
         for command, expected in commands_of(example):
+            if "spark" in example.settings:
+                told = self._spark_command(example, self._here(command))
+                assert not expected or looks_like(told, self._here(expected)), f"{example}: {command}\n{told}"
+                continue
             ran = subprocess.run(  # noqa: S602 - our own pages; they pipe
                 self._here(command),
                 shell=True,

@@ -16,9 +16,15 @@ from docs._ext import reference
 from nsq_ha import errors
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.spark import functions
+from nsq_ha.spark.options import KNOWN
+from nsq_ha.spark.rows import COLUMNS
 from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
+from tests.spark_host import SparkHost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _pytest.mark import ParameterSet
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,7 +33,7 @@ EXAMPLES = [example for page in PAGES for example in examples_of(page)]
 COMMANDS = [(example, command) for example in EXAMPLES for command, _ in commands_of(example)]
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini"}
-OTHER_PROGRAMS = {"git", "cd", "python", "export", "source", "cat"}
+OTHER_PROGRAMS = {"git", "cd", "python", "pip", "export", "source", "cat", "venv-pack", "spark-submit"}
 MOST_SKIPPED = 3
 """Examples that may be left out; more than that and a page had better be written otherwise."""
 
@@ -36,16 +42,29 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def uses_spark(page: Path) -> bool:
+    return any("spark" in example.settings for example in examples_of(page))
+
+
 def as_parameter(page: Path) -> ParameterSet:
-    return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if page.stem.startswith("spark") else [])
+    return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if uses_spark(page) else [])
 
 
-@pytest.mark.timeout(180)
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkHost]:
+    host = SparkHost()
+    yield host
+    host.close()
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", [as_parameter(page) for page in sorted({example.page for example in EXAMPLES})])
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run(
+    page: Path, spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with DevCluster(nsqlookupds=2, nsqds=3) as cluster:
         monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
-        asyncio.run(PageRun(cluster, tmp_path).run(examples_of(page)))
+        asyncio.run(PageRun(cluster, tmp_path, spark).run(examples_of(page)))
 
 
 def test_few_examples_are_skipped_and_each_says_why() -> None:
@@ -69,8 +88,12 @@ def test_every_block_is_of_a_kind_that_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("example", "command"), COMMANDS, ids=[f"{e}-{c[:40]}" for e, c in COMMANDS])
-def test_a_command_that_a_page_shows_exists(example: Example, command: str) -> None:
+def test_a_command_that_a_page_shows_exists(
+    example: Example, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    monkeypatch.chdir(tmp_path)
+    Path("trace.jsonl").touch()  # the one file that a command reads; the page has made it before
     for program, *arguments in programs_of(command):
         name = Path(program).name
         if name == "nsq-ha":
@@ -120,6 +143,27 @@ def test_every_option_is_in_the_table_with_its_meaning() -> None:
     assert told.keys() == names.keys()
     assert (told["publish_timeout"].default, told["publish_timeout"].unit) == ("30", "s")
     assert all(option.meaning.endswith(".") for option in told.values())
+
+
+def test_the_options_that_the_page_on_kafka_names_exist() -> None:
+    page = (ROOT / "docs" / "explanation" / "kafka.md").read_text()
+    named_words = {code.partition("=")[0] for code in re.findall(r"`([a-zA-Z_]+(?:=\w+)?)`", page)}
+    ours = KNOWN.keys() | COLUMNS.keys() | vars(functions).keys() | {"tag"}
+    of_others = {"groupIdPrefix", "hashCode", "nsq"}
+    assert named_words - ours <= of_others
+    same = page.partition("## Same name, same meaning")[2].partition("; the columns")[0]
+    assert len(set(re.findall(r"`(\w+)`", same)) & KNOWN.keys()) == 15
+    # Where Kafka has one word and NSQ another, it is NSQ's that must exist.
+    renamed = page.partition("## In the place of another word")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in renamed.splitlines() if line.startswith("| `")]
+    assert len(rows) == 11
+    assert all(set(re.findall(r"`(\w+)`", row)) <= KNOWN.keys() and "`" in row for row in rows)
+
+
+def test_the_page_on_reading_with_spark_has_every_column() -> None:
+    page = (ROOT / "docs" / "how-to" / "spark.md").read_text().partition("## Columns")[2]
+    cells = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", cells)) == set(COLUMNS)
 
 
 def test_local_links_of_the_readme_lead_somewhere() -> None:
