@@ -48,8 +48,16 @@ class Stage(enum.Enum):
     """Answered, failed, or given up before it was written."""
 
 
+# To read a member from its enum takes as long as all the rest of a turn of the loops below.
+_READY: Final = Stage.READY
+_SENT: Final = Stage.SENT
+_DONE: Final = Stage.DONE
+
+
 class Entry(Generic[T]):
     """One publish (a PUB or a whole MPUB) on its way.
+
+    An owner that makes many may derive from it and be its own ``item``.
 
     Attributes:
         item: What the owner needs to write it and to report its end.
@@ -75,32 +83,33 @@ class Entry(Generic[T]):
 
     def __init__(self, item: T, keys: Iterable[Hashable] = ()) -> None:
         """Wrap ``item``; repeated keys count once."""
-        self.item = item
+        self._item = item
         if keys:
             self.keys = tuple(dict.fromkeys(keys))
 
+    @property
+    def item(self) -> T:
+        """What was wrapped."""
+        return self._item
+
 
 class Lane(Generic[T]):
-    """The queue of one partition. See the module for what it guarantees."""
+    """The queue of one partition. See the module for what it guarantees.
 
-    __slots__ = ("_by_key", "_ready", "_sent", "_waiting")
+    Attributes: (only read from outside)
+        unanswered: Publishes written and not answered, given up ones included.
+        waiting: Publishes not written yet, or to be written again, whose callers wait.
+    """
+
+    __slots__ = ("_by_key", "_ready", "_sent", "unanswered", "waiting")
 
     def __init__(self) -> None:
         """Start empty."""
         self._ready: deque[Entry[T]] = deque()
         self._sent: deque[Entry[T]] = deque()
         self._by_key: dict[Hashable, deque[Entry[T]]] = {}
-        self._waiting = 0
-
-    @property
-    def unanswered(self) -> int:
-        """Publishes written and not answered, given up ones included."""
-        return len(self._sent)
-
-    @property
-    def waiting(self) -> int:
-        """Publishes not written yet, or to be written again, whose callers wait."""
-        return self._waiting
+        self.unanswered = 0
+        self.waiting = 0
 
     @property
     def oldest(self) -> Entry[T] | None:
@@ -109,7 +118,7 @@ class Lane(Generic[T]):
 
     def submit(self, entry: Entry[T]) -> None:
         """Put a new publish at the end of the queue of each of its keys."""
-        self._waiting += 1
+        self.waiting += 1
         if not entry.keys:
             self._ready.append(entry)
             return
@@ -123,7 +132,7 @@ class Lane(Generic[T]):
         if entry.blocked_by:
             entry.stage = Stage.BLOCKED
         else:
-            entry.stage = Stage.READY
+            entry.stage = _READY
             self._ready.append(entry)
 
     def take(self, now: float, window: int) -> list[Entry[T]]:
@@ -133,16 +142,16 @@ class Lane(Generic[T]):
             now: The time of the write.
             window: Most publishes that may be unanswered on the connection.
         """
-        taken: list[Entry[T]] = []
         ready, sent = self._ready, self._sent
-        while ready and len(sent) < window:
-            entry = ready.popleft()
-            entry.stage = Stage.SENT
+        count = max(min(len(ready), window - len(sent)), 0)
+        taken = [ready.popleft() for _ in range(count)]
+        for entry in taken:
+            entry.stage = _SENT
             entry.attempts += 1
             entry.sent_at = now
-            sent.append(entry)
-            taken.append(entry)
-        self._waiting -= len(taken)
+        sent += taken
+        self.unanswered += count
+        self.waiting -= count
         return taken
 
     def answered(self) -> Entry[T]:
@@ -153,10 +162,28 @@ class Lane(Generic[T]):
                 so this is a bug.
         """
         entry = self._sent.popleft()
-        entry.stage = Stage.DONE
+        self.unanswered -= 1
+        entry.stage = _DONE
         if entry.keys:
             self._finish(entry)
         return entry
+
+    def all_answered(self, count: int) -> list[Entry[T]]:
+        """Take the ``count`` oldest unanswered publishes as done, as :meth:`answered` does one by one.
+
+        Raises:
+            IndexError: So many are not unanswered; nothing was done.
+        """
+        sent = self._sent
+        if count > len(sent):
+            raise IndexError(f"{count} answers came to {len(sent)} publishes")
+        done = [sent.popleft() for _ in range(count)]
+        self.unanswered -= count
+        for entry in done:
+            entry.stage = _DONE
+            if entry.keys:
+                self._finish(entry)
+        return done
 
     def refused(self, now: float, *, retry: bool) -> Entry[T]:
         """Take the oldest unanswered publish as refused by the server.
@@ -170,6 +197,7 @@ class Lane(Generic[T]):
             The publish; its ``stage`` is READY when it will be written again.
         """
         entry = self._sent.popleft()
+        self.unanswered -= 1
         if now - entry.sent_at > PROMPT_REFUSAL:
             entry.maybe_stored = True
         if retry and not entry.given_up:
@@ -189,6 +217,7 @@ class Lane(Generic[T]):
         """
         lost = list(self._sent)
         self._sent.clear()
+        self.unanswered = 0
         for entry in lost:
             entry.maybe_stored = True
         self._again([entry for entry in lost if not entry.given_up])
@@ -212,7 +241,7 @@ class Lane(Generic[T]):
         if entry.stage is Stage.READY:
             # At or near the front in practice, since limits end in the order of submission.
             self._ready.remove(entry)
-        self._waiting -= 1
+        self.waiting -= 1
         self._finish(entry)
 
     def withdraw(self) -> list[Entry[T]]:
@@ -223,7 +252,7 @@ class Lane(Generic[T]):
         out = [entry for entry in self._ready if not entry.keys]
         if out:
             self._ready = deque(entry for entry in self._ready if entry.keys)
-            self._waiting -= len(out)
+            self.waiting -= len(out)
         return out
 
     def divert(self, sent_until: float) -> list[Entry[T]]:
@@ -260,10 +289,10 @@ class Lane(Generic[T]):
         for entry in again:
             entry.stage = Stage.READY
         self._ready.extendleft(reversed(again))
-        self._waiting += len(again)
+        self.waiting += len(again)
 
     def _finish(self, entry: Entry[T]) -> None:
-        entry.stage = Stage.DONE
+        entry.stage = _DONE
         for key in entry.keys:
             queue = self._by_key[key]
             if queue[0] is not entry:
@@ -276,7 +305,7 @@ class Lane(Generic[T]):
             head = queue[0]
             head.blocked_by -= 1
             if not head.blocked_by:
-                head.stage = Stage.READY
+                head.stage = _READY
                 self._ready.append(head)
 
 

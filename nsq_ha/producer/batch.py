@@ -11,11 +11,11 @@ from nsq_ha.policy.batching import chunks
 from nsq_ha.producer.outgoing import (
     MAX_MESSAGE_BYTES,
     Outgoing,
-    PlainBatch,
     Prepared,
     RichBatch,
     kind_of,
     lane_key,
+    plain_batch,
     prepare,
 )
 from nsq_ha.producer.topic import NO_KEY
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.outgoing import PlainBatch
     from nsq_ha.producer.topic import TopicPublisher
 
 BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
@@ -124,14 +125,10 @@ class Batch:
         return self._parts
 
     def _plain_parts(self) -> list[Part]:
-        bodies, loop = self._bodies, asyncio.get_running_loop()
-        if len(bodies) <= BATCH_COUNT and self.size + _HEAD_BYTES * len(bodies) <= BATCH_BYTES:
-            whole = PlainBatch(self.topic, bodies, loop.create_future(), self.size)
-            return [Part(whole, range(len(bodies)), _ANY, None, ())]
+        bodies, new_future = self._bodies, asyncio.get_running_loop().create_future
         cuts = chunks([_HEAD_BYTES + len(body) for body in bodies], BATCH_BYTES, BATCH_COUNT)
         return [
-            Part(PlainBatch(self.topic, bodies[cut.start : cut.stop], loop.create_future()), cut, _ANY, None, ())
-            for cut in cuts
+            Part(plain_batch(self.topic, bodies[cut.start : cut.stop], new_future), cut, _ANY, None, ()) for cut in cuts
         ]
 
     def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> list[Part]:
@@ -157,13 +154,13 @@ class Batch:
         ]
 
     def _part(self, positions: Sequence[int], partition: int | None) -> Part:
-        future: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        new_future = asyncio.get_running_loop().create_future
         prepared = [self._prepared[position] for position in positions]
         outgoing: Outgoing
         if kind_of(prepared[0]) == "plain":
-            outgoing = PlainBatch(self.topic, [message.body for message in prepared], future)
+            outgoing = plain_batch(self.topic, [message.body for message in prepared], new_future)
         else:
-            outgoing = RichBatch(self.topic, prepared, future)
+            outgoing = RichBatch(self.topic, prepared, new_future())
         messages = [self._messages[position] for position in positions]
         keys: list[Hashable] = []
         if partition is not None:
@@ -179,8 +176,6 @@ class Batch:
             outcomes: Of the commands that were queued, in their order.
             failure: What those met that were not. None when all were.
         """
-        if len(outcomes) == len(self._parts) == 1 and not self._refused and not isinstance(outcomes[0], PublishError):
-            return [*outcomes[0]]
         results: list[Receipt | PublishError | None] = [failure] * len(self)
         for position, error in self._refused.items():
             results[position] = error
@@ -196,15 +191,27 @@ class Batch:
 _ANY: Final = OutgoingMessage(b"x")
 """Stands for a message that may go anywhere."""
 _HEAD_BYTES: Final = 6
-_ONLY_BYTES: Final = frozenset((bytes,))
 
 
 def _are_plain(messages: Sequence[object]) -> bool:
     """Tell whether all are bodies of legal size, which is most often so and quickly seen."""
-    if not messages or not _ONLY_BYTES.issuperset(map(type, messages)):
+    if not messages or list(map(type, messages)).count(bytes) != len(messages):
         return False
-    sizes = set(map(len, messages))  # type: ignore[arg-type]  # bytes, as just seen
-    return min(sizes) > 0 and max(sizes) <= MAX_MESSAGE_BYTES
+    sizes = list(map(len, messages))  # type: ignore[arg-type]  # bytes, as just seen
+    return all(sizes) and max(sizes) <= MAX_MESSAGE_BYTES
+
+
+def small_plain_batch(
+    topic: str, messages: Sequence[object], new_future: Callable[[], asyncio.Future[list[Receipt]]]
+) -> PlainBatch | None:
+    """Make the one command of a small batch of bodies. None when it is not so plain: ask :class:`Batch`."""
+    if not 0 < len(messages) <= BATCH_COUNT:
+        return None
+    try:
+        whole = plain_batch(topic, messages, new_future)  # type: ignore[arg-type]  # if they are no bytes, that is told
+    except ConfigError:
+        return None
+    return whole if whole.size + _HEAD_BYTES * len(messages) <= BATCH_BYTES else None
 
 
 def check_kind(view: TopicView, prepared: Prepared) -> None:

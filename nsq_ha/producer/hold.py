@@ -23,24 +23,22 @@ class Hold:
 
     Attributes:
         refusals: Tries in a row that were refused; all refusals of one try are one.
+        is_on: Whether nothing may be written now.
     """
 
     def __init__(self, backoff: Backoff, on_end: Callable[[], None]) -> None:
         """Prepare; ``on_end`` is called when a pause is over."""
         self.refusals = 0
+        self.is_on = False
         self._backoff = backoff
         self._on_end = on_end
         self._handle: asyncio.TimerHandle | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether nothing may be written now."""
-        return self._handle is not None
 
     def begin(self) -> None:
         """Note a refusal."""
         if self._handle is None:
             self.refusals += 1
+            self.is_on = True
             delay = min(delay_after(self._backoff, self.refusals, random.random), REFUSED_PAUSE)
             self._handle = asyncio.get_running_loop().call_later(delay, self.end)
 
@@ -48,5 +46,5 @@ class Hold:
         """End the pause, if there is one."""
         if self._handle is not None:
             self._handle.cancel()
-            self._handle = None
+            self._handle, self.is_on = None, False
             self._on_end()

@@ -15,8 +15,9 @@ from nsq_ha.names import check_partition
 from nsq_ha.policy.lane import Entry
 from nsq_ha.protocol import (
     decode_traced,
-    encode_mpub,
+    encode_bodies,
     encode_mpub_ext,
+    encode_mpub_of,
     encode_mpub_trace,
     encode_pub,
     encode_pub_ext,
@@ -26,7 +27,7 @@ from nsq_ha.protocol import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from nsq_ha.errors import PublishError
     from nsq_ha.message import OutgoingMessage
@@ -134,8 +135,10 @@ def _header(headers: object, tag: object, trace_id: int | None) -> bytes:
     return ext
 
 
-class Outgoing:
-    """One command on its way: what it publishes and who waits for it.
+class Outgoing(Entry["Outgoing"]):
+    """One command on its way: what it publishes, who waits for it, and how it stands in its partition's queue.
+
+    One object is all of this, since one is made for each publish.
 
     Attributes:
         topic: The topic.
@@ -143,17 +146,15 @@ class Outgoing:
         size: Bytes of the bodies, for back-pressure.
         close_on_error: After a refusal the connection cannot be trusted.
         sender: Where it is queued; it may move while it waits. None before.
-        entry: How it stands in the queue there. None before.
-        timeout: Seconds that it has.
+        timeout: Seconds that it has. None for those that most have.
         deadline: When they are over, in the loop's time.
         began_ns: When the publish was called, nanoseconds since the epoch; 0 when it is not traced.
     """
 
-    # Class attributes stand for the values of a new one: one is made for each publish.
+    # Class attributes stand for the values of a new one, as in Entry.
     close_on_error = False
     sender: Sender | None = None
-    entry: Entry[Outgoing] | None = None
-    timeout = 0.0
+    timeout: float | None = None
     deadline = 0.0
     began_ns = 0
 
@@ -161,6 +162,11 @@ class Outgoing:
         self.topic = topic
         self.future = future
         self.size = size
+
+    @property
+    def item(self) -> Outgoing:
+        """Itself."""
+        return self
 
     def encode(self, partition: int | None) -> bytes:
         """Return the command's bytes for ``partition``; None leaves the word out, for servers without partitions."""
@@ -174,36 +180,22 @@ class Outgoing:
         """
         raise NotImplementedError
 
-    def succeed(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
-        """Give the receipts to whoever waits, and return them.
-
-        Raises:
-            RemoteProtocolError: As for :meth:`receipts`; nobody was told yet.
-        """
-        receipts = self.receipts(answer, partition, nsqd, attempts)
-        self.end(receipts)
-        return receipts
-
-    def end(self, receipts: list[Receipt]) -> None:
-        """Give the receipts to whoever waits."""
-        if not self.future.done():
-            self.future.set_result(receipts)
-
     def fail(self, error: PublishError) -> None:
         """Give the error to whoever waits."""
         if not self.future.done():
             self.future.set_exception(error)
 
-    def queued(self, sender: Sender, keys: Sequence[Hashable]) -> Entry[Outgoing]:
-        """Return how it stands in the queue of ``sender``."""
+    def submit(self, sender: Sender, keys: Sequence[Hashable]) -> None:
+        """Queue it at ``sender``; it must not be reordered with others of ``keys``."""
         self.sender = sender
-        self.entry = entry = Entry(self, keys)
-        return entry
+        if keys:
+            self.keys = tuple(dict.fromkeys(keys))
+        sender.submit(self)
 
     def give_up(self) -> None:
         """Note that nobody waits any more."""
-        if self.sender is not None and self.entry is not None:
-            self.sender.give_up(self.entry)
+        if self.sender is not None:
+            self.sender.give_up(self)
         self.future.cancel()
 
 
@@ -241,12 +233,15 @@ class Single(Outgoing):
 class Plain(Outgoing):
     """One message without trace id or header: most are."""
 
-    def __init__(self, topic: str, body: bytes, future: asyncio.Future[list[Receipt]]) -> None:
-        """Keep the parts."""
+    def __init__(
+        self, topic: str, body: bytes, size: int, future: asyncio.Future[list[Receipt]], sender: Sender
+    ) -> None:
+        """Keep the parts; ``sender`` is where it is queued next."""
         self.topic = topic
         self.body = body
+        self.size = size
         self.future = future
-        self.size = len(body)
+        self.sender = sender
 
     def encode(self, partition: int | None) -> bytes:
         """Return a PUB."""
@@ -263,21 +258,36 @@ class PlainBatch(Outgoing):
     """Bodies without trace ids or headers."""
 
     def __init__(
-        self, topic: str, bodies: Sequence[bytes], future: asyncio.Future[list[Receipt]], size: int | None = None
+        self, topic: str, count: int, encoded: bytes, size: int, future: asyncio.Future[list[Receipt]]
     ) -> None:
-        """Keep the parts; there is at least one body. ``size`` is that of all, where it is known."""
-        super().__init__(topic, future, sum(map(len, bodies)) if size is None else size)
-        self.bodies = bodies
+        """Keep the parts: ``count`` bodies of ``size`` bytes, at least one, encoded by ``encode_bodies``."""
+        self.topic = topic
+        self.future = future
+        self.size = size
+        self._count = count
+        self._encoded = encoded
 
     def encode(self, partition: int | None) -> bytes:
         """Return an MPUB."""
-        return encode_mpub(self.topic, partition, self.bodies)
+        return encode_mpub_of(self.topic, partition, self._count, self._encoded)
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the receipts: nothing tells one message from another, so one serves for all."""
         if answer != b"OK":
             raise RemoteProtocolError(f"answer to an MPUB is not OK but {answer[:64]!r}")
-        return [Receipt(self.topic, partition, nsqd, attempts)] * len(self.bodies)
+        return [Receipt(self.topic, partition, nsqd, attempts)] * self._count
+
+
+def plain_batch(
+    topic: str, bodies: Sequence[bytes], new_future: Callable[[], asyncio.Future[list[Receipt]]]
+) -> PlainBatch:
+    """Make a batch of bodies that are checked, or nearly: to encode them is the last check.
+
+    Raises:
+        ConfigError: One of them is not legal.
+    """
+    count, encoded = len(bodies), encode_bodies(bodies)
+    return PlainBatch(topic, count, encoded, len(encoded) - 4 * count, new_future())
 
 
 class RichBatch(Outgoing):
@@ -323,8 +333,11 @@ def kind_of(message: Prepared) -> str:
 
 
 def encode_run(topic: str, partition: int | None, entries: Sequence[Entry[Outgoing]]) -> bytes:
-    """Return the bytes of all of them; a run of plain messages takes a third of the time."""
-    bodies = [entry.item.body for entry in entries if type(entry.item) is Plain]
+    """Return the bytes of all of them, one at least; a run of plain messages takes a third of the time."""
+    first = entries[0]
+    if len(entries) == 1:
+        return encode_pub(topic, partition, first.body) if type(first) is Plain else first.item.encode(partition)
+    bodies = [entry.body for entry in entries if type(entry) is Plain]
     if len(bodies) == len(entries):
         return encode_pubs(topic, partition, bodies)
     return b"".join([entry.item.encode(partition) for entry in entries])

@@ -7,25 +7,25 @@ message takes is ``producer.topic``'s, how it gets there ``producer.sender``'s.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Self
 
-from nsq_ha import tracelog
 from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
-from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
+from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
-from nsq_ha.producer.batch import Batch, Part, check_kind
+from nsq_ha.producer.batch import Batch, Part, check_kind, small_plain_batch
 from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
+from nsq_ha.producer.turn import turn_of
 from nsq_ha.producer.under_way import UnderWay
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from nsq_ha.policy.sharding import Key
@@ -56,10 +56,7 @@ class Producer:
         self.config = options_of(ProducerConfig, config, lookupd, options)
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
-        self._pending_bytes = 0
         self._batches: set[asyncio.Future[None]] = set()
-        self._room = asyncio.Event()
-        self._room_wanted = 0
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
         self._started = False
@@ -88,7 +85,7 @@ class Producer:
         self._started = True
         self._directory = Directory(self.config, access="w")
         await self._directory.start()
-        self._under_way = UnderWay(_expire, self.config.publish_timeout)
+        self._under_way = UnderWay(_expire, self.config.publish_timeout, self.config.max_pending_bytes)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
@@ -124,13 +121,12 @@ class Producer:
             for publisher in self._topics.values():
                 for sender in publisher.senders.values():
                     sender.fail_all(ClosedError("the producer was closed"))
-            self._room.set()
+            if self._under_way is not None:
+                self._under_way.close()
             for task in self._sender_tasks:
                 task.cancel()
             if self._supervisor is not None:
                 await asyncio.wait({self._supervisor})
-            if self._under_way is not None:
-                self._under_way.close()
             await directory.aclose()
             self._closed.set()
 
@@ -161,6 +157,8 @@ class Producer:
             if self._supervisor is not None and self._supervisor.done() and not self._supervisor.cancelled():
                 closed.__cause__ = self._supervisor.exception()
             raise closed
+        if get_running_loop() is not self._under_way.loop:
+            raise ConfigError("a Producer belongs to the event loop that entered it; this is another one")
         return self._under_way
 
     async def publish(
@@ -201,73 +199,55 @@ class Producer:
         Cancelled before it was written, nothing is sent; afterwards it may be stored.
         """
         under_way = self._under_way
-        if under_way is None or self._closing.is_set():
+        if under_way is None or self._closing.is_set() or get_running_loop() is not under_way.loop:
             under_way = self._check_open()
-        if not (
-            trace_id is not None
-            or partition is not None
-            or headers is not None
-            or tag is not None
-            or timeout is not None
-            or self._trace
-            or type(body) is not bytes
-            or not 0 < len(body) <= MAX_MESSAGE_BYTES
-            or (self._pending_bytes and self._pending_bytes + len(body) > self.config.max_pending_bytes)
-            or (publisher := self._topics.get(topic)) is None
-            or (sender := publisher.quick_sender(key)) is None
+        if (
+            trace_id is None
+            and partition is None
+            and headers is None
+            and tag is None
+            and timeout is None
+            and not self._trace
+            and type(body) is bytes
+            and 0 < (size := len(body)) <= MAX_MESSAGE_BYTES
+            and (not under_way.pending_bytes or under_way.pending_bytes + size <= under_way.max_bytes)
+            and (publisher := self._topics.get(topic)) is not None
+            and (sender := publisher.quick_sender(key)) is not None
         ):
-            plain = Plain(topic, body, under_way.new_future())
-            usual = under_way.add_usual(plain)
-            self._pending_bytes += plain.size
+            plain = Plain(topic, body, size, under_way.new_future(), sender)
+            if key is not None:
+                plain.keys = (lane_key(key),)
+            under_way.add_usual(plain)
             try:
-                sender.submit(plain.queued(sender, () if key is None else (lane_key(key),)))
+                sender.lane.submit(plain)
+                if not sender.pump_is_due:
+                    sender.write_soon()
                 return (await plain.future)[0]
-            finally:
-                if plain.future.cancelled() or not plain.future.done():
-                    plain.give_up()
-                plain.entry = None  # ends the circle that it makes with its entry
-                del usual[plain]
-                self._pending_bytes -= plain.size
-                if self._room_wanted:
-                    self._room.set()
+            except BaseException:
+                under_way.let_go(plain)
+                raise
         message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
+        return await self._publish(under_way, topic, message, self._limit(timeout))
+
+    async def _publish(self, under_way: UnderWay, topic: str, message: OutgoingMessage, limit: float) -> Receipt:
+        """Publish what the short way does not take."""
         prepared = prepare(message, self._trace_id(topic, message))
-        publisher = self._topics.get(topic) or self._publisher(topic)
-        limit = self._limit(timeout)
+        publisher = self._topics.get(topic) or self._publisher(topic, under_way)
         outgoing = Single(topic, prepared, under_way.new_future())
         under_way.add(outgoing, limit)
         try:
             view = publisher.watch.view
-            if not publisher.queued and publisher.is_usable(view) and self._has_room(outgoing.size):
-                self._admit_single(publisher, outgoing, message, view)
+            if not publisher.queued and publisher.is_usable(view) and under_way.has_room(outgoing.size):
+                _admit_single(under_way, publisher, outgoing, message, view)
             else:
-                async with self._turn(publisher, outgoing.deadline):
+                async with turn_of(publisher, outgoing.deadline, self.config):
                     view = await publisher.view()
-                    await self._until_room(outgoing.size)
-                    self._admit_single(publisher, outgoing, message, view)
+                    await self._until_room(under_way, outgoing.size)
+                    _admit_single(under_way, publisher, outgoing, message, view)
             return (await outgoing.future)[0]
-        finally:
-            self._end(under_way, outgoing)
-
-    def _admit_single(
-        self, publisher: TopicPublisher, outgoing: Single, message: OutgoingMessage, view: TopicView
-    ) -> None:
-        check_kind(view, outgoing.message)
-        chosen, is_free = publisher.partition_for(message, view)
-        keys = () if is_free else (NO_KEY if message.key is None else lane_key(message.key),)
-        publisher.submit(outgoing, chosen, keys)
-        self._pending_bytes += outgoing.size
-
-    def _end(self, under_way: UnderWay, outgoing: Outgoing) -> None:
-        """Let go of a command whose caller does not wait any more, whatever the reason."""
-        if not outgoing.future.done() or outgoing.future.cancelled():
-            outgoing.give_up()
-        outgoing.entry = None  # ends the circle that it makes with its entry
-        under_way.remove(outgoing)
-        if outgoing.sender is not None:
-            self._pending_bytes -= outgoing.size
-            if self._room_wanted:
-                self._room.set()
+        except BaseException:
+            under_way.let_go(outgoing)
+            raise
 
     async def publish_many(
         self,
@@ -296,10 +276,33 @@ class Producer:
         Cancelled, any part of it may be stored.
         """
         under_way = self._check_open()
+        messages = list(messages)
+        if (
+            timeout is None
+            and not self._trace
+            and (publisher := self._topics.get(topic)) is not None
+            and (whole := small_plain_batch(topic, messages, under_way.new_future)) is not None
+            and under_way.has_room(whole.size)
+            and (sender := publisher.quick_sender(None)) is not None
+        ):
+            under_way.add_usual(whole)
+            try:
+                whole.submit(sender, ())
+                return [*await whole.future]
+            except PublishError as error:
+                return [error] * len(messages)
+            finally:
+                under_way.let_go(whole)
+        return await self._publish_batch(under_way, topic, messages, timeout)
+
+    async def _publish_batch(
+        self, under_way: UnderWay, topic: str, messages: list[bytes | OutgoingMessage], timeout: float | None
+    ) -> list[Receipt | PublishError]:
+        """Publish what the short way does not take."""
         batch = Batch(topic, messages, lambda message: self._trace_id(topic, message))
         if not len(batch):
             return []
-        publisher = self._topics.get(topic) or self._publisher(topic)
+        publisher = self._topics.get(topic) or self._publisher(topic, under_way)
         limit = self._limit(timeout)
         whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._batches.add(whole)
@@ -307,79 +310,50 @@ class Producer:
 
         def admit(part: Part, view: TopicView, timeout: float) -> None:
             part.submit(publisher, view)
-            self._pending_bytes += part.outgoing.size
             under_way.add(part.outgoing, timeout)
+            under_way.fill(part.outgoing)
             queued.append(part.outgoing)
 
         try:
-            failure = await self._queue_batch(publisher, batch, limit, admit)
+            failure = await self._queue_batch(under_way, publisher, batch, limit, admit)
             return batch.results([await _outcome(outgoing) for outgoing in queued], failure)
         finally:
             for outgoing in queued:
                 if outgoing.future.done() and not outgoing.future.cancelled():
                     outgoing.future.exception()  # marks it as seen: the caller may be gone
-                self._end(under_way, outgoing)
+                under_way.let_go(outgoing)
             self._batches.discard(whole)
             whole.cancel()
 
     async def _queue_batch(
-        self, publisher: TopicPublisher, batch: Batch, limit: float, admit: Callable[[Part, TopicView, float], None]
+        self,
+        under_way: UnderWay,
+        publisher: TopicPublisher,
+        batch: Batch,
+        limit: float,
+        admit: Callable[[Part, TopicView, float], None],
     ) -> PublishError | None:
         """Queue all commands of a batch in one turn; return why the last of them could not be, or None."""
         view = publisher.watch.view
-        if not publisher.queued and publisher.is_usable(view) and self._has_room(batch.size):
+        if not publisher.queued and publisher.is_usable(view) and under_way.has_room(batch.size):
             for part in batch.parts(publisher, view):
                 admit(part, view, limit)
             return None
-        clock = asyncio.get_running_loop().time
+        clock = under_way.loop.time
         deadline = clock() + limit
         try:
-            async with self._turn(publisher, deadline):
+            async with turn_of(publisher, deadline, self.config):
                 view = await publisher.view()
                 for part in batch.parts(publisher, view):
-                    await self._until_room(part.outgoing.size)
+                    await self._until_room(under_way, part.outgoing.size)
                     admit(part, view, max(deadline - clock(), 0.0))
         except PublishError as error:
             return error
         return None
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, publisher: TopicPublisher, deadline: float) -> AsyncIterator[None]:
-        """Hold the front of the topic's line.
-
-        What cannot be queued at once (no look-up yet, no room) stands in one line for its topic: a later publish of
-        the same key must not pass.
-        """
-        publisher.queued += 1
-        try:
-            async with asyncio.timeout_at(deadline), publisher.queue:
-                yield
-        except TimeoutError:
-            reason = publisher.trouble
-            if publisher.is_usable(publisher.watch.view):
-                reason = ResponseTimeoutError(
-                    f"no room within the limit: max_pending_bytes={self.config.max_pending_bytes} wait already"
-                )
-            raise _unsent(publisher, reason) from reason
-        except (ConfigError, PublishError):
-            raise
-        except NsqError as error:
-            raise _unsent(publisher, error) from error
-        finally:
-            publisher.queued -= 1
-
-    async def _until_room(self, size: int) -> None:
-        self._room_wanted += 1
-        try:
-            while not self._has_room(size) and not self._closing.is_set():
-                self._room.clear()
-                await self._room.wait()
-        finally:
-            self._room_wanted -= 1
+    async def _until_room(self, under_way: UnderWay, size: int) -> None:
+        await under_way.until_room(size)
         self._check_open()
-
-    def _has_room(self, size: int) -> bool:
-        return not self._pending_bytes or self._pending_bytes + size <= self.config.max_pending_bytes
 
     def _limit(self, timeout: object) -> float:
         if timeout is None:
@@ -396,13 +370,17 @@ class Producer:
             return random.getrandbits(63) | 1
         return None
 
-    def _publisher(self, topic: str) -> TopicPublisher:
+    def _publisher(self, topic: str, under_way: UnderWay) -> TopicPublisher:
         check_topic(topic)
         directory = self._directory
         if directory is None:
             raise ClosedError("use the producer with 'async with'")
         publisher = TopicPublisher(
-            directory.watch(topic), self.config, admit=self._admit, start=self._start, on_stored=_log_stored
+            directory.watch(topic),
+            self.config,
+            admit=self._admit,
+            start=self._start,
+            under_way=under_way,
         )
         self._topics[topic] = publisher
         return publisher
@@ -423,13 +401,19 @@ class Producer:
 
 
 def _expire(outgoing: Outgoing) -> None:
-    """End a publish at its time limit."""
-    entry, sender = outgoing.entry, outgoing.sender
-    if entry is None or sender is None:
-        return  # it stands in line, with a limit of its own
-    reason = sender.trouble or ResponseTimeoutError("the leader did not answer in time")
-    sender.give_up(entry)
-    sender.fail(entry, reason)
+    """End a publish at its time limit; one that stands in line has a limit of its own there."""
+    if outgoing.sender is not None:
+        outgoing.sender.expire(outgoing)
+
+
+def _admit_single(
+    under_way: UnderWay, publisher: TopicPublisher, outgoing: Single, message: OutgoingMessage, view: TopicView
+) -> None:
+    check_kind(view, outgoing.message)
+    chosen, is_free = publisher.partition_for(message, view)
+    keys = () if is_free else (NO_KEY if message.key is None else lane_key(message.key),)
+    publisher.submit(outgoing, chosen, keys)
+    under_way.fill(outgoing)
 
 
 async def _outcome(outgoing: Outgoing) -> list[Receipt] | PublishError:
@@ -437,14 +421,3 @@ async def _outcome(outgoing: Outgoing) -> list[Receipt] | PublishError:
         return await outgoing.future
     except PublishError as error:
         return error
-
-
-def _unsent(publisher: TopicPublisher, error: BaseException) -> PublishError:
-    return PublishError(str(error), topic=publisher.watch.topic, partition=None, attempts=0, maybe_stored=False)
-
-
-def _log_stored(outgoing: Outgoing, receipts: list[Receipt]) -> None:
-    if tracelog.switch.is_on(outgoing.topic):
-        for receipt in receipts:
-            if receipt.offset is not None:
-                tracelog.log_publish(receipt, outgoing.began_ns)

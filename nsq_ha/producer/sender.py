@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
-    NoLeaderError,
     NsqError,
-    PublishError,
     RemoteProtocolError,
     ResponseTimeoutError,
     ServerError,
 )
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.lane import Entry, Lane, Stage
+from nsq_ha.policy.lane import Entry, Lane
 from nsq_ha.producer.hold import Hold
-from nsq_ha.producer.outgoing import Plain, encode_run
+from nsq_ha.producer.leader import Leader
+from nsq_ha.producer.outcomes import Outcomes
+from nsq_ha.producer.outgoing import encode_run
 from nsq_ha.producer.slowness import SLOW_AFTER, Slowness, deadline_of
 from nsq_ha.protocol import OK
 from nsq_ha.transport.connection import Callbacks, Connection
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.message import Receipt
     from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.outgoing import Outgoing
+    from nsq_ha.producer.under_way import UnderWay
 
 log = logging.getLogger("nsq_ha.producer")
 
@@ -63,7 +63,7 @@ class Sender:
         *,
         admit: Callable[[], bool],
         on_trouble: Callable[[Sender], None],
-        on_stored: Callable[[Outgoing, list[Receipt]], None],
+        under_way: UnderWay,
     ) -> None:
         """Prepare for one partition of the watched topic.
 
@@ -73,33 +73,33 @@ class Sender:
             config: Limits and back-off.
             admit: Tells whether one more connection may be opened.
             on_trouble: Called when what waits here may better go elsewhere.
-            on_stored: Called with each command that was acknowledged.
+            under_way: Where the publishes are waited for.
         """
         self.lane: Lane[Outgoing] = Lane()
         self.partition = partition
         self.trouble: NsqError | None = None
         self.last_used = 0.0
+        self.pump_is_due = False
         self._watch = watch
         self._config = config
         self._admit = admit
         self._on_trouble = on_trouble
-        self._on_stored = on_stored
+        self._outcomes = Outcomes(self.lane, watch.topic, partition, under_way)
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
+        self._leader = Leader(watch, partition)
         self._opening: Node | None = None
         self._work = asyncio.Event()
         self._wake = asyncio.Event()
         self._progress = False
         self._generation = 0
         self._lost: NsqError | None = None
-        self._pump_handle: asyncio.Handle | None = None
         self._hold = Hold(config.backoff, self._kick)
         self._slowness = Slowness(self._slow_at, self._is_slow)
         self._answered_at = 0.0
         self._probe_at = 0.0
         self._leaving = False
         self._idle_asked = False
-        self._plain_receipt: list[Receipt] | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -132,12 +132,14 @@ class Sender:
 
     def submit(self, entry: Entry[Outgoing]) -> None:
         """Queue a publish; it is written in this turn of the loop where that is possible."""
-        lane = self.lane
-        lane.submit(entry)
-        if self._pump_handle is not None:
-            return
-        if self._connection is not None and not lane.unanswered:
-            self._pump()  # nothing is under way: a turn of the loop would only be a delay
+        self.lane.submit(entry)
+        if not self.pump_is_due:
+            self.write_soon()
+
+    def write_soon(self) -> None:
+        """Write what waits; at once where nothing is under way: a turn of the loop would only be a delay there."""
+        if self._connection is not None and not self.lane.unanswered:
+            self._pump()
         else:
             self._kick()
 
@@ -201,10 +203,7 @@ class Sender:
         self._wake.clear()
 
     async def _open(self) -> Connection:
-        view = self._watch.view
-        node = view.publishable.get(self.partition) if view is not None else None
-        if node is None:
-            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader that takes writes now")
+        node = self._leader.node()
         if not self._admit():
             raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
         self._opening, self._lost, self._progress = node, None, False
@@ -214,19 +213,14 @@ class Sender:
                 node,
                 self._callbacks(),
                 news=self._wake,
-                is_wanted=lambda: not self._leader_differs(node),
+                is_wanted=lambda: not self._leader.differs(node),
             )
         except NsqError:
-            if self._leader_differs(node):
+            if self._leader.differs(node):
                 self._wake.set()  # the news that ended the attempt ends the pause after it, too
             raise
         finally:
             self._opening = None
-
-    def _leader_differs(self, node: Node) -> bool:
-        view = self._watch.view
-        leader = view.leaders.get(self.partition) if view is not None else None
-        return leader is not None and leader != node
 
     def _callbacks(self) -> Callbacks:
         self._generation += 1
@@ -245,7 +239,7 @@ class Sender:
             self._note(self._lost)
             return True
         self._connection, self._leaving, self._idle_asked = connection, False, False
-        self._plain_receipt = None
+        self._outcomes.connected(connection.node.address)
         self.trouble = None
         connection.on_resume(self._kick)
         self._pump()
@@ -255,7 +249,7 @@ class Sender:
             if self._lost is not None:
                 self._note(self._lost)
                 return True
-            if self._leader_differs(connection.node):
+            if self._leader.differs(connection.node):
                 log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, connection.node.address)
                 await self._settle()
                 self._leave(ConnectionLostError(f"left {connection.node.address}: another node leads now"))
@@ -284,35 +278,34 @@ class Sender:
         connection.abort(reason)
         for entry in self.lane.lost():
             if self._config.on_unreachable == "fail" and not entry.given_up:
-                self.lane.give_up(entry)  # its caller is told: another leader must not get it
-                self.fail(entry, reason)
+                self._outcomes.give_up(entry, reason)  # its caller is told: another leader must not get it
 
     def _kick(self) -> None:
         if self._connection is None:
             self._work.set()
-        elif self._pump_handle is None and not self._leaving:
-            self._pump_handle = self._loop.call_soon(self._pump)
+        elif not (self.pump_is_due or self._leaving):
+            self.pump_is_due = True
+            self._loop.call_soon(self._pump_when_due)
+
+    def _pump_when_due(self) -> None:
+        self.pump_is_due = False
+        self._pump()
 
     def _pump(self) -> None:
         """Write what may be written now."""
-        if self._pump_handle is not None:
-            self._pump_handle.cancel()
-            self._pump_handle = None
         connection, lane = self._connection, self.lane
-        if connection is None or connection.is_ending or self._leaving or self._hold.is_on:
+        if connection is None or not lane.waiting or self._leaving or self._hold.is_on:
             return
         # After a refusal one publish probes the way for all.
         window = 1 if self._hold.refusals else self._config.window
-        view = self._watch.view
-        word = self.partition if view is None or view.meta is None or view.meta.is_partitioned else None
-        now = self._loop.time()
-        while lane.waiting and not connection.is_paused:
+        topic, word, now = self._watch.topic, self._leader.word(), self._loop.time()
+        while lane.waiting and connection.takes_more:
             entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
             if not entries:
                 break
             self.last_used = now
-            connection.write_publish_run(encode_run(self._watch.topic, word, entries), len(entries), now=True)
-        if lane.unanswered:
+            connection.write_publishes(encode_run(topic, word, entries), len(entries))
+        if not self._slowness.is_watching and lane.unanswered:
             self._slowness.watch()
 
     def _slow_at(self) -> float | None:
@@ -328,47 +321,40 @@ class Sender:
             self._on_trouble(self)
 
     def _answers(self, answers: list[bytes | ServerError]) -> None:
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             return
+        count, lane = len(answers), self.lane
         self._answered_at = self._loop.time()
+        if answers.count(OK) == count:
+            self._went_well(self._outcomes.all_stored(count))
+        else:
+            self._answers_one_by_one(answers, self._connection)
+        if self._leaving:
+            self._wake.set()
+        elif lane.waiting and not lane.unanswered:
+            self._pump()
+        elif lane.waiting or lane.unanswered or count > 1:
+            # Behind those who were woken, in the same turn of the loop: what they publish next leaves in one write.
+            self._kick()
+
+    def _answers_one_by_one(self, answers: list[bytes | ServerError], connection: Connection) -> None:
         for answer in answers:
             if self._connection is not connection:
                 return  # left in the middle of them
             if isinstance(answer, ServerError):
                 self._refused(answer)
-            else:
-                self._stored(answer, connection)
-        if self._leaving:
-            self._wake.set()
-        elif self.lane.waiting:
-            self._pump()
-
-    def _stored(self, answer: bytes, connection: Connection) -> None:
-        entry = self.lane.answered()
-        item = entry.item
-        if answer is OK and entry.attempts == 1 and type(item) is Plain:
-            # All that is known of one such message is the same as of the others, so they share a receipt.
-            if self._plain_receipt is None:
-                self._plain_receipt = item.receipts(OK, self.partition, connection.node.address, 1)
-            item.end(self._plain_receipt)
-        else:
+                continue
             try:
-                receipts = item.succeed(answer, self.partition, connection.node.address, entry.attempts)
+                self._went_well(self._outcomes.stored(answer))
             except RemoteProtocolError as error:
-                entry.maybe_stored = True
-                self.fail(entry, error)
                 connection.abort(error)
                 return
-            if answer is not OK:
-                self._on_stored(item, receipts)
+
+    def _went_well(self, entry: Entry[Outgoing]) -> None:
         self._hold.refusals = 0
         self._progress = True
-        if self.trouble is not None and self._loop.time() - entry.sent_at < SLOW_AFTER:
+        if self.trouble is not None and self._answered_at - entry.sent_at < SLOW_AFTER:
             self.trouble = None
-        if entry.is_ghost:
-            # It is stored after all: its copy need not be written, where it is not yet.
-            item.give_up()
 
     def _refused(self, error: ServerError) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
@@ -377,7 +363,7 @@ class Sender:
             # A code that we do not know tells nothing about what was stored.
             entry.maybe_stored = True
         if not again and not entry.is_ghost:
-            self.fail(entry, error)
+            self._outcomes.fail(entry, error)
         if error.retriable:
             self._hold.begin()
             self._note(error)
@@ -391,31 +377,18 @@ class Sender:
         log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
         self._watch.refresh_soon()
         if self._config.on_unreachable == "fail" or not error.retriable:
-            for entry in self.lane.pending():
-                if entry.stage is not Stage.SENT:
-                    self.lane.give_up(entry)
-                    self.fail(entry, error)
+            self._outcomes.fail_unwritten(error)
         else:
             self._on_trouble(self)
 
     def fail_all(self, error: NsqError) -> None:
         """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
-        for entry in self.lane.pending():
-            if not entry.given_up:
-                self.lane.give_up(entry)
-                self.fail(entry, error)
+        self._outcomes.fail_all(error)
 
-    def fail(self, entry: Entry[Outgoing], error: NsqError) -> None:
-        """Tell the caller of ``entry`` that it failed, and what is known of its storage."""
-        failed = PublishError(
-            str(error),
-            topic=self._watch.topic,
-            partition=self.partition,
-            attempts=entry.attempts,
-            maybe_stored=entry.maybe_stored,
-        )
-        failed.__cause__ = error
-        entry.item.fail(failed)
+    def expire(self, entry: Entry[Outgoing]) -> None:
+        """End one at its time limit."""
+        self._outcomes.give_up(entry, self.trouble or ResponseTimeoutError("the leader did not answer in time"))
+        self._kick()
 
     def _refusals_came(self, refusals: list[ServerError]) -> None:
         """An error that answers nothing stands before a close; the close is reported next."""

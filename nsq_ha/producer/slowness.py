@@ -32,7 +32,11 @@ def deadline_of(sent_at: float, answered_at: float, size: int) -> float:
 
 
 class Slowness:
-    """Watches the oldest unanswered publish of one lane while there is one."""
+    """Watches the oldest unanswered publish of one lane while there is one.
+
+    Attributes:
+        is_watching: Whether it has begun.
+    """
 
     def __init__(self, deadline: Callable[[], float | None], on_slow: Callable[[], None]) -> None:
         """Prepare.
@@ -45,22 +49,25 @@ class Slowness:
         self._on_slow = on_slow
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
+        self.is_watching = False
 
     def watch(self) -> None:
         """Begin, if it has not begun."""
         if self._handle is None:
+            self.is_watching = True
             self._handle = self._loop.call_later(SLOW_AFTER, self._look)
 
     def stop(self) -> None:
         """End."""
         if self._handle is not None:
             self._handle.cancel()
-            self._handle = None
+            self._handle, self.is_watching = None, False
 
     def _look(self) -> None:
         self._handle = None
         deadline = self._deadline()
         if deadline is None:
+            self.is_watching = False
             return
         left = deadline - self._loop.time()
         self._handle = self._loop.call_later(left if left > 0 else _AGAIN, self._look)

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.message import OutgoingMessage, Receipt
+    from nsq_ha.message import OutgoingMessage
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.outgoing import Outgoing
+    from nsq_ha.producer.under_way import UnderWay
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
 """Seconds for which a topic that was never seen may be unknown to all nsqlookupds before a publish
@@ -45,7 +46,7 @@ class TopicPublisher:
         *,
         admit: Callable[[], bool],
         start: Callable[[Sender], None],
-        on_stored: Callable[[Outgoing, list[Receipt]], None],
+        under_way: UnderWay,
     ) -> None:
         """Prepare.
 
@@ -54,7 +55,7 @@ class TopicPublisher:
             config: The producer's options.
             admit: Tells whether one more connection may be opened.
             start: Runs a new sender.
-            on_stored: Called with each command that was acknowledged.
+            under_way: Where the publishes are waited for.
         """
         self.watch = watch
         self.senders: dict[int, Sender] = {}
@@ -63,11 +64,11 @@ class TopicPublisher:
         self._config = config
         self._admit = admit
         self._start = start
-        self._on_stored = on_stored
+        self._under_way = under_way
         self._hash = sharding.hasher(config.sharding)
         self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
         self._was_known = False
-        self._growth = Growth(watch.topic, config, self._under_way)
+        self._growth = Growth(watch.topic, config, self._with_keys)
         self._routes_of: TopicView | None = None
         self._routes_used = 0
         self._calm_view: TopicView | None = None
@@ -232,7 +233,7 @@ class TopicPublisher:
     def submit(self, outgoing: Outgoing, partition: int, keys: Sequence[Hashable]) -> None:
         """Queue a command for ``partition``; it must not be reordered with others of ``keys``."""
         sender = self.senders.get(partition) or self.sender(partition)
-        sender.submit(outgoing.queued(sender, keys))
+        outgoing.submit(sender, keys)
 
     def sender(self, partition: int) -> Sender:
         """Return the partition's sender, started when it is new."""
@@ -244,7 +245,7 @@ class TopicPublisher:
                 self._config,
                 admit=self._admit,
                 on_trouble=self._move_elsewhere,
-                on_stored=self._on_stored,
+                under_way=self._under_way,
             )
             self.senders[partition] = sender
             self._start(sender)
@@ -262,7 +263,7 @@ class TopicPublisher:
             entry.item.sender = target
             target.submit(entry)
 
-    def _under_way(self) -> list[asyncio.Future[Any]]:
+    def _with_keys(self) -> list[asyncio.Future[Any]]:
         pending = (entry for sender in self.senders.values() for entry in sender.lane.pending())
         return [entry.item.future for entry in pending if entry.keys and not entry.item.future.done()]
 

@@ -1,8 +1,12 @@
-"""What is being published now, and the one timer that ends each publish at its time limit.
+"""What is being published now: its bytes, its ends, and the one timer that ends each publish at its time limit.
 
 A timer for each publish would cost more than all the rest of it. Those with
 equal limits end in the order in which they began, so of each limit only the
 oldest has to be looked at.
+
+The invariant: a publish is in here exactly while its caller waits. One that is
+stored is let go of at once (:meth:`UnderWay.stored`), whatever else ends one is
+noted by its caller's call on its way out (:meth:`UnderWay.let_go`).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.message import Receipt
     from nsq_ha.producer.outgoing import Outgoing
@@ -22,60 +26,124 @@ class UnderWay:
     """All publishes of one producer that are not done.
 
     Attributes:
+        loop: The event loop that all of this belongs to.
         new_future: Makes what tells the end of one.
+        pending_bytes: Of the bodies that are queued or unanswered.
+        max_bytes: What they may come to; a single larger one goes alone.
+        usual: Those with the usual limit, oldest first.
     """
 
-    def __init__(self, expire: Callable[[Outgoing], None], usual_timeout: float) -> None:
+    def __init__(self, expire: Callable[[Outgoing], None], usual_timeout: float, max_bytes: int) -> None:
         """Prepare.
 
         Args:
-            expire: Called with each one whose time is over, before it is taken out.
+            expire: Called with each one whose time is over, before its caller is told.
             usual_timeout: What most of them have.
+            max_bytes: See the attributes.
         """
+        self.loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self.loop.create_future
+        self.pending_bytes = 0
+        self.max_bytes = max_bytes
         self._expire = expire
-        self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
-        self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self._loop.create_future
+        self._clock = self.loop.time
         self._usual_timeout = usual_timeout
-        self._usual: dict[Outgoing, None] = {}
-        self._by_timeout: dict[float, dict[Outgoing, None]] = {usual_timeout: self._usual}
+        self.usual: dict[Outgoing, None] = {}
+        self._others: dict[float, dict[Outgoing, None]] = {}
         self._due = math.inf
         self._handle: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._room_wanted = 0
+        self._is_closed = False
 
     def add(self, outgoing: Outgoing, timeout: float) -> None:
-        """Take in a publish that has ``timeout`` seconds from now on."""
-        outgoing.timeout = timeout
-        deadline = outgoing.deadline = self._clock() + timeout
-        group = self._by_timeout.get(timeout)
-        if group is None:
-            group = self._by_timeout[timeout] = {}
+        """Take in a publish that has ``timeout`` seconds from now on; its bytes count from :meth:`fill` on."""
+        group = self.usual
+        if timeout != self._usual_timeout:
+            outgoing.timeout = timeout
+            group = self._others.setdefault(timeout, {})
         group[outgoing] = None
+        deadline = outgoing.deadline = self._clock() + timeout
         if deadline < self._due:
             self._look_at(deadline)
 
-    def add_usual(self, outgoing: Outgoing) -> dict[Outgoing, None]:
-        """Take in a publish with the usual limit; the caller takes it out of what is returned."""
+    def add_usual(self, outgoing: Outgoing) -> None:
+        """Take in a publish with the usual limit that is queued next."""
+        self.usual[outgoing] = None
+        self.pending_bytes += outgoing.size
         deadline = outgoing.deadline = self._clock() + self._usual_timeout
-        usual = self._usual
-        usual[outgoing] = None
         if deadline < self._due:
             self._look_at(deadline)
-        return usual
 
-    def remove(self, outgoing: Outgoing) -> None:
-        """Let go of one that ended."""
-        group = self._by_timeout[outgoing.timeout]
+    def fill(self, outgoing: Outgoing) -> None:
+        """Count the bytes of one that was just queued."""
+        self.pending_bytes += outgoing.size
+
+    def stored(self, some: Iterable[Outgoing], receipts: list[Receipt]) -> None:
+        """Give ``receipts`` to each one that is still waited for, and let go of it."""
+        usual = self.usual
+        freed = 0
+        for outgoing in some:
+            future = outgoing.future
+            if not future.done():
+                future.set_result(receipts)
+                if outgoing.timeout is None:
+                    del usual[outgoing]
+                else:
+                    self._remove_other(outgoing, outgoing.timeout)
+                freed += outgoing.size
+        self.free(freed)
+
+    def free(self, size: int) -> None:
+        """Take ``size`` bytes as not pending any more."""
+        self.pending_bytes -= size
+        if self._room_wanted:
+            self._room.set()
+
+    def let_go(self, outgoing: Outgoing) -> None:
+        """Let go of one whose caller does not wait any more, whatever the reason; it may have been let go of before."""
+        if not outgoing.future.done() or outgoing.future.cancelled():
+            outgoing.give_up()
+        if outgoing.timeout is not None:
+            if outgoing not in self._others.get(outgoing.timeout, ()):
+                return
+            self._remove_other(outgoing, outgoing.timeout)
+        elif outgoing in self.usual:
+            del self.usual[outgoing]
+        else:
+            return
+        if outgoing.sender is not None:
+            self.free(outgoing.size)
+
+    def _remove_other(self, outgoing: Outgoing, timeout: float) -> None:
+        group = self._others[timeout]
         del group[outgoing]
         # The limits that callers choose may all differ: no memory of those that are not in use.
-        if not group and group is not self._usual:
-            del self._by_timeout[outgoing.timeout]
+        if not group:
+            del self._others[timeout]
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether ``size`` more bytes may be queued now."""
+        return not self.pending_bytes or self.pending_bytes + size <= self.max_bytes
+
+    async def until_room(self, size: int) -> None:
+        """Wait until there is room for ``size`` more bytes, or :meth:`close`. Cancelled, it leaves nothing."""
+        self._room_wanted += 1
+        try:
+            while not self.has_room(size) and not self._is_closed:
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._room_wanted -= 1
 
     def futures(self) -> list[asyncio.Future[list[Receipt]]]:
         """Return what tells the end of each."""
-        return [outgoing.future for group in self._by_timeout.values() for outgoing in group]
+        return [outgoing.future for group in (self.usual, *self._others.values()) for outgoing in group]
 
     def close(self) -> None:
-        """End nothing any more."""
+        """End nothing at its limit any more, and let nobody wait for room."""
+        self._is_closed = True
+        self._room.set()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -84,15 +152,15 @@ class UnderWay:
         if self._handle is not None:
             self._handle.cancel()
         self._due = when
-        self._handle = self._loop.call_at(when, self._look)
+        self._handle = self.loop.call_at(when, self._look)
 
     def _look(self) -> None:
         # Timers may fire a tick of the clock early.
-        now = max(self._loop.time(), self._due)
+        now = max(self.loop.time(), self._due)
         self._handle, self._due = None, math.inf
         expired = []
         following = math.inf
-        for group in self._by_timeout.values():
+        for group in (self.usual, *self._others.values()):
             for outgoing in group:
                 if outgoing.deadline > now:
                     following = min(following, outgoing.deadline)

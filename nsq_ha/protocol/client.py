@@ -32,13 +32,14 @@ from nsq_ha.protocol.frames import (
     encode_frame,
 )
 from nsq_ha.protocol.messages import Layout, Reader, damage_of, reader_for
-from nsq_ha.protocol.state import Input, State, advance
+from nsq_ha.protocol.state import PUBLISHING, Input, State, advance
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message, MessageSource
     from nsq_ha.protocol import commands
 
 
+_PUBLISH: Final = Request.PUBLISH  # to read a member from its enum is not free
 _NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
@@ -109,7 +110,7 @@ class ClientProtocol:
             data = MAGIC + data
         self.state = following
         if request is not None:
-            self._expect(request, 1)
+            self._expect(request)
         return data
 
     def subscribe_to(self, source: MessageSource, layout: Layout) -> None:
@@ -132,8 +133,14 @@ class ClientProtocol:
         Raises:
             LocalProtocolError: Publishing is not allowed now; write nothing.
         """
-        self.state = advance(self.state, Input.SEND_PUBLISH)
-        self._expect(Request.PUBLISH, count)
+        if self.state not in PUBLISHING:
+            self.state = advance(self.state, Input.SEND_PUBLISH)
+        self.awaiting += count
+        runs = self._runs
+        if runs and runs[-1].kind is _PUBLISH:
+            runs[-1].count += count
+        else:
+            runs.append(Run(_PUBLISH, count))
 
     def expect_upgrade(self) -> None:
         """Note that the connection switches to TLS or compression; its ``OK`` comes inside the new layer.
@@ -144,20 +151,19 @@ class ClientProtocol:
         following = advance(self.state, Input.SEND_UPGRADE)
         self._check_idle()
         self.state = following
-        self._expect(Request.UPGRADE, 1)
+        self._expect(Request.UPGRADE)
 
     def _check_idle(self) -> None:
         """Refuse what changes the meaning of later answers while earlier ones are outstanding."""
         if self.awaiting:
             raise LocalProtocolError(f"{self.awaiting} request(s) must be answered first")
 
-    def _expect(self, request: Request, count: int) -> None:
-        self.awaiting += count
-        runs = self._runs
-        if runs and runs[-1].kind is request:
-            runs[-1].count += count
-        else:
-            runs.append(Run(request, count))
+    def _expect(self, request: Request) -> None:
+        if request is _PUBLISH:
+            self.expect_publish()
+            return
+        self.awaiting += 1
+        self._runs.append(Run(request, 1))
 
     # ------------------------------------------------------------ receiving
 
@@ -207,11 +213,14 @@ class ClientProtocol:
     def _are_oks(self, data: bytes | bytearray | memoryview, received: Received) -> bool:
         """Take a read that is nothing but ``OK`` to publishes: all that a producer hears while nothing is wrong."""
         run = self._runs[0]
-        count = _OK_RUNS.get(bytes(data[:_LONGEST_OK_RUN])) if run.kind is Request.PUBLISH else None
+        count = _OK_RUNS.get(bytes(data[:_LONGEST_OK_RUN])) if run.kind is _PUBLISH else None
         if count is None or count > run.count or len(data) != count * len(_OK_FRAME):
             return False
         received.answers = [OK] * count
-        self._answered(run, count)
+        self.awaiting -= count
+        run.count -= count
+        if not run.count:
+            self._runs.popleft()
         return True
 
     def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:

@@ -119,6 +119,9 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
 )
 """State and input to the next state; what is missing is forbidden."""
 
+PUBLISHING: Final = tuple(state for state in State if TRANSITIONS.get((state, Input.SEND_PUBLISH)) is state)
+"""Where a publish may be sent and changes nothing: to ask the table each time would cost as much as the publish."""
+
 
 def advance(state: State, event: Input) -> State:
     """Return the state after ``event``.

@@ -194,27 +194,16 @@ class Connection:
         if self._stream is not None:
             self._stream.write_now(data)
 
-    def write_publishes(self, commands: list[bytes], *, now: bool = False) -> None:
-        """Write publish commands; one answer for each comes to ``answers``, in this order.
-
-        Args:
-            commands: At least one.
-            now: Where waiting for the end of this turn of the loop gains nothing.
-        """
-        self.write_publish_run(b"".join(commands) if len(commands) > 1 else commands[0], len(commands), now=now)
-
-    def write_publish_run(self, data: bytes, count: int, *, now: bool = False) -> None:
-        """Write ``count`` publish commands as :meth:`write_publishes` does."""
+    def write_publishes(self, data: bytes, count: int) -> None:
+        """Hand ``count`` publish commands to the socket; one answer for each comes to ``answers``, in their order."""
         self._protocol.expect_publish(count)
-        if now:
-            self.write_now(data)
-        else:
-            self.write(data)
+        if self._stream is not None:
+            self._stream.write_now(data)
 
     @property
-    def is_ending(self) -> bool:
-        """True from the moment that its end is decided, a little before ``lost`` is called: write nothing more."""
-        return self._stream is None or self._stream.is_closing
+    def takes_more(self) -> bool:
+        """False while the socket is full, and from the moment that the end is decided, a little before ``lost``."""
+        return self._stream is not None and self._stream.takes_more
 
     @property
     def is_paused(self) -> bool:
@@ -284,7 +273,10 @@ class Connection:
             self._last_heartbeat = self._loop.time()
             self.write(NOP)
         if received.answers:
-            self._take_answers(received.answers)
+            if self._waiters:
+                self._take_answers(received.answers)
+            else:
+                self._callbacks.answers(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)
         if received.messages:

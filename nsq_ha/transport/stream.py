@@ -53,6 +53,7 @@ class Stream(asyncio.BufferedProtocol):
         self._receiver = receiver
         self._on_lost: Callable[[NsqError], None] | None = on_lost
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._transport: asyncio.Transport | None = None
         self._codec: Codec | None = None
         self._in = _read_buffer()
@@ -102,9 +103,9 @@ class Stream(asyncio.BufferedProtocol):
         self._transport = upgraded
 
     @property
-    def is_closing(self) -> bool:
-        """True when its end is decided, though it may not be reported yet."""
-        return self._transport is None or self._transport.is_closing()
+    def takes_more(self) -> bool:
+        """False while the socket is full, and from the moment that the end is decided, which may be reported later."""
+        return not self.is_paused and self._transport is not None and not self._transport.is_closing()
 
     def start_codec(self, codec: Codec) -> None:
         """Go on compressed, both ways."""
@@ -181,7 +182,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def received(self, data: bytes | memoryview) -> None:
         """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
-        self.last_received = self._loop.time()
+        self.last_received = self._clock()
         if self._on_lost is None or self._reason is not None:
             return
         try:

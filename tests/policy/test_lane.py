@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 
 
@@ -43,6 +45,22 @@ def test_a_batch_waits_for_all_of_its_keys() -> None:
     assert names(lane.take(0.0, 10)) == ["ab"]
     lane.answered()
     assert names(lane.take(0.0, 10)) == ["b2"]
+
+
+def test_a_run_of_answers_ends_the_oldest_and_frees_what_waited_for_them() -> None:
+    lane, made = submitted(("a1", ("a",)), ("2", ()), ("3", ()), ("a2", ("a",)))
+    lane.take(0.0, 10)
+    assert names(lane.all_answered(2)) == ["a1", "2"]
+    assert [entry.stage for entry in made] == [Stage.DONE, Stage.DONE, Stage.SENT, Stage.READY]
+    assert (lane.unanswered, lane.waiting, lane.oldest) == (1, 1, made[2])
+
+
+def test_more_answers_than_publishes_end_none() -> None:
+    lane, (entry,) = submitted(("a", ()))
+    lane.take(0.0, 10)
+    with pytest.raises(IndexError, match="2 answers came to 1 publishes"):
+        lane.all_answered(2)
+    assert (entry.stage, lane.unanswered) == (Stage.SENT, 1)
 
 
 def test_a_prompt_refusal_is_retried_before_the_next_of_its_key_and_leaves_no_doubt() -> None:

@@ -69,6 +69,14 @@ class Watched:
         self._compare(before, [answered], Event.ANSWER, late=False)
         return answered
 
+    def answer_run(self, count: int) -> list[Entry[int]]:
+        before = self._standings()
+        sent, self.wire = self.wire[:count], self.wire[count:]
+        answered = self.lane.all_answered(count)
+        assert answered == sent
+        self._compare(before, answered, Event.ANSWER, late=False)
+        return answered
+
     def refuse(self, *, again: bool) -> Entry[int]:
         before = self._standings()
         sent = self.wire.pop(0)
@@ -207,13 +215,26 @@ class LaneMachine(RuleBasedStateMachine):
         lane = self.lanes[other]
         if lane.wire:
             self._store(lane.wire[0])
-            entry = lane.answer()
-            if entry.is_ghost:
-                # Its copy need not be written any more, where it is not yet.
-                self._end(entry.item, None)
-                self.give_up(self.made[entry.item])
-            elif not entry.given_up:
-                self._end(entry.item, None)
+            self._acknowledge(lane.answer())
+
+    @precondition(lambda self: self.one.wire or self.other.wire)
+    @rule(other=st.booleans(), count=st.integers(0, 8))
+    def answer_run(self, other: bool, count: int) -> None:
+        """The leader stored some, and all their answers come in one read."""
+        lane = self.lanes[other]
+        run = lane.wire[:count]
+        for entry in run:
+            self._store(entry)
+        for entry in lane.answer_run(len(run)):
+            self._acknowledge(entry)
+
+    def _acknowledge(self, entry: Entry[int]) -> None:
+        if entry.is_ghost:
+            # Its copy need not be written any more, where it is not yet.
+            self._end(entry.item, None)
+            self.give_up(self.made[entry.item])
+        elif not entry.given_up:
+            self._end(entry.item, None)
 
     @precondition(lambda self: self.one.wire or self.other.wire)
     @rule(other=st.booleans(), again=st.booleans(), stored=st.booleans())

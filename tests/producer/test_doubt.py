@@ -288,7 +288,7 @@ async def test_a_bug_in_a_sender_ends_the_producer_and_is_told(stage: Stage, mon
         def fail(*_: object) -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr(sender, "_leader_differs", fail)
+        monkeypatch.setattr(sender._leader, "differs", fail)
         sender._wake.set()
         await eventually(producer._closing.is_set)
         with pytest.raises(ClosedError) as later:

@@ -73,6 +73,13 @@ def test_the_magic_stands_before_the_first_command() -> None:
     assert (protocol.state, protocol.awaiting) == (State.READY, 0)
 
 
+def test_no_publish_is_expected_before_identify() -> None:
+    protocol = ClientProtocol(max_frame_bytes=LARGEST)
+    with pytest.raises(LocalProtocolError, match="not allowed while NEW"):
+        protocol.expect_publish()
+    assert (protocol.state, protocol.awaiting) == (State.NEW, 0)
+
+
 @pytest.mark.parametrize("command", [Nop(), Pub("t", 0, b"a"), Sub("t", "c", 0), Auth(b"s"), Ready(1)])
 def test_nothing_comes_before_identify(command: Command) -> None:
     protocol = ClientProtocol(max_frame_bytes=LARGEST)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.protocol import HEARTBEAT, OK, ClientProtocol, Layout, encode_pub, encode_pubs
 from tests.protocol.fakes import delivery, error, identified, response, seen, subscribed
 
@@ -80,6 +80,12 @@ def test_many_publishes_are_the_bytes_of_each() -> None:
     bodies = [b"a", b"bb" * 100, b"c"]
     assert encode_pubs("orders", 3, bodies) == b"".join(encode_pub("orders", 3, body) for body in bodies)
     assert encode_pubs("orders", None, []) == b""
+
+
+@pytest.mark.parametrize("wrong", [[b"fine", bytearray(b"no bytes")], [memoryview(b"no bytes")], ["text"]])
+def test_one_that_is_no_bytes_among_many_is_refused(wrong: list[bytes]) -> None:
+    with pytest.raises(ConfigError, match="must all be bytes"):
+        encode_pubs("orders", 0, wrong)
 
 
 @pytest.mark.parametrize("wrong", [[b"fine", b""], [b"x" * (1024 * 1024 + 1)]])

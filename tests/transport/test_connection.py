@@ -15,8 +15,10 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
 )
 from nsq_ha.protocol import (
+    NOP,
     Close,
     Command,
+    Finish,
     Layout,
     Pub,
     SubAdvanced,
@@ -48,7 +50,7 @@ async def test_answers_come_in_the_order_of_the_publishes(nsqd: FakeNsqd) -> Non
     nsqd.script = refuse_bodies
     async with linked(nsqd) as link:
         refused = [encode_pub("orders", 0, text) for text in (b"E_FAILED_ON_NOT_LEADER ", b"E_PUB_FAILED exiting")]
-        link.connection.write_publishes([PUB, refused[0], PUB, refused[1], PUB])
+        link.connection.write_publishes(b"".join([PUB, refused[0], PUB, refused[1], PUB]), 5)
         await link.recorder.until(lambda: len(link.recorder.answers) == 5)
     assert [answer if isinstance(answer, bytes) else answer.code for answer in link.recorder.answers] == [
         b"OK",
@@ -61,7 +63,7 @@ async def test_answers_come_in_the_order_of_the_publishes(nsqd: FakeNsqd) -> Non
 
 async def test_a_traced_answer_is_passed_on_whole(nsqd: FakeNsqd) -> None:
     async with linked(nsqd) as link:
-        link.connection.write_publishes([encode_pub_trace("orders", 0, 7, b"x")])
+        link.connection.write_publishes(encode_pub_trace("orders", 0, 7, b"x"), 1)
         await link.recorder.until(lambda: link.recorder.answers)
         (answer,) = link.recorder.answers
         assert isinstance(answer, bytes)
@@ -69,12 +71,21 @@ async def test_a_traced_answer_is_passed_on_whole(nsqd: FakeNsqd) -> None:
 
 
 async def test_what_is_written_in_one_turn_leaves_in_one_write(nsqd: FakeNsqd) -> None:
-    async with linked(nsqd) as link:
+    async with subscribed(nsqd) as link:
         before = len(link.peer.reads)
-        for _ in range(50):
-            link.connection.write_publishes([PUB])
-        await link.recorder.until(lambda: len(link.recorder.answers) == 50)
+        for number in range(1, 51):
+            link.connection.write(encode_fin(message_id(number)))
+        await nsqd.until(lambda: len(link.peer.of(Finish)) == 50)
         assert len(link.peer.reads) == before + 1
+
+
+async def test_publishes_leave_behind_what_was_written_before(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        link.connection.write(NOP)
+        before = len(link.peer.reads)
+        link.connection.write_publishes(PUB * 2, 2)
+        await link.recorder.until(lambda: len(link.recorder.answers) == 2)
+        assert link.peer.reads[before:] == [NOP + PUB * 2]
 
 
 async def test_an_error_without_code_that_answers_nothing_ends_the_connection(nsqd: FakeNsqd) -> None:
@@ -87,7 +98,7 @@ async def test_an_error_without_code_that_answers_nothing_ends_the_connection(ns
 async def test_a_refused_answer_answers_no_publish(nsqd: FakeNsqd, code: str) -> None:
     async with subscribed(nsqd) as link:
         nsqd.script = lambda *_: True
-        link.connection.write_publishes([PUB])
+        link.connection.write_publishes(PUB, 1)
         link.peer.write(error(f"{code} FIN [0 0] failed") + OK)
         await link.recorder.until(lambda: link.recorder.answers)
         assert [refusal.code for refusal in link.recorder.refusals] == [code]
@@ -276,7 +287,7 @@ async def test_a_socket_that_is_full_pauses(nsqd: FakeNsqd) -> None:
         command = encode_pub("orders", 0, b"x" * 1_000_000)
         written = 0
         while not link.connection.is_paused:
-            link.connection.write_publishes([command])
+            link.connection.write_publishes(command, 1)
             written += 1
             await turn()
             assert written < 100
@@ -290,7 +301,7 @@ async def test_a_socket_that_is_full_pauses(nsqd: FakeNsqd) -> None:
 async def test_closing_sends_what_is_buffered(nsqd: FakeNsqd) -> None:
     async with linked(nsqd) as link:
         nsqd.script = lambda *_: True
-        link.connection.write_publishes([PUB] * 1000)
+        link.connection.write_publishes(PUB * 1000, 1000)
         await link.connection.aclose(LIMIT)
         await link.connection.aclose(LIMIT)
         await link.lost()
@@ -303,7 +314,7 @@ async def test_closing_is_bounded(nsqd: FakeNsqd) -> None:
     async with linked(nsqd) as link:
         link.peer.pause()
         while not link.connection.is_paused:
-            link.connection.write_publishes([encode_pub("orders", 0, b"x" * 1_000_000)])
+            link.connection.write_publishes(encode_pub("orders", 0, b"x" * 1_000_000), 1)
             await turn()
         began = loop.time()
         await link.connection.aclose(0.2)

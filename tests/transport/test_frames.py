@@ -56,7 +56,7 @@ ABSURD = {
 @pytest.mark.parametrize("data", ABSURD.values(), ids=ABSURD)
 async def test_a_publisher_ends_its_connection(nsqd: FakeNsqd, data: bytes) -> None:
     async with linked(nsqd) as link:
-        link.connection.write_publishes([encode_pub("orders", 0, b"x")])
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
         nsqd.script = lambda *_: True
         await nsqd.until(lambda: link.peer.commands[1:])
         link.peer.write(data)
@@ -85,7 +85,7 @@ async def test_random_bytes_end_the_connection(nsqd: FakeNsqd, seed: int) -> Non
 async def test_a_frame_cut_by_a_close(nsqd: FakeNsqd) -> None:
     async with linked(nsqd) as link:
         nsqd.script = lambda *_: True
-        link.connection.write_publishes([encode_pub("orders", 0, b"x")])
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
         link.peer.write(OK[:-1])
         link.peer.close()
         assert isinstance(await link.lost(), ConnectionLostError)
@@ -156,7 +156,7 @@ async def test_thousands_of_heartbeats_in_a_row(nsqd: FakeNsqd) -> None:
     async with linked(nsqd) as link:
         link.peer.write(response(b"_heartbeat_") * 5000)
         await nsqd.until(lambda: link.peer.nops)
-        link.connection.write_publishes([encode_pub("orders", 0, b"x")])
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
         await link.recorder.until(lambda: link.recorder.answers == [b"OK"])
         # One NOP answers all that came in one read.
         assert link.peer.nops < 1000
@@ -166,7 +166,7 @@ async def test_a_stream_that_comes_byte_by_byte(nsqd: FakeNsqd) -> None:
     body = os.urandom(200)
     async with subscribed(nsqd) as link:
         nsqd.script = lambda *_: True
-        link.connection.write_publishes([encode_pub("orders", 0, b"x")] * 2)
+        link.connection.write_publishes(encode_pub("orders", 0, b"x") * 2, 2)
         stream = (
             OK
             + encode_frame(FrameType.MESSAGE, message_data(body))
@@ -189,7 +189,7 @@ async def test_a_stream_that_comes_byte_by_byte(nsqd: FakeNsqd) -> None:
 async def test_a_megabyte_of_error_text_is_cut(nsqd: FakeNsqd) -> None:
     async with linked(nsqd) as link:
         nsqd.script = lambda *_: True
-        link.connection.write_publishes([encode_pub("orders", 0, b"x")])
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
         link.peer.write(error(b"E_PUB_FAILED " + b"\xff\xfe" * 500_000))
         await link.recorder.until(lambda: link.recorder.answers)
         answer = link.recorder.answers[0]

@@ -240,7 +240,7 @@ async def test_damaged_compressed_data(nsqd: FakeNsqd, compression: Compression)
 
 async def test_compression_that_the_server_does_not_offer_is_not_used(nsqd: FakeNsqd) -> None:
     async with linked(nsqd, ClientConfig(compression=Compression.SNAPPY)) as link:
-        link.connection.write_publishes([encode_pub("orders", 0, b"x")])
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
         await link.recorder.until(lambda: link.recorder.answers == [b"OK"])
 
 

@@ -1,0 +1,134 @@
+"""How the publishes to one partition ended, told to their callers.
+
+Owns receipts and errors. What follows from an answer for the connection is
+``producer.sender``'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsq_ha import tracelog
+from nsq_ha.errors import PublishError, RemoteProtocolError
+from nsq_ha.message import Receipt
+from nsq_ha.policy.lane import Stage
+from nsq_ha.producer.outgoing import Plain
+from nsq_ha.protocol import OK
+
+if TYPE_CHECKING:
+    from nsq_ha.errors import NsqError
+    from nsq_ha.policy.lane import Entry, Lane
+    from nsq_ha.producer.outgoing import Outgoing
+    from nsq_ha.producer.under_way import UnderWay
+
+
+class Outcomes:
+    """Takes the publishes of one lane to their ends."""
+
+    def __init__(
+        self,
+        lane: Lane[Outgoing],
+        topic: str,
+        partition: int,
+        under_way: UnderWay,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            lane: Whose publishes end.
+            topic: Of the partition.
+            partition: Its number.
+            under_way: Where each one is waited for.
+        """
+        self._lane = lane
+        self._topic = topic
+        self._partition = partition
+        self._under_way = under_way
+        self._nsqd = ""
+        self._shared: list[Receipt] = []
+
+    def connected(self, nsqd: str) -> None:
+        """Note the address of who answers from now on."""
+        self._nsqd = nsqd
+        self._shared = [Receipt(self._topic, self._partition, nsqd)]
+
+    def all_stored(self, count: int) -> Entry[Outgoing]:
+        """Take the ``count`` oldest unanswered publishes, one at least, as answered by ``OK``; return the last."""
+        done = self._lane.all_answered(count)
+        shared, usual = self._shared, self._under_way.usual
+        freed = 0
+        for entry in done:
+            if type(entry) is Plain and entry.attempts == 1:
+                # All that is known of one such message is the same as of the others, so they share a receipt.
+                future = entry.future
+                if not future.done():
+                    future.set_result(shared)
+                    del usual[entry]
+                    freed += entry.size
+            else:
+                self._stored(entry, OK)
+        self._under_way.free(freed)
+        return done[-1]
+
+    def stored(self, answer: bytes) -> Entry[Outgoing]:
+        """Take the oldest unanswered publish as answered; return it.
+
+        Raises:
+            RemoteProtocolError: The answer makes no sense. Its caller was told
+                that it may be stored; leave the connection.
+        """
+        entry = self._lane.answered()
+        try:
+            self._stored(entry, answer)
+        except RemoteProtocolError as error:
+            entry.maybe_stored = True
+            self.fail(entry, error)
+            raise
+        return entry
+
+    def _stored(self, entry: Entry[Outgoing], answer: bytes) -> None:
+        item = entry.item
+        receipts = item.receipts(answer, self._partition, self._nsqd, entry.attempts)
+        self._under_way.stored((item,), receipts)
+        if answer != OK:
+            _log(item, receipts)
+        if entry.is_ghost:
+            # It is stored after all: its copy need not be written, where it is not yet.
+            item.give_up()
+
+    def fail(self, entry: Entry[Outgoing], error: NsqError) -> None:
+        """Tell the caller of ``entry`` that it failed, and what is known of its storage."""
+        failed = PublishError(
+            str(error),
+            topic=self._topic,
+            partition=self._partition,
+            attempts=entry.attempts,
+            maybe_stored=entry.maybe_stored,
+        )
+        failed.__cause__ = error
+        entry.item.fail(failed)
+
+    def fail_all(self, error: NsqError) -> None:
+        """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
+        for entry in self._lane.pending():
+            if not entry.given_up:
+                self.give_up(entry, error)
+
+    def fail_unwritten(self, error: NsqError) -> None:
+        """Fail what is not on its way at this moment."""
+        for entry in self._lane.pending():
+            if entry.stage is not Stage.SENT:
+                self.give_up(entry, error)
+
+    def give_up(self, entry: Entry[Outgoing], error: NsqError) -> None:
+        """Fail one that its lane holds."""
+        self._lane.give_up(entry)
+        self.fail(entry, error)
+
+
+def _log(outgoing: Outgoing, receipts: list[Receipt]) -> None:
+    """Write the trace log's lines, for answers that tell an offset."""
+    if tracelog.switch.is_on(outgoing.topic):
+        for receipt in receipts:
+            if receipt.offset is not None:
+                tracelog.log_publish(receipt, outgoing.began_ns)

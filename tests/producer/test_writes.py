@@ -1,0 +1,42 @@
+"""How publishes leave: together where they can, at once where nothing is under way."""
+
+import asyncio
+
+from nsq_ha.protocol import Pub
+from tests.support.nsqd import OK, Holding
+from tests.support.stage import TOPIC, Stage
+
+
+async def test_publishes_of_one_turn_leave_in_one_write(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        peer = stage.nsqd.peers[0]
+        before = len(peer.reads)
+        receipts = await asyncio.gather(*(producer.publish(TOPIC, b"%d" % n) for n in range(50)))
+        # The first finds nothing under way, and does not wait for the others.
+        assert len(peer.reads) - before <= 2
+        assert [command.body for command in peer.of(Pub)[1:] if isinstance(command, Pub)] == [
+            b"%d" % n for n in range(50)
+        ]
+        assert all(receipt.nsqd == stage.nsqd.node.address for receipt in receipts)
+
+
+async def test_what_callers_publish_when_they_are_answered_leaves_in_one_write(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        peer = stage.nsqd.peers[0]
+        stage.nsqd.script = holding = Holding()
+
+        async def publish_twice(number: int) -> None:
+            await producer.publish(TOPIC, b"%d" % number)
+            await producer.publish(TOPIC, b"%d again" % number)
+
+        callers = [asyncio.create_task(publish_twice(n)) for n in range(20)]
+        await stage.nsqd.until(lambda: holding.has(20))
+        before = len(peer.reads)
+        peer.write(OK * 20)
+        holding.held.clear()
+        await stage.nsqd.until(lambda: holding.has(20))
+        assert len(peer.reads) - before <= 2
+        peer.write(OK * 20)
+        await asyncio.gather(*callers)
