@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import subprocess
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
@@ -20,6 +22,7 @@ from nsq_ha.errors import NsqError
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
 REQUIRE_VARIABLE: Final = "NSQ_HA_TEST_REQUIRE"
 TLS_VARIABLE: Final = "NSQ_HA_TEST_TLS_CA"
+NODE_VARIABLE: Final = "NSQ_HA_TEST_NODE_COMMAND"
 
 T = TypeVar("T")
 
@@ -45,8 +48,20 @@ class ClusterUnderTest(Protocol):
     def move_leader(self, topic: str, partition: int) -> str:
         """Have another replica lead, wait until it does and return its TCP address."""
 
+    def leader(self, topic: str, partition: int) -> str:
+        """Return the TCP address of who leads."""
+
+    def expand(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions, and wait until they are usable."""
+
     def delete_channel(self, channel: str) -> None:
         """Delete a channel of all topics that were created here."""
+
+    def kill_node(self, address: str) -> None:
+        """Kill the nsqd with this TCP address."""
+
+    def start_node(self, address: str) -> None:
+        """Start what was killed."""
 
     def restart_node(self, address: str) -> bool:
         """Kill the nsqd with this TCP address and start it again; False where that cannot be done."""
@@ -76,6 +91,12 @@ class AdministeredCluster:
     def move_leader(self, topic: str, partition: int) -> str:
         return self._ask(lambda admin: admin.move_leader(topic, partition, timeout=240.0)).address
 
+    def leader(self, topic: str, partition: int) -> str:
+        return self._ask(lambda admin: admin.describe(topic)).view.leaders[partition].address
+
+    def expand(self, topic: str, partitions: int) -> None:
+        self._ask(lambda admin: admin.expand(topic, partitions, timeout=240.0))
+
     def delete_channel(self, channel: str) -> None:
         async def delete(admin: AdminClient) -> None:
             for topic in self._topics:
@@ -89,8 +110,18 @@ class AdministeredCluster:
 
         self._ask(delete)
 
+    def kill_node(self, address: str) -> None:
+        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "kill", address], check=True, timeout=60)
+
+    def start_node(self, address: str) -> None:
+        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "start", address], check=True, timeout=60)
+
     def restart_node(self, address: str) -> bool:
-        return False  # faults of a real cluster are its operator's
+        if not os.environ.get(NODE_VARIABLE):
+            return False  # faults of a real cluster are its operator's
+        self.kill_node(address)
+        self.start_node(address)
+        return True
 
     def close(self) -> None:
         async def delete(admin: AdminClient) -> None:

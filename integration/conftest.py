@@ -12,7 +12,14 @@ from typing import TypeVar
 
 import pytest
 
-from integration.cluster import LOOKUPD_VARIABLE, REQUIRE_VARIABLE, TLS_VARIABLE, ClusterUnderTest, real_cluster
+from integration.cluster import (
+    LOOKUPD_VARIABLE,
+    NODE_VARIABLE,
+    REQUIRE_VARIABLE,
+    TLS_VARIABLE,
+    ClusterUnderTest,
+    real_cluster,
+)
 from integration.reading import Consumers, eventually
 from nsq_ha import Producer
 
@@ -41,7 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what a cluster cannot be asked for: it is no part of the contract there, so it is not skipped."""
     left_out = {"tags"}
     if LOOKUPD_VARIABLE in os.environ:
-        left_out = {"faults"} | ({"tls"} if TLS_VARIABLE not in os.environ else set())
+        needs = {"faults": NODE_VARIABLE, "tls": TLS_VARIABLE}
+        left_out = {mark for mark, variable in needs.items() if variable not in os.environ}
     unwanted = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]

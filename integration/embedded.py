@@ -34,14 +34,30 @@ class EmbeddedCluster:
     def move_leader(self, topic: str, partition: int) -> str:
         return self._cluster.nsqds[self._cluster.move_leader(topic, partition)]
 
+    def leader(self, topic: str, partition: int) -> str:
+        name = self._cluster.leader(topic, partition)
+        assert name is not None
+        return self._cluster.nsqds[name]
+
+    def expand(self, topic: str, partitions: int) -> None:
+        self._cluster.expand(topic, partitions)
+
     def delete_channel(self, channel: str) -> None:
         """Leave it: it costs nothing here."""
 
+    def kill_node(self, address: str) -> None:
+        self._cluster.kill(self._named(address))
+
+    def start_node(self, address: str) -> None:
+        self._cluster.start(self._named(address))
+
     def restart_node(self, address: str) -> bool:
-        name = next(name for name, its in self._cluster.nsqds.items() if its == address)
-        self._cluster.kill(name)
-        self._cluster.start(name)
+        self.kill_node(address)
+        self.start_node(address)
         return True
+
+    def _named(self, address: str) -> str:
+        return next(name for name, its in self._cluster.nsqds.items() if its == address)
 
     def close(self) -> None:
         self._cluster.close()

@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.replays import Rows, assert_chains, replay
 from nsq_ha import OutgoingMessage, Producer
-from nsq_ha.message import Message
 from nsq_ha.spark import link
-from nsq_ha.spark.cluster import Cluster
-from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range, plan
-from nsq_ha.spark.reader import RangeReader
 from nsq_ha.spark.session import local_session
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
+    from nsq_ha.spark.planner import Range
 
 COUNT = 2000
-
-Rows = dict[Range, list[Message]]
-
-
-def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None] | None = None) -> Rows:
-    """Read a whole topic, blocking; ``between`` is called once a partition, after its first portion."""
-    given = {"lookupd": ",".join(lookupd), "topic": topic, "arrowBatchRows": "100"}
-    options = ReadOptions.parse(given)
-    rows: Rows = {}
-    with Cluster(options.lookupd) as cluster:
-        for part in plan(options, cluster):
-            rows[part] = []
-            for batch in RangeReader(part, options, cluster).batches():
-                if between is not None and not rows[part]:
-                    between(part)
-                rows[part] += batch
-    return rows
-
-
-def assert_chains(rows: Rows) -> None:
-    for part, messages in rows.items():
-        position = part.start
-        for message in messages:
-            assert (message.offset, message.raw_size is not None) == (position, True)
-            position += message.raw_size or 0
-        assert position == part.end
 
 
 @pytest.fixture(params=["ordinary", "ordered", "extended"])

@@ -1,0 +1,56 @@
+"""A topic's log as the replay reads it, for tests to compare with; no Spark runs here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nsq_ha.message import Message
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import Range, plan
+from nsq_ha.spark.reader import RangeReader
+
+if TYPE_CHECKING:
+    from integration.cluster import ClusterUnderTest
+    from integration.jobs import Job
+
+Rows = dict[Range, list[Message]]
+
+
+def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None] | None = None) -> Rows:
+    """Read a whole topic, blocking; ``between`` is called once a partition, after its first portion."""
+    given = {"lookupd": ",".join(lookupd), "topic": topic, "arrowBatchRows": "100"}
+    options = ReadOptions.parse(given)
+    rows: Rows = {}
+    with Cluster(options.lookupd) as cluster:
+        for part in plan(options, cluster):
+            rows[part] = []
+            for batch in RangeReader(part, options, cluster).batches():
+                if between is not None and not rows[part]:
+                    between(part)
+                rows[part] += batch
+    return rows
+
+
+def assert_chains(rows: Rows) -> None:
+    for part, messages in rows.items():
+        position = part.start
+        for message in messages:
+            assert (message.offset, message.raw_size is not None) == (position, True)
+            position += message.raw_size or 0
+        assert position == part.end
+
+
+def of(cluster: ClusterUnderTest) -> dict[str, str]:
+    """Return the options of a stream of all that a cluster has of its topic."""
+    return {"lookupd": ",".join(cluster.lookupd), "startingOffsets": "earliest"}
+
+
+async def assert_each_once(cluster: ClusterUnderTest, topic: str, job: Job) -> None:
+    """Compare what a stream gave with the log: a publish in doubt may be stored twice, and each is one row then."""
+    log = await asyncio.to_thread(replay, cluster.lookupd, topic)
+    assert_chains(log)
+    wanted = [(row.partition, row.offset, row.body) for messages in log.values() for row in messages]
+    assert sorted(job.rows()) == sorted(wanted)
