@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Rows = dict[Range, list[Message]]
 
 
-def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None] | None = None) -> Rows:
+def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None] | None = None, **more: str) -> Rows:
     """Read a whole topic, blocking; ``between`` is called once a partition, after its first portion."""
-    given = {"lookupd": ",".join(lookupd), "topic": topic, "arrowBatchRows": "100"}
+    given = {"lookupd": ",".join(lookupd), "topic": topic, "arrowBatchRows": "100", **more}
     options = ReadOptions.parse(given)
     rows: Rows = {}
     with Cluster(options.lookupd) as cluster:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from nsq_ha.spark.planner import Range
 
 COUNT = 2000
+SLOW = float(os.environ.get("NSQ_HA_TEST_SLOW_SINK", "2.5"))
+"""Seconds that a sink takes for one portion; above 90 the server's heartbeats go unanswered for too long as well."""
+ROUNDS = 3
 
 
 @pytest.fixture(params=["ordinary", "ordered", "extended"])
@@ -67,6 +72,42 @@ def facts(rows: Rows) -> list[tuple[object, ...]]:
         for messages in rows.values()
         for row in messages
     ]
+
+
+@pytest.mark.timeout(120)
+async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
+    cluster: ClusterUnderTest, producer: Producer, topic: str
+) -> None:
+    await producer.publish_many(topic, [OutgoingMessage(b"x" * 200, partition=0)] * COUNT)
+    before = await asyncio.to_thread(replay, cluster.lookupd, topic)
+
+    def pause(part: Range) -> None:
+        # All that is in flight by now times out, and comes again on the same channel.
+        threading.Event().wait(SLOW)
+
+    slow = await asyncio.to_thread(replay, cluster.lookupd, topic, pause, msgTimeout="1s")
+    assert_chains(slow)
+    assert facts(slow) == facts(before)
+
+
+@pytest.mark.timeout(180)
+async def test_an_ordered_topic_that_is_written_meanwhile_is_read_whole_each_time(
+    cluster: ClusterUnderTest, producer: Producer, ordered: str
+) -> None:
+    over = asyncio.Event()
+
+    async def write() -> None:
+        while not over.is_set():
+            await producer.publish_many(ordered, [OutgoingMessage(b"y" * 50, partition=n % 4) for n in range(40)])
+
+    writer = asyncio.create_task(write())
+    try:
+        for _ in range(ROUNDS):
+            # One message in flight: a stray that is not finished stalls the channel, and another is opened.
+            assert_chains(await asyncio.to_thread(replay, cluster.lookupd, ordered, fetchTimeout="2s"))
+    finally:
+        over.set()
+        await writer
 
 
 @pytest.mark.spark

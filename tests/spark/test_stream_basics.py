@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsq_ha.spark.cluster import Cluster
     from tests.spark.conftest import Publish
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_limits_then_a_restart_with_new_rows(

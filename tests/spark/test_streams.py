@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_limit_of_bytes(spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""What a task of Spark does, as a program: reads a topic, lets go of each batch, and tells its peak of memory."""
+
+import json
+import resource
+import sys
+
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import plan
+from nsq_ha.spark.rows import Projection
+from nsq_ha.spark.tasks import read_range
+
+
+def peak() -> int:
+    """Bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def main(given: str) -> None:
+    options = ReadOptions.parse(json.loads(given))
+    with Cluster(options.lookupd) as cluster:
+        parts = plan(options, cluster)
+    before, rows = peak(), 0
+    for part in parts:
+        for batch in read_range(part, options, Projection(StructType([StructField("value", BinaryType())]))):
+            rows += batch.num_rows
+    sys.stdout.write(json.dumps({"rows": rows, "before": before, "grown": peak() - before}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
