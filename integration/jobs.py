@@ -140,7 +140,7 @@ async def live_writer(topic: str, **servers: Any) -> AsyncIterator[list[bytes]]:
             while not over.is_set():
                 lot = [b"%07d" % each for each in range(number, number + 50)]
                 number += 50
-                told = await producer.publish_many(topic, [OutgoingMessage(body) for body in lot])
+                told = await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
                 assert all(isinstance(receipt, Receipt) for receipt in told), told[0]
                 stored.extend(lot)
                 with contextlib.suppress(TimeoutError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.jobs import live_writer
+from integration.reading import eventually
 from integration.replays import Rows, assert_chains, replay
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark import link
@@ -91,23 +94,20 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
 
 
 @pytest.mark.timeout(180)
-async def test_an_ordered_topic_that_is_written_meanwhile_is_read_whole_each_time(
-    cluster: ClusterUnderTest, producer: Producer, ordered: str
-) -> None:
-    over = asyncio.Event()
-
-    async def write() -> None:
-        while not over.is_set():
-            await producer.publish_many(ordered, [OutgoingMessage(b"y" * 50, partition=n % 4) for n in range(40)])
-
-    writer = asyncio.create_task(write())
-    try:
+async def test_an_ordered_topic_that_is_written_meanwhile_is_read_whole_each_time(cluster: ClusterUnderTest) -> None:
+    topic = await asyncio.to_thread(cluster.create_topic, 2, 2, ordered=True)
+    async with live_writer(topic, lookupd=cluster.lookupd) as stored:
         for _ in range(ROUNDS):
+            before = len(stored)
+            await eventually(functools.partial(is_longer, stored, before + 100), 60.0)
             # One message in flight: a stray that is not finished stalls the channel, and another is opened.
-            assert_chains(await asyncio.to_thread(replay, cluster.lookupd, ordered, fetchTimeout="2s"))
-    finally:
-        over.set()
-        await writer
+            rows = await asyncio.to_thread(replay, cluster.lookupd, topic, fetchTimeout="1s")
+            assert_chains(rows)
+            assert sum(map(len, rows.values())) > before
+
+
+def is_longer(things: list[bytes], count: int) -> bool:
+    return len(things) > count
 
 
 @pytest.mark.spark

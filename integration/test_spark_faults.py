@@ -84,5 +84,5 @@ def wait_for_another(cluster: ClusterUnderTest, topic: str, old: str) -> None:
 async def test_partitions_that_are_added_inside_a_query_are_read_from_their_beginning(
     cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
-    topic = await asyncio.to_thread(cluster.create_topic, 1, 2)
+    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
     await under_fire(cluster, topic, tmp_path, lambda: cluster.expand(topic, 2))
