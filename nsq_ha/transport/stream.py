@@ -10,6 +10,7 @@ opened, whatever ended it, and nothing is received after it.
 from __future__ import annotations
 
 import asyncio
+import mmap
 import sys
 import threading
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -30,11 +31,19 @@ READ_BYTES: Final = 256 * 1024
 """Read at once at most."""
 
 
+def _new_buffer() -> memoryview:
+    if sys.platform == "win32":
+        return memoryview(bytearray(READ_BYTES))
+    # A page takes memory only once a read has reached it, and most reads are small. Private: a process that is forked
+    # from this one reads into pages of its own.
+    return memoryview(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 class _Buffers(threading.local):
     """What streams are read into: one buffer a thread, since each read is used up before the next begins."""
 
     def __init__(self) -> None:
-        self.shared = memoryview(bytearray(READ_BYTES))
+        self.shared = _new_buffer()
 
 
 _buffers: Final = _Buffers()
@@ -42,7 +51,7 @@ _buffers: Final = _Buffers()
 
 def _read_buffer() -> memoryview:
     # Windows' event loop asks for a buffer and fills it whenever data comes: there each stream needs its own.
-    return _buffers.shared if sys.platform != "win32" else memoryview(bytearray(READ_BYTES))
+    return _buffers.shared if sys.platform != "win32" else _new_buffer()
 
 
 class Stream(asyncio.BufferedProtocol):
