@@ -218,6 +218,10 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
                   else 8
     ============  ==============================  ===========================  ==========
 
+    A number that grows waits besides until each new partition has a leader: before,
+    what is hashed to them could only wait. Asked with access ``w`` that is a leader
+    which takes writes, and the cluster may need a minute to have one.
+
     A topic that was known is gone only after the same 3 or 8 rounds of denial by
     all; a first answer is believed at once.
 
@@ -297,10 +301,10 @@ def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMe
     pending = Pending()
     if number != old.partition_num:
         rounds = old.pending.partition_rounds + 1 if number == old.pending.partition_num else 1
-        needed = _rounds_needed(old.partition_num, number, numbers, led=led, listed=_all_led(ranked, number))
+        needed = _rounds_needed(old.partition_num, number, numbers, led=led, listed=_are_led(ranked, 0, number))
         if needed is None:
             number = old.partition_num
-        elif rounds < needed:
+        elif rounds < needed or (0 < old.partition_num < number and not _are_led(ranked, old.partition_num, number)):
             pending = Pending(partition_num=number, partition_rounds=rounds)
             number = old.partition_num
     if not number:
@@ -323,8 +327,8 @@ def _rounds_needed(settled: int, number: int, numbers: Sequence[int], *, led: bo
     return CONFIRM_ROUNDS if led else DISPUTED_ROUNDS
 
 
-def _all_led(answers: Sequence[LookupAnswer], number: int) -> bool:
-    return set(range(number)) <= {partition for answer in answers for partition in answer.partitions}
+def _are_led(answers: Sequence[LookupAnswer], first: int, end: int) -> bool:
+    return set(range(first, end)) <= {partition for answer in answers for partition in answer.partitions}
 
 
 def _same_kind(one: TopicMeta, other: TopicMeta) -> bool:

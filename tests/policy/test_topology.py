@@ -113,14 +113,8 @@ def test_a_grown_number_that_two_tell_and_all_lead_is_taken_at_once() -> None:
     assert view.complete
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        pytest.param([answer(4, leads=True)], id="one alone"),
-        pytest.param([answer(4, led(0, 1), leads=True), answer(4, led(0, 1), lookupd="b")], id="not led yet"),
-    ],
-)
-def test_a_grown_number_that_few_bear_out_is_taken_after_some_rounds(answers: list[LookupAnswer]) -> None:
+def test_a_grown_number_that_one_alone_tells_is_taken_after_some_rounds() -> None:
+    answers = [answer(4, leads=True)]
     before = rounds(good(2), *[answers] * (CONFIRM_ROUNDS - 1))
     assert before.partition_num == 2
     assert before.unsettled
@@ -129,6 +123,25 @@ def test_a_grown_number_that_few_bear_out_is_taken_after_some_rounds(answers: li
     after = merge(before, answers)
     assert after.partition_num == 4
     assert not after.unsettled
+
+
+@pytest.mark.parametrize("listed", [(0, 1), (0, 1, 2), (1, 3)])
+def test_a_grown_number_waits_until_each_new_partition_has_a_leader(listed: tuple[int, ...]) -> None:
+    """Seen: for 67 s nobody took writes for them, and what was hashed to them ended by its limit."""
+    growing = rounds(good(2), *[[answer(4, led(*listed), leads=True), answer(4, led(*listed), lookupd="b")]] * 20)
+    assert growing.partition_num == 2
+    assert growing.unsettled
+    assert set(growing.publishable) <= {0, 1}
+    served = merge(growing, [answer(4, led(2, 3), leads=True), answer(4, led(2, 3), lookupd="b")])
+    assert served.partition_num == 4
+    assert not served.unsettled
+
+
+def test_a_disputed_number_waits_for_the_leaders_too() -> None:
+    disputed = [answer(4, led(0, 1, 2), leads=True), answer(2, lookupd="b")]
+    growing = rounds(good(2), *[disputed] * (2 * DISPUTED_ROUNDS))
+    assert growing.partition_num == 2
+    assert merge(growing, [answer(4, leads=True), answer(2, lookupd="b")]).partition_num == 4
 
 
 def test_while_a_topic_grows_its_new_partitions_are_shown_and_not_published_to() -> None:

@@ -199,6 +199,8 @@ class TopologyMachine(RuleBasedStateMachine):
                 assert set(old.known) <= set(view.known)
         change = difference(old, view)
         assert bool(change) == ((old.leaders, old.meta, old.exists) != (view.leaders, view.meta, view.exists))
+        if 0 < old.partition_num < view.partition_num:
+            assert set(range(old.partition_num, view.partition_num)) <= set(view.leaders)
         if self.truth.incarnation == 1 and self.truth.exists:
             assert old.partition_num <= view.partition_num <= self.truth.number
         self._use(view)
@@ -248,6 +250,7 @@ class TopologyMachine(RuleBasedStateMachine):
             self.ask()
         for _ in range(DISPUTED_ROUNDS):
             self.ask()
+        self._lead_what_was_added()
         truth = self.truth
         assert self.view.exists == truth.exists
         assert self.view.partition_num == (truth.number if truth.exists else 0)
@@ -257,6 +260,20 @@ class TopologyMachine(RuleBasedStateMachine):
         self.now += DELAY
         self._use(self.view)
         assert self.count.used == self.view.partition_num
+
+    def _lead_what_was_added(self) -> None:
+        """Until the cluster leads them, new partitions are asked about and not used; then they are at once."""
+        old, truth = self.view.partition_num, self.truth
+        missing = set(range(old, truth.number)) - set(truth.leaders) if old else set()
+        if not missing:
+            return
+        assert self.view.unsettled
+        leaders = truth.leaders | dict.fromkeys(missing, NODES[0])
+        self._becomes(Truth(exists=True, number=truth.number, leaders=leaders, incarnation=truth.incarnation))
+        self.ask()
+        assert self.view.partition_num == truth.number
+        self.now += LAG
+        self.ask()
 
 
 TopologyMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
