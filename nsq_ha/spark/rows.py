@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MAX_SHORT: Final = 2**15 - 1
+_TRACE_ID: Final = Struct(">8xq")
 
 Messages = Sequence[Message]
 
@@ -61,6 +63,22 @@ def _key(message: Message) -> bytes | None:
     return None if told is None else _text(told if isinstance(told, str) else json.dumps(told)).encode()
 
 
+def _keys(rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
+    if not any(row.ext for row in rows):
+        return pa.nulls(len(rows), pa.binary())
+    return [_key(row) for row in rows]
+
+
+def _trace_ids(rows: Messages) -> list[int]:
+    # An id is the server's own number and then the trace id.
+    return [number for (number,) in _TRACE_ID.iter_unpack(b"".join([row.id for row in rows]))]
+
+
+def _attempts(rows: Messages) -> list[int]:
+    told = [row.attempts for row in rows]
+    return told if max(told) <= _MAX_SHORT else [min(attempts, _MAX_SHORT) for attempts in told]
+
+
 def _text(text: str) -> str:
     """Return ``text`` without lone surrogates: JSON may hold them, UTF-8 and so Arrow may not."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -75,7 +93,7 @@ _HEADERS: Final = pa.map_(pa.string(), pa.string())
 
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
     {
-        "key": Column("binary", pa.binary(), lambda rows: [_key(row) for row in rows]),
+        "key": Column("binary", pa.binary(), _keys),
         "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows]),
         # One reader reads one partition, so these two are the same in all its rows.
         "topic": Column("string", pa.string(), lambda rows: _repeated(rows[0].topic, pa.string(), len(rows))),
@@ -85,10 +103,8 @@ COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
         "raw_size": Column("int", pa.int32(), lambda rows: [row.raw_size for row in rows]),
         "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows]),
         # Unsigned on the wire; Spark has no such type, so the upper half shows negative.
-        "trace_id": Column(
-            "bigint", pa.int64(), lambda rows: [int.from_bytes(row.id[8:], "big", signed=True) for row in rows]
-        ),
-        "attempts": Column("smallint", pa.int16(), lambda rows: [min(row.attempts, _MAX_SHORT) for row in rows]),
+        "trace_id": Column("bigint", pa.int64(), _trace_ids),
+        "attempts": Column("smallint", pa.int16(), _attempts),
         "headers": Column("map<string,string>", _HEADERS, lambda rows: [_headers(row) for row in rows]),
     }
 )

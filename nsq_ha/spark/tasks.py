@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.spark.ack_planner import SpoolPart
 from nsq_ha.spark.cluster import Cluster
@@ -14,6 +16,8 @@ from nsq_ha.spark.spool import read_file
 if TYPE_CHECKING:
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.rows import Projection
+
+_COLLECTED_EACH: Final = 100_000  # objects made; a search costs as much as reading 700 messages does
 
 
 def read_range(asked: object, options: ReadOptions, projection: Projection) -> Iterator[Any]:
@@ -33,6 +37,17 @@ def read_range(asked: object, options: ReadOptions, projection: Projection) -> I
         yield from (projection.stored(read_file(path)) for path in asked.paths)
     if not isinstance(asked, Range):
         return
-    with Cluster(options.lookupd) as cluster:
+    with _seldom_collected(), Cluster(options.lookupd) as cluster:
         for rows in RangeReader(asked, options, cluster).batches():
             yield projection.batch(rows)
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Let Python look for cycles less often: messages have none, and by their number it would look all the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _COLLECTED_EACH) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
