@@ -1,8 +1,8 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
 ``guard`` needs no server. ``peers`` and most of ``growth`` need an upstream nsqd,
-whose program ``UPSTREAM_NSQD_BIN`` names; ``ha`` needs a cluster of the HA
-server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
+whose program ``UPSTREAM_NSQD_BIN`` names; ``ha`` and ``spark`` need a cluster of
+the HA server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from benchmarks import growth, ha
+from benchmarks import growth, ha, spark
 from benchmarks.canned import compare, report
 from benchmarks.peers import __main__ as peers
 
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "peers": lambda: peers.main([]),
     "ha": lambda: ha.main([]),
     "growth": lambda: growth.main([]),
+    "spark": lambda: spark.main([]),
 }
 
 

@@ -1,0 +1,54 @@
+"""What the processes below this one have used: CPU and memory, of Spark and its workers, from ``/proc``."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What ``/proc`` tells of a process: its parent, its command, seconds of CPU, peak of memory in bytes."""
+
+    parent: int
+    command: str
+    cpu: float
+    peak: int
+
+
+def below() -> list[tuple[Process, Process | None]]:
+    """Return each process below this one with its parent; the server is none of them."""
+    found: dict[int, Process] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            status = (folder / "status").read_text()
+            command = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        peak = re.search(r"VmHWM:\s*(\d+)", status)
+        # Those of children that have ended count too: workers come and go.
+        cpu = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+        found[int(folder.name)] = Process(int(words[1]), command, cpu, int(peak[1]) * 1024 if peak else 0)
+
+    def is_ours(number: int) -> bool:
+        while number in found and number != os.getpid():
+            number = found[number].parent
+        return number == os.getpid()
+
+    return [(each, found.get(each.parent)) for number, each in found.items() if is_ours(number)]
+
+
+def spent() -> float:
+    """Return the seconds of CPU of this process and all below; 0 where there is no ``/proc``."""
+    return sum(each.cpu for each, _ in below()) if Path("/proc/self/stat").exists() else 0.0
+
+
+def peaks() -> list[int]:
+    """Return the peak memory of each Python worker, in bytes; they are forks of the daemon."""
+    daemon = "pyspark.daemon"
+    return [each.peak for each, above in below() if daemon in each.command and above and daemon in above.command]
