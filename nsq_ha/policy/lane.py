@@ -143,7 +143,9 @@ class Lane(Generic[T]):
             window: Most publishes that may be unanswered on the connection.
         """
         ready, sent = self._ready, self._sent
-        count = max(min(len(ready), window - len(sent)), 0)
+        count = min(len(ready), window - len(sent))
+        if count <= 0:
+            return []
         taken = [ready.popleft() for _ in range(count)]
         for entry in taken:
             entry.stage = _SENT

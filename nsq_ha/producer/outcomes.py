@@ -12,7 +12,7 @@ from nsq_ha import tracelog
 from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
-from nsq_ha.producer.outgoing import Plain
+from nsq_ha.producer.outgoing import Plain, PlainBatch
 from nsq_ha.protocol import OK
 
 if TYPE_CHECKING:
@@ -58,16 +58,17 @@ class Outcomes:
         shared, usual = self._shared, self._under_way.usual
         freed = 0
         for entry in done:
-            if type(entry) is Plain and entry.attempts == 1:
+            if (type(entry) is Plain or type(entry) is PlainBatch) and entry.attempts == 1 and entry.timeout is None:
                 # All that is known of one such message is the same as of the others, so they share a receipt.
                 future = entry.future
                 if not future.done():
-                    future.set_result(shared)
+                    future.set_result(shared if entry.count == 1 else shared * entry.count)
                     del usual[entry]
                     freed += entry.size
             else:
                 self._stored(entry, OK)
-        self._under_way.free(freed)
+        if freed:
+            self._under_way.free(freed)
         return done[-1]
 
     def stored(self, answer: bytes) -> Entry[Outgoing]:

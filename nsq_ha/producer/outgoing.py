@@ -233,6 +233,8 @@ class Single(Outgoing):
 class Plain(Outgoing):
     """One message without trace id or header: most are."""
 
+    count = 1
+
     def __init__(
         self, topic: str, body: bytes, size: int, future: asyncio.Future[list[Receipt]], sender: Sender
     ) -> None:
@@ -264,18 +266,18 @@ class PlainBatch(Outgoing):
         self.topic = topic
         self.future = future
         self.size = size
-        self._count = count
+        self.count = count
         self._encoded = encoded
 
     def encode(self, partition: int | None) -> bytes:
         """Return an MPUB."""
-        return encode_mpub_of(self.topic, partition, self._count, self._encoded)
+        return encode_mpub_of(self.topic, partition, self.count, self._encoded)
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the receipts: nothing tells one message from another, so one serves for all."""
         if answer != b"OK":
             raise RemoteProtocolError(f"answer to an MPUB is not OK but {answer[:64]!r}")
-        return [Receipt(self.topic, partition, nsqd, attempts)] * self._count
+        return [Receipt(self.topic, partition, nsqd, attempts)] * self.count
 
 
 def plain_batch(

@@ -112,7 +112,7 @@ class Producer:
             await self._closed.wait()
             return
         self._closed = asyncio.Event()
-        self._closing.set()
+        self._begin_to_close()
         try:
             unended = [*self._batches, *(self._under_way.futures() if self._under_way is not None else ())]
             if unended:
@@ -138,9 +138,15 @@ class Producer:
                 ready.set()
                 await self._closing.wait()
         except BaseExceptionGroup as error:
-            self._closing.set()
+            self._begin_to_close()
             self._died(error)
             raise
+
+    def _begin_to_close(self) -> None:
+        """Take no more publishes."""
+        self._closing.set()
+        if self._under_way is not None:
+            self._under_way.is_open = False
 
     def _died(self, error: BaseException) -> None:
         for publisher in self._topics.values():
@@ -199,7 +205,7 @@ class Producer:
         Cancelled before it was written, nothing is sent; afterwards it may be stored.
         """
         under_way = self._under_way
-        if under_way is None or self._closing.is_set() or get_running_loop() is not under_way.loop:
+        if under_way is None or not under_way.is_open or get_running_loop() is not under_way.loop:
             under_way = self._check_open()
         if (
             trace_id is None
@@ -290,9 +296,11 @@ class Producer:
                 whole.submit(sender, ())
                 return [*await whole.future]
             except PublishError as error:
-                return [error] * len(messages)
-            finally:
                 under_way.let_go(whole)
+                return [error] * len(messages)
+            except BaseException:
+                under_way.let_go(whole)
+                raise
         return await self._publish_batch(under_way, topic, messages, timeout)
 
     async def _publish_batch(

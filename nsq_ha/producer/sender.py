@@ -30,7 +30,6 @@ from nsq_ha.producer.leader import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.outgoing import encode_run
 from nsq_ha.producer.slowness import SLOW_AFTER, Slowness, deadline_of
-from nsq_ha.protocol import OK
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 
@@ -86,6 +85,7 @@ class Sender:
         self._on_trouble = on_trouble
         self._outcomes = Outcomes(self.lane, watch.topic, partition, under_way)
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._connection: Connection | None = None
         self._leader = Leader(watch, partition)
         self._opening: Node | None = None
@@ -118,7 +118,7 @@ class Sender:
 
     def may_probe(self) -> bool:
         """Tell whether a single publish may try this partition, which is in trouble; True counts as that try."""
-        now = self._loop.time()
+        now = self._clock()
         if self.load or now < self._probe_at:
             return False
         self._probe_at = now + PROBE_INTERVAL
@@ -126,7 +126,7 @@ class Sender:
 
     def take_movable(self) -> list[Entry[Outgoing]]:
         """Take out what may go to another partition: not written, or written to a leader that does not answer."""
-        now, slow_at = self._loop.time(), self._slow_at()
+        now, slow_at = self._clock(), self._slow_at()
         diverted = self.lane.divert(now - SLOW_AFTER) if slow_at is not None and slow_at <= now else []
         return [*diverted, *self.lane.withdraw()]
 
@@ -231,7 +231,7 @@ class Sender:
             if generation == self._generation:
                 self._connection_lost(reason)
 
-        return Callbacks(self._answers, _nothing, self._refusals_came, _nothing, lost)
+        return Callbacks(self._answers, _nothing, self._refusals_came, _nothing, lost, self._were_stored)
 
     async def _serve(self, connection: Connection) -> bool:
         """Publish over ``connection`` until it is to be left; tell whether it ended in trouble."""
@@ -244,7 +244,7 @@ class Sender:
         connection.on_resume(self._kick)
         self._pump()
         while True:
-            idle = self.last_used + self._config.idle_timeout - self._loop.time()
+            idle = self.last_used + self._config.idle_timeout - self._clock()
             await self._woken(max(idle, 0.01))
             if self._lost is not None:
                 self._note(self._lost)
@@ -254,7 +254,7 @@ class Sender:
                 await self._settle()
                 self._leave(ConnectionLostError(f"left {connection.node.address}: another node leads now"))
                 return False
-            if not self.load and (self._idle_asked or self._loop.time() - self.last_used >= self._config.idle_timeout):
+            if not self.load and (self._idle_asked or self._clock() - self.last_used >= self._config.idle_timeout):
                 self._leave(ConnectionLostError("closed after being idle"))
                 return False
             if not self._leaving:
@@ -263,8 +263,8 @@ class Sender:
     async def _settle(self) -> None:
         """Write nothing more and give the old leader a moment to answer what it has."""
         self._leaving = True
-        deadline = self._loop.time() + MOVE_GRACE
-        while self.lane.unanswered and self._lost is None and (left := deadline - self._loop.time()) > 0:
+        deadline = self._clock() + MOVE_GRACE
+        while self.lane.unanswered and self._lost is None and (left := deadline - self._clock()) > 0:
             await self._woken(left)
 
     def _leave(self, reason: NsqError) -> None:
@@ -298,7 +298,7 @@ class Sender:
             return
         # After a refusal one publish probes the way for all.
         window = 1 if self._hold.refusals else self._config.window
-        topic, word, now = self._watch.topic, self._leader.word(), self._loop.time()
+        topic, word, now = self._watch.topic, self._leader.word(), self._clock()
         while lane.waiting and connection.takes_more:
             entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
             if not entries:
@@ -320,20 +320,29 @@ class Sender:
         if self._config.on_unreachable == "retry":
             self._on_trouble(self)
 
+    def _were_stored(self, count: int) -> None:
+        """Take a read that is nothing but ``OK``: so it is while nothing is wrong."""
+        if self._connection is None:
+            return
+        self._answered_at = self._clock()
+        self._went_well(self._outcomes.all_stored(count))
+        self._go_on(count)
+
     def _answers(self, answers: list[bytes | ServerError]) -> None:
         if self._connection is None:
             return
-        count, lane = len(answers), self.lane
-        self._answered_at = self._loop.time()
-        if answers.count(OK) == count:
-            self._went_well(self._outcomes.all_stored(count))
-        else:
-            self._answers_one_by_one(answers, self._connection)
+        self._answered_at = self._clock()
+        self._answers_one_by_one(answers, self._connection)
+        self._go_on(len(answers))
+
+    def _go_on(self, count: int) -> None:
+        """Write what waits, after ``count`` answers."""
+        lane = self.lane
         if self._leaving:
             self._wake.set()
         elif lane.waiting and not lane.unanswered:
             self._pump()
-        elif lane.waiting or lane.unanswered or count > 1:
+        elif count > 1 or lane.waiting or lane.unanswered:
             # Behind those who were woken, in the same turn of the loop: what they publish next leaves in one write.
             self._kick()
 
@@ -358,7 +367,7 @@ class Sender:
 
     def _refused(self, error: ServerError) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
-        entry = self.lane.refused(self._loop.time(), retry=again)
+        entry = self.lane.refused(self._clock(), retry=again)
         if type(error) is ServerError:
             # A code that we do not know tells nothing about what was stored.
             entry.maybe_stored = True

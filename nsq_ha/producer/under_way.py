@@ -31,6 +31,7 @@ class UnderWay:
         pending_bytes: Of the bodies that are queued or unanswered.
         max_bytes: What they may come to; a single larger one goes alone.
         usual: Those with the usual limit, oldest first.
+        is_open: Whether the producer takes publishes.
     """
 
     def __init__(self, expire: Callable[[Outgoing], None], usual_timeout: float, max_bytes: int) -> None:
@@ -45,6 +46,7 @@ class UnderWay:
         self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self.loop.create_future
         self.pending_bytes = 0
         self.max_bytes = max_bytes
+        self.is_open = True
         self._expire = expire
         self._clock = self.loop.time
         self._usual_timeout = usual_timeout

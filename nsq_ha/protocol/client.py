@@ -167,6 +167,20 @@ class ClientProtocol:
 
     # ------------------------------------------------------------ receiving
 
+    def take_oks(self, data: bytes | memoryview) -> int:
+        """Take a read that is nothing but ``OK`` to publishes, as all are while nothing is wrong; return how many.
+
+        0 when it is anything else: then nothing was taken, give it to :meth:`receive`.
+        """
+        runs = self._runs
+        if not runs or self._tail or self.state is _CLOSED or len(data) > _LONGEST_OK_RUN:
+            return 0
+        run, count = runs[0], _OK_RUNS.get(bytes(data), 0)
+        if run.kind is not _PUBLISH or not 0 < count <= run.count:
+            return 0
+        self._answered(run, count)
+        return count
+
     def receive(self, data: bytes | bytearray | memoryview) -> Received:
         """Read what the peer sent; cut anywhere.
 
@@ -184,7 +198,7 @@ class ClientProtocol:
         """
         received = self.received = Received()
         tail = self._tail
-        if self.state is _CLOSED or (self._runs and not tail and self._are_oks(data, received)):
+        if self.state is _CLOSED:
             return received
         if self._held or len(tail) + len(data) < self._needed:
             tail += data
@@ -209,19 +223,6 @@ class ClientProtocol:
         if received.messages:
             self._is_bulky = len(received.messages[-1].body) >= _BULKY_BYTES
         return received
-
-    def _are_oks(self, data: bytes | bytearray | memoryview, received: Received) -> bool:
-        """Take a read that is nothing but ``OK`` to publishes: all that a producer hears while nothing is wrong."""
-        run = self._runs[0]
-        count = _OK_RUNS.get(bytes(data[:_LONGEST_OK_RUN])) if run.kind is _PUBLISH else None
-        if count is None or count > run.count or len(data) != count * len(_OK_FRAME):
-            return False
-        received.answers = [OK] * count
-        self.awaiting -= count
-        run.count -= count
-        if not run.count:
-            self._runs.popleft()
-        return True
 
     def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:
         """Read large messages with one copy of each body; return what follows them.

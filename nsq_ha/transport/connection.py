@@ -69,6 +69,7 @@ class Callbacks:
         refusals: Error frames that answer no request.
         damaged: Messages that cannot be decoded; they are in flight.
         lost: The end, exactly once after a successful open.
+        stored: Instead of ``answers`` that are all ``OK``: how many.
     """
 
     answers: Callable[[list[bytes | ServerError]], None]
@@ -76,6 +77,7 @@ class Callbacks:
     refusals: Callable[[list[ServerError]], None]
     damaged: Callable[[list[DamagedMessage]], None]
     lost: Callable[[NsqError], None]
+    stored: Callable[[int], None] | None = None
 
 
 class Connection:
@@ -88,6 +90,7 @@ class Connection:
         self.identity = Identity()
         self.is_open = False
         self._callbacks = callbacks
+        self._stored = callbacks.stored
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
         self._waiters: deque[asyncio.Future[bytes]] = deque()
@@ -203,7 +206,8 @@ class Connection:
     @property
     def takes_more(self) -> bool:
         """False while the socket is full, and from the moment that the end is decided, a little before ``lost``."""
-        return self._stream is not None and self._stream.takes_more
+        stream = self._stream
+        return stream is not None and not (stream.is_paused or stream.is_closing())
 
     @property
     def is_paused(self) -> bool:
@@ -245,6 +249,7 @@ class Connection:
 
     async def _discard(self) -> None:
         self._callbacks = Callbacks(_ignore, _ignore, _ignore, _ignore, _ignore)
+        self._stored = None
         if self._stream is not None:
             self._stream.abort()
             await self.ended()
@@ -268,6 +273,10 @@ class Connection:
         self._watch()
 
     def _received(self, data: bytes | memoryview) -> None:
+        stored = self._stored
+        if stored is not None and (count := self._protocol.take_oks(data)):
+            stored(count)
+            return
         received = self._protocol.receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()

@@ -71,6 +71,7 @@ class Stream(asyncio.BufferedProtocol):
         self._reason: NsqError | None = None
         self.last_received = self._loop.time()
         self.is_paused = False
+        self.is_closing: Callable[[], bool] = lambda: True
         self.on_resume: Callable[[], None] | None = None
 
     @classmethod
@@ -110,11 +111,7 @@ class Stream(asyncio.BufferedProtocol):
         if upgraded is None:
             raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
         self._transport = upgraded
-
-    @property
-    def takes_more(self) -> bool:
-        """False while the socket is full, and from the moment that the end is decided, which may be reported later."""
-        return not self.is_paused and self._transport is not None and not self._transport.is_closing()
+        self.is_closing = upgraded.is_closing
 
     def start_codec(self, codec: Codec) -> None:
         """Go on compressed, both ways."""
@@ -173,6 +170,7 @@ class Stream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport (called by the event loop)."""
         self._transport = cast("asyncio.Transport", transport)
+        self.is_closing = transport.is_closing
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Give the memory to read into (called by the event loop)."""

@@ -2,8 +2,11 @@
 
 import asyncio
 
-from nsq_ha.protocol import Pub
-from tests.support.nsqd import OK, Holding
+import pytest
+
+from nsq_ha.errors import PublishError
+from nsq_ha.protocol import Command, Mpub, Pub
+from tests.support.nsqd import OK, Holding, Peer, error
 from tests.support.stage import TOPIC, Stage
 
 
@@ -40,3 +43,40 @@ async def test_what_callers_publish_when_they_are_answered_leaves_in_one_write(s
         assert len(peer.reads) - before <= 2
         peer.write(OK * 20)
         await asyncio.gather(*callers)
+
+
+async def test_a_batch_that_is_cancelled_leaves_nothing_and_its_answer_is_nobodys(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        under_way = producer._under_way
+        assert under_way is not None
+        stage.nsqd.script = holding = Holding()
+        publishing = asyncio.create_task(producer.publish_many(TOPIC, [b"a", b"bc"]))
+        await stage.nsqd.until(lambda: holding.has(1))
+        assert under_way.pending_bytes == 3
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        assert (under_way.pending_bytes, under_way.futures()) == (0, [])
+        following = asyncio.create_task(producer.publish(TOPIC, b"next"))
+        await stage.nsqd.until(lambda: holding.has(2))
+        holding.release()
+        assert not following.done()
+        holding.release()
+        assert (await following).attempts == 1
+
+
+async def test_a_batch_that_is_refused_tells_it_for_each_message_and_leaves_nothing(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        under_way = producer._under_way
+        assert under_way is not None
+
+        def refuse(peer: Peer, command: Command) -> bool:
+            peer.write(error("E_BAD_MESSAGE no"))
+            return isinstance(command, Mpub)
+
+        stage.nsqd.script = refuse
+        outcomes = await producer.publish_many(TOPIC, [b"a", b"bc"])
+        assert [isinstance(outcome, PublishError) for outcome in outcomes] == [True, True]
+        assert (under_way.pending_bytes, under_way.futures()) == (0, [])

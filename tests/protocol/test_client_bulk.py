@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, RemoteProtocolError
-from nsq_ha.protocol import HEARTBEAT, OK, ClientProtocol, Layout, encode_pub, encode_pubs
+from nsq_ha.protocol import HEARTBEAT, OK, ClientProtocol, Identify, Layout, encode_pub, encode_pubs
 from tests.protocol.fakes import delivery, error, identified, response, seen, subscribed
 
 LARGE = 3000
@@ -52,6 +52,12 @@ def test_bodies_are_bytes_of_their_own() -> None:
     assert message.body == b"y" * LARGE
 
 
+def test_a_frame_after_a_large_one_may_come_in_crumbs() -> None:
+    protocol = bulky()
+    messages, _, _ = feed(protocol, delivery(b"y" * LARGE) + delivery(b"z"), [3, 6, 7, LARGE])
+    assert len(messages) == 2
+
+
 def test_a_fault_behind_a_large_message_ends_the_connection() -> None:
     protocol = bulky()
     with pytest.raises(RemoteProtocolError):
@@ -74,6 +80,58 @@ def test_a_read_of_nothing_but_oks_answers_as_many_publishes(count: int) -> None
     assert protocol.awaiting == 1
     with pytest.raises(RemoteProtocolError):
         protocol.receive(response(OK) * 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 64, 100, 128])
+def test_a_read_of_nothing_but_oks_can_be_taken_as_a_number(count: int) -> None:
+    protocol = identified()
+    protocol.expect_publish(count + 1)
+    assert protocol.take_oks(memoryview(response(OK) * count)) == count
+    assert protocol.awaiting == 1
+    assert protocol.take_oks(response(OK) * 2) == 0
+    assert (protocol.take_oks(response(OK)), protocol.awaiting) == (1, 0)
+    assert protocol.take_oks(response(OK)) == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", response(OK)[:-1], response(OK) + b"\0", response(OK) * 129, response(HEARTBEAT), error(b"E_PUB_FAILED x")],
+)
+def test_a_read_of_anything_else_is_left(data: bytes) -> None:
+    protocol = identified()
+    protocol.expect_publish(200)
+    assert (protocol.take_oks(data), protocol.awaiting) == (0, 200)
+
+
+def test_oks_behind_an_unfinished_frame_or_to_another_request_are_left() -> None:
+    protocol = identified()
+    protocol.expect_publish(2)
+    protocol.receive(response(OK)[:5])
+    assert protocol.take_oks(response(OK)) == 0
+    assert protocol.receive(response(OK)[5:]).answers == [OK]
+    with pytest.raises(RemoteProtocolError):
+        protocol.receive(b"\xff\xff\xff\xff")
+    assert protocol.take_oks(response(OK)) == 0
+    protocol = ClientProtocol(max_frame_bytes=1000)
+    protocol.send(Identify(b"{}"))
+    assert protocol.take_oks(response(OK)) == 0
+
+
+@given(frames=st.lists(st.sampled_from([OK, HEARTBEAT]), max_size=40), cuts=st.lists(st.integers(0, 600), max_size=8))
+def test_the_number_and_the_list_tell_the_same(frames: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(map(response, frames))
+    protocol = identified()
+    protocol.expect_publish(frames.count(OK) + 1)
+    taken = heartbeats = 0
+    for a, b in pairwise([0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]):
+        oks = protocol.take_oks(stream[a:b])
+        taken += oks
+        if not oks:
+            received = protocol.receive(stream[a:b])
+            assert all(answer == OK for answer in received.answers)
+            taken += len(received.answers)
+            heartbeats += received.heartbeats
+    assert (taken, heartbeats, protocol.awaiting) == (frames.count(OK), frames.count(HEARTBEAT), 1)
 
 
 def test_many_publishes_are_the_bytes_of_each() -> None:
