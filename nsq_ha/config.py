@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
+from nsq_ha.addresses import lookupd_urls, nsqd_addresses
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_partition, check_topic
 
@@ -22,8 +23,6 @@ _T = TypeVar("_T")
 
 Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
 """How a key becomes a number: a named rule, or a function to a non-negative hash."""
-
-DEFAULT_PORT: Final = 4161
 
 
 def _is_number(value: object) -> bool:
@@ -368,63 +367,6 @@ def traced_topics(trace: object) -> bool | frozenset[str]:
         raise ConfigError(f"trace must be True, False or topics, not {trace!r}")
     topics: Iterable[object] = (trace,) if isinstance(trace, str) else trace
     return frozenset(_named("trace", check_topic, topic) for topic in topics)
-
-
-def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
-    """Return base URLs for one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
-
-    Raises:
-        ConfigError: An address is no string, empty, or not of these forms.
-    """
-    listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    urls: list[str] = []
-    for address in listed:
-        url = _lookupd_url(address)
-        if url not in urls:
-            urls.append(url)
-    return tuple(urls)
-
-
-def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
-    """Return nsqd addresses for one or several, each ``host:port``; IPv6 hosts in brackets.
-
-    Raises:
-        ConfigError: An address is no string or not of this form.
-    """
-    listed: Iterable[object] = addresses.split(",") if isinstance(addresses, str) else addresses
-    found: list[str] = []
-    for address in listed:
-        text = address.strip() if isinstance(address, str) else ""
-        host, _, port = text.rpartition(":")
-        if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
-            raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
-        if text not in found:
-            found.append(text)
-    return tuple(found)
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536
-
-
-def _lookupd_url(address: object) -> str:
-    if not isinstance(address, str):
-        raise ConfigError(f"lookupd address must be a str, not {type(address).__name__}")
-    text = address.strip().rstrip("/")
-    if "@" in text:
-        raise ConfigError("lookupd address must not hold a user or password (not shown here): host:port")
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        scheme, rest = "http", text
-    if scheme not in ("http", "https") or not rest or any(c in rest for c in "/?#@ \t\r\n\\"):
-        raise ConfigError(f"lookupd address {address!r} is not legal: host:port or http://host:port")
-    bare = rest.rpartition("]")[2] if rest.startswith("[") else rest
-    host, colon, port = bare.rpartition(":")
-    if not colon:
-        return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
-    if not _is_port(port) or (not host and not rest.startswith("[")):
-        raise ConfigError(f"lookupd address {address!r} has no legal port: host:port or http://host:port")
-    return f"{scheme}://{rest}"
 
 
 def _in_range(config: object, name: str, low: float, high: float) -> None:

@@ -19,7 +19,7 @@ from nsq_ha import (
     StartFrom,
     TlsConfig,
 )
-from nsq_ha.config import lookupd_urls, nsqd_addresses
+from nsq_ha.addresses import lookupd_urls, nsqd_addresses
 
 # ------------------------------------------------------------ defaults
 

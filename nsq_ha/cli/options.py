@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from nsq_ha.config import DEFAULT_PORT, lookupd_urls
+from nsq_ha.addresses import DEFAULT_PORT, lookupd_urls
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.names import MAX_PARTITION_ID, check_channel, check_topic
 

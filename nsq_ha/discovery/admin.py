@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, Self
 
-from nsq_ha.config import lookupd_urls
+from nsq_ha.addresses import lookupd_urls
 from nsq_ha.discovery.description import PartitionDescription, TopicDescription
 from nsq_ha.discovery.http import ask
 from nsq_ha.discovery.leading import PAUSE, Bounded, Leading

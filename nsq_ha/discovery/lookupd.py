@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Literal
 
-from nsq_ha.config import lookupd_urls
+from nsq_ha.addresses import lookupd_urls
 from nsq_ha.discovery import answers
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError

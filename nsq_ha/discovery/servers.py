@@ -100,7 +100,7 @@ class Servers:
     """The known nsqlookupds. Make it inside a running loop; end it with :meth:`aclose`.
 
     Args:
-        configured: Base URLs, as :func:`nsq_ha.config.lookupd_urls` returns them.
+        configured: Base URLs, as :func:`nsq_ha.addresses.lookupd_urls` returns them.
         timeout: Seconds for one question.
         client: The HTTP client; stays the caller's.
     """

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nsq_ha.config import Compression, TlsConfig, nsqd_addresses
+from nsq_ha.addresses import nsqd_addresses
+from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel
 from nsq_ha.spark import values
 from nsq_ha.spark.values import EARLIEST, LATEST, Offsets, Place, Texts, wrong

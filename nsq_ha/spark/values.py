@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
-from nsq_ha.config import lookupd_urls
+from nsq_ha.addresses import lookupd_urls
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import MAX_PARTITION_ID, check_topic
 
