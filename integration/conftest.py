@@ -4,11 +4,13 @@ Topics are shared because a real cluster takes its time to make one; a channel i
 carry a mark of their test (see ``reading``), so that what an earlier test left is told apart.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -22,6 +24,9 @@ from integration.cluster import (
 )
 from integration.reading import Consumers, eventually
 from nsq_ha import Producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -90,6 +95,16 @@ def extended(cluster: ClusterUnderTest) -> str:
 def single(cluster: ClusterUnderTest) -> str:
     """An ordinary topic of 1 partition."""
     return cluster.create_topic(1, 2)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all, or the one that runs already. The second number lets a failed task run again."""
+    from nsq_ha.spark.session import local_session  # noqa: PLC0415 - not needed for the contract
+
+    session = local_session("tests", threads="2,4", config={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A stream as a program of its own, and writers beside it, for tests that kill the one or the servers of both."""
+"""A stream, here or as a program of its own, and writers beside it, for tests of what happens to either."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from integration.spark_job import begin
 from nsq_ha import OutgoingMessage, Producer, Receipt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0
@@ -24,50 +30,69 @@ LIMIT = 300.0
 
 
 class Job:
-    """The program, and where its files are."""
+    """The stream, and where its files are. It is run in this process, or as a program that may be killed."""
 
     def __init__(self, topic: str, folder: Path, **options: str) -> None:
-        self.out = folder / "out"
-        self.checkpoint = folder / "checkpoint"
+        self.folder = folder
         self.options = {"topic": topic, "fetchTimeout": "2s", **options}
-        self.log = folder / "log"
+        folder.mkdir(exist_ok=True)
+
+    def start(self, spark: SparkSession, *, now: bool) -> StreamingQuery:
+        """Run it here."""
+        return begin(spark, self.options, str(self.folder), now=now)
+
+    def drain(self, spark: SparkSession) -> list[dict[str, Any]]:
+        """Read what there is now, here; gives the progress of each batch that had rows."""
+        query = self.start(spark, now=True)
+        assert query.awaitTermination(int(LIMIT)), "the query does not come to its end"
+        return [dict(each) for each in query.recentProgress if each["numInputRows"]]
+
+    def finish(self, spark: SparkSession) -> None:
+        """Read what there is now, in large batches."""
+        self.options["maxOffsetsPerTrigger"] = "200000"
+        self.drain(spark)
+
+    def is_held(self) -> bool:
+        """Tell whether a task waits with the first of its rows; see ``spark_job``."""
+        return (self.folder / "held").exists()
+
+    def hold(self) -> None:
+        """Have the tasks of the next run wait, until they are killed or :meth:`let_go`."""
+        (self.folder / "hold").touch()
+        (self.folder / "held").unlink(missing_ok=True)
+
+    def let_go(self) -> None:
+        """Let the tasks go on."""
+        (self.folder / "hold").unlink()
 
     @contextlib.contextmanager
-    def running(self, *, now: bool) -> Iterator[subprocess.Popen[str]]:
-        """Run it in a process group of its own, which is killed at the end."""
-        told = {"options": self.options, "out": str(self.out), "checkpoint": str(self.checkpoint), "now": now}
-        environment = {**os.environ, "PYTHONPATH": str(JOB.parents[1])}
-        with self.log.open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, str(JOB), json.dumps(told)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=environment,
-                start_new_session=True,
-            )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+    def under_way(self, spark: SparkSession) -> Iterator[Callable[[], None]]:
+        """Run it here, until the block ends; gives a function that waits until some batches more are done."""
+        query = self.start(spark, now=False)
 
-    def finish(self) -> None:
-        """Read what there is now, in large batches, and end."""
-        self.options["maxOffsetsPerTrigger"] = "200000"
-        with self.running(now=True) as process:
-            assert process.wait(LIMIT) == 0, self.log.read_text()[-4000:]
+        def check() -> None:
+            assert query.exception() is None, str(query.exception())
+            assert query.isActive
+
+        def batches() -> None:
+            done = self.commits
+            wait_until(lambda: self.commits >= done + 3, check)
+
+        try:
+            batches()
+            yield batches
+        finally:
+            query.stop()
 
     @property
     def commits(self) -> int:
         """Micro-batches that are done."""
-        return len([path for path in (self.checkpoint / "commits").glob("*") if path.name.isdigit()])
+        return _batches(self.folder / "checkpoint" / "commits")
 
     @property
     def planned(self) -> int:
         """Micro-batches that were begun."""
-        return len([path for path in (self.checkpoint / "offsets").glob("*") if path.name.isdigit()])
+        return _batches(self.folder / "checkpoint" / "offsets")
 
     def values(self) -> list[bytes]:
         """Bodies, in order."""
@@ -76,7 +101,7 @@ class Job:
     def rows(self) -> list[tuple[int, int, bytes]]:
         """Partition, offset and body of what the sink has committed; files of broken batches lie beside it."""
         names: set[str] = set()
-        for log in sorted((self.out / "_spark_metadata").glob("*")):
+        for log in sorted((self.folder / "out" / "_spark_metadata").glob("*")):
             if log.name.isdigit() or log.name.endswith(".compact"):
                 for line in log.read_text().splitlines()[1:]:
                     names.add(json.loads(line)["path"])
@@ -87,17 +112,47 @@ class Job:
         return found
 
 
-def wait_until(process: subprocess.Popen[str], done: Callable[[], bool], job: Job) -> None:
+@contextlib.contextmanager
+def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Run jobs in a program of its own, which is killed at the end with all its processes; gives a way to wait."""
+    told = [{"options": job.options, "folder": str(job.folder)} for job in jobs]
+    log = jobs[0].folder / "log"
+    with log.open("a") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(JOB), json.dumps(told)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(JOB.parents[1])},
+            start_new_session=True,
+        )
+
+    def check() -> None:
+        assert process.poll() is None, log.read_text()[-4000:]
+
+    try:
+        yield lambda done: wait_until(done, check)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def _batches(folder: Path) -> int:
+    """How many there were; Spark deletes the files of old ones."""
+    return max((int(path.name) + 1 for path in folder.glob("*") if path.name.isdigit()), default=0)
+
+
+def wait_until(done: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+    """Block until ``done``; ``check`` raises when there is nothing to wait for any more."""
     until = time.monotonic() + LIMIT
     while not done():
-        assert process.poll() is None, job.log.read_text()[-4000:]
-        assert time.monotonic() < until, job.log.read_text()[-4000:]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
+        check()
+        assert time.monotonic() < until, "it takes too long"
+        threading.Event().wait(0.02)
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """Python workers of the job: descendants of its process that run tasks."""
+def workers() -> list[int]:
+    """Python workers of this process' Spark: descendants that run tasks."""
     found: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -107,7 +162,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
     def is_ours(number: int) -> bool:
         while number in found and number > 1:
-            if number == process.pid:
+            if number == os.getpid():
                 return True
             number = found[number][0]
         return False

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +15,16 @@ from integration.jobs import live_writer
 from integration.reading import eventually
 from integration.replays import Rows, assert_chains, replay
 from nsq_ha import OutgoingMessage, Producer
+from nsq_ha.errors import DataLossError
 from nsq_ha.spark import link
-from nsq_ha.spark.session import local_session
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import plan
+from nsq_ha.spark.reader import RangeReader
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from integration.cluster import ClusterUnderTest
     from nsq_ha.spark.planner import Range
 
@@ -93,6 +100,34 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
     assert facts(slow) == facts(before)
 
 
+@pytest.mark.timeout(120)
+async def test_an_end_that_the_log_never_reached_is_told_or_left_out(
+    cluster: ClusterUnderTest, producer: Producer
+) -> None:
+    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
+    bodies = [b"%04d" % number for number in range(100)]
+    await producer.publish_many(topic, [OutgoingMessage(body) for body in bodies])
+
+    def read(beyond: int, *, strict: bool) -> list[bytes]:
+        given = {"lookupd": ",".join(cluster.lookupd), "topic": topic, "failOnDataLoss": str(strict)}
+        options = ReadOptions.parse({**given, "fetchTimeout": "1s", "fetchRetries": "1"})
+        with Cluster(options.lookupd) as asked:
+            (part,) = plan(options, asked)
+            # As a leader that died with a tail that its replicas had not got has left it in a checkpoint.
+            lost = replace(part, end=size * len(bodies) + beyond)
+            return [row.body for batch in RangeReader(lost, options, asked).batches() for row in batch]
+
+    size = next(iter(await asyncio.to_thread(replay, cluster.lookupd, topic))).end // len(bodies)
+    with pytest.raises(DataLossError, match="its tail was never committed"):
+        await asyncio.to_thread(read, 10 * size, strict=True)
+    assert await asyncio.to_thread(read, 10 * size, strict=False) == bodies
+    # What other messages have filled has its boundaries elsewhere.
+    await producer.publish(topic, b"x" * 200)
+    with pytest.raises(DataLossError, match="lies inside the message"):
+        await asyncio.to_thread(read, size, strict=True)
+    assert await asyncio.to_thread(read, size, strict=False) == bodies
+
+
 @pytest.mark.timeout(180)
 async def test_an_ordered_topic_that_is_written_meanwhile_is_read_whole_each_time(cluster: ClusterUnderTest) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 2, 2, ordered=True)
@@ -113,18 +148,14 @@ def is_longer(things: list[bytes], count: int) -> bool:
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 async def test_spark_reads_what_was_published(
-    cluster: ClusterUnderTest, producer: Producer, ordered: str, mark: bytes
+    spark: SparkSession, cluster: ClusterUnderTest, producer: Producer, ordered: str, mark: bytes
 ) -> None:
     bodies = [mark + b"%04d" % number for number in range(COUNT)]
     await producer.publish_many(ordered, [OutgoingMessage(body, key=body) for body in bodies])
 
     def read() -> list[bytes]:
-        spark = local_session("contract", threads="2,4")
-        try:
-            source = spark.read.format("nsq").option("lookupd", ",".join(cluster.lookupd)).option("topic", ordered)
-            return [bytes(row.value) for row in source.load().select("value").collect()]
-        finally:
-            spark.stop()
+        source = spark.read.format("nsq").option("lookupd", ",".join(cluster.lookupd)).option("topic", ordered)
+        return [bytes(row.value) for row in source.load().select("value").collect()]
 
     values = await asyncio.to_thread(read)
     assert sorted(value for value in values if value.startswith(mark)) == bodies

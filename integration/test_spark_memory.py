@@ -19,7 +19,7 @@ from nsq_ha.spark.replay import IN_FLIGHT_BYTES
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 JOB = Path(__file__).with_name("memory_job.py")
 MEGABYTE = 1024 * 1024

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,34 +61,3 @@ def write(frame: DataFrame, dev_cluster: DevCluster, topic: str, **options: str)
 
 def read(spark: SparkSession, dev_cluster: DevCluster, topic: str, **options: str) -> DataFrame:
     return spark.read.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic=topic, **options).load()
-
-
-def wait_for_rows(query: StreamingQuery, count: int) -> None:
-    for _ in range(1200):
-        if query.exception() is not None:
-            raise AssertionError(str(query.exception()))
-        if sum(each["numInputRows"] for each in query.recentProgress) >= count:
-            return
-        threading.Event().wait(0.1)
-    raise AssertionError(f"only {sum(each['numInputRows'] for each in query.recentProgress)} rows of {count}")
-
-
-@contextlib.contextmanager
-def writing(step: Callable[[int], None]) -> Iterator[list[int]]:
-    """Run ``step`` again and again in a thread; gives how often, once it is over."""
-    over, done = threading.Event(), [0]
-
-    def run() -> None:
-        for number in itertools.count():
-            if over.is_set():
-                return
-            step(number)
-            done[0] = number + 1
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join(30)

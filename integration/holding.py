@@ -1,0 +1,64 @@
+"""Rows that stop on their way: a test says what happens while tasks are in the middle of their reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from integration.jobs import wait_until
+from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.errors import NsqError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from integration.cluster import ClusterUnderTest
+    from integration.jobs import Job
+
+ROWS_A_STEP = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def run_held(job: Job, spark: SparkSession, happen: Callable[[], None]) -> None:
+    """Run the job to its end; ``happen`` is called once, while tasks have given their first rows on and no more.
+
+    What the server has to send must be more than fits into the sockets on the way: some megabytes.
+    """
+    job.hold()
+    # Else Spark gathers all that there is before it gives the first rows on.
+    spark.conf.set(ROWS_A_STEP, "20")
+    try:
+        query = job.start(spark, now=True)
+        try:
+            wait_until(lambda: job.is_held() or not query.isActive)
+            assert query.isActive, str(query.exception())
+            happen()
+            job.let_go()
+            assert query.awaitTermination(300), "the query does not come to its end"
+        finally:
+            query.stop()
+    finally:
+        spark.conf.unset(ROWS_A_STEP)
+
+
+def delete_channels(cluster: ClusterUnderTest, topic: str) -> int:
+    """Delete the channels of all that reads a topic; gives how many there were."""
+
+    async def delete() -> int:
+        async with AdminClient(cluster.lookupd) as admin:
+            told = await admin.describe(topic)
+        count = 0
+        for part in told.partitions:
+            if part.leader is None or part.stats is None:
+                continue
+            async with NsqdHttp(part.leader) as nsqd:
+                for channel in part.stats.channels:
+                    # It may have gone by itself.
+                    with contextlib.suppress(NsqError):
+                        await nsqd.delete_channel(topic, part.partition, channel.name)
+                        count += 1
+        return count
+
+    return asyncio.run(delete())
