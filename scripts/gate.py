@@ -33,7 +33,7 @@ def fully_covered(package: str) -> Step:
 
 
 SHORT = ("-m", "not slow")
-"""What kills Spark's processes and waits for their return is left to ``make test-full``."""
+"""Spark's own servers, and the whole demo with Spark, are left to ``make test-full``."""
 
 FAULTS = "tests/faults"
 """The rows of the table of faults, and the three minutes of chaos."""

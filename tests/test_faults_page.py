@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
 from integration.faults.scenarios import ALL
+from tests.support.pages import ROOT, names_in
 
-ROOT = Path(__file__).parent.parent
 ROWS = [
     row
     for row in (ROOT / "docs/explanation/faults-in-ci.md").read_text().splitlines()
@@ -26,16 +24,7 @@ def scenarios_of(row: str) -> list[str]:
 @pytest.mark.parametrize("test", TESTS)
 def test_the_page_names_tests_that_exist(test: str) -> None:
     path, _, name = test.partition("::")
-    tree = ast.parse((ROOT / path).read_text())
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assigned = {
-        target.id
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    assert name in defined | assigned
+    assert name in names_in(path)
 
 
 def test_each_scenario_is_in_one_row_and_each_row_has_a_test() -> None:

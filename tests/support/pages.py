@@ -1,0 +1,31 @@
+"""Pages that name tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+def rows_of(page: str) -> list[str]:
+    """Return the lines of a page that name tests."""
+    lines = (ROOT / page).read_text().splitlines()
+    return [line for line in lines if line.startswith("| ") and re.search(r"`(?:tests|integration)/", line)]
+
+
+def named_in(text: str) -> list[str]:
+    """Return the tests that a text names, as ``file::name``."""
+    return re.findall(r"`((?:tests|integration)/[^`]+::[^`]+)`", text)
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    """Return what a file of tests defines, methods too."""
+    tree = ast.parse((ROOT / path).read_text())
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assigns = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return frozenset(defined | {each.id for node in assigns for each in node.targets if isinstance(each, ast.Name)})
