@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pages import ROOT, names_in, rows_of, named_in
+from tests.support.pages import ROOT, named_in, names_in, rows_of
 
 ROWS = rows_of("docs/explanation/spark-proof.md")
 
