@@ -18,6 +18,11 @@ def grow(stage: Stage, number: int) -> None:
     stage.lead({partition: stage.nsqds[partition % 3] for partition in range(number)})
 
 
+def grow_without_leaders(stage: Stage, led: int, number: int) -> None:
+    """Say a number of partitions of which only the first take writes."""
+    stage.lead({partition: stage.nsqds[partition % 3] for partition in range(led)}, number)
+
+
 def growing(stage: Stage, **options: Any) -> Producer:  # noqa: ANN401 - ProducerConfig's fields
     return stage.producer(lookup_interval=0.05, **({"new_partition_delay": 0.0} | options))
 
@@ -41,6 +46,27 @@ async def test_new_partitions_are_published_to_after_their_delay(stage: Stage) -
         grown_at = loop.time()
         await until_it_uses(producer, {0, 1, 2, 3})
         assert loop.time() - grown_at >= DELAY
+
+
+async def test_new_partitions_that_take_no_writes_are_not_hashed_over(stage: Stage) -> None:
+    changes: list[tuple[str, int, int]] = []
+    loop = asyncio.get_running_loop()
+    grow(stage, 2)
+    async with growing(
+        stage, new_partition_delay=DELAY, on_partition_change=lambda *change: changes.append(change)
+    ) as producer:
+        await producer.publish(TOPIC, b"x")
+        grow_without_leaders(stage, 2, 4)
+        told_at = loop.time()
+        while loop.time() < told_at + 4 * DELAY:
+            receipts = [await producer.publish(TOPIC, b"x", key=f"k{n}", timeout=LIMIT) for n in range(20)]
+            assert {receipt.partition for receipt in receipts} == {0, 1}
+        assert changes == []
+        grow(stage, 4)
+        served_at = loop.time()
+        await until_it_uses(producer, {0, 1, 2, 3})
+        assert loop.time() - served_at >= DELAY
+    assert changes == [(TOPIC, 2, 4)]
 
 
 async def test_a_partition_that_is_named_is_published_to_at_once(stage: Stage) -> None:
