@@ -167,6 +167,9 @@ class Rows:
     def _partitions(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[int]:
         how = self._options.partitioner
         named = columns["partition"].to_pylist() if how == "column" and "partition" in columns else [None] * len(topics)
+        only = self._targets[topics[0]] if topics and None not in named and len(set(topics)) == 1 else None
+        if only is not None and min(named) >= 0 and max(named) < only.partitions:
+            return list(named)
         keys = columns["key"].to_pylist() if how != "roundrobin" and "key" in columns else [None] * len(topics)
         rule: Literal["java", "murmur3"] = "java" if how == "javahash" else "murmur3"
         found: list[int] = []

@@ -10,7 +10,9 @@ readers drop repeats (:func:`nsq_ha.spark.functions.drop_repeats`).
 
 from __future__ import annotations
 
+import itertools
 import logging
+import operator
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.outgoing import Identity, Row, Rows, Target, check_columns, check_target, encode
 from nsq_ha.spark.publish import PartitionWriter, Written
 from nsq_ha.spark.survey import whole
+from nsq_ha.spark.tasks import seldom_collected
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.spark")
 
 _ROOM: Final = 16  # bytes a message takes in an MPUB beside body and header, at most
+_LONG: Final = 32  # rows of one partition from which on they are looked at together
+_PLACE: Final = operator.itemgetter(0, 1)
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 
@@ -71,7 +76,7 @@ class _Writer:
             ConfigError: A row cannot be published.
             ServerError: The server refuses for good.
         """
-        with Cluster(self._options.lookupd) as cluster:
+        with seldom_collected(), Cluster(self._options.lookupd) as cluster:
             task = _Task(self._options, cluster)
             rows = Rows(self._options, self._targets, self._identity())
             try:
@@ -147,20 +152,38 @@ class _Task:
 
     def add(self, rows: Iterator[Row], targets: Mapping[str, Target]) -> None:
         """Take rows; what fills an MPUB is sent."""
+        for place, run in itertools.groupby(rows, _PLACE):
+            held = self._waiting.setdefault(place, [])
+            part = list(run)
+            while part:
+                # Rows that Spark has sorted by partition come in long runs: these fill an MPUB at one go.
+                fitting = part[: self._options.batch_messages - len(held)]
+                if len(fitting) < _LONG or not self._hold(place, fitting):
+                    fitting = part[:_LONG]
+                    self._hold_each(place, fitting, targets)
+                held = self._waiting[place]
+                part = part[len(fitting) :]
+
+    def _hold(self, place: tuple[str, int], rows: list[Row]) -> bool:
+        """Keep rows for the next MPUB, unless they are too large for one together with what waits."""
+        size = self._sizes.get(place, 0) + sum([len(row[2]) + len(row[4]) for row in rows]) + _ROOM * len(rows)
+        if size > self._options.batch_bytes:
+            return False
+        self._waiting[place] += rows
+        self._sizes[place] = size
+        return True
+
+    def _hold_each(self, place: tuple[str, int], rows: list[Row], targets: Mapping[str, Target]) -> None:
+        """Keep rows one by one; what fills an MPUB is sent."""
         most, largest = self._options.batch_messages, self._options.batch_bytes
-        waiting, sizes = self._waiting, self._sizes
+        held = self._waiting[place]
         for row in rows:
-            place = row[:2]
-            held = waiting.get(place)
-            if held is None:
-                held = waiting[place] = []
-                sizes[place] = 0
             size = len(row[2]) + len(row[4]) + _ROOM
-            if len(held) >= most or (held and sizes[place] + size > largest):
+            if len(held) >= most or (held and self._sizes[place] + size > largest):
                 self._send(place, targets)
-                held = waiting[place]
+                held = self._waiting[place]
             held.append(row)
-            sizes[place] += size
+            self._sizes[place] = self._sizes.get(place, 0) + size
 
     def finish(self, targets: Mapping[str, Target]) -> TaskWritten:
         """Send what is left and wait for all answers."""

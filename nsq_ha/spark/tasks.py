@@ -1,4 +1,4 @@
-"""What a reading task does, of a batch or of a stream."""
+"""What a reading task does, of a batch or of a stream; and what all tasks do to their process."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def read_range(asked: object, options: ReadOptions, projection: Projection) -> I
         yield from (projection.stored(read_file(path)) for path in asked.paths)
     if not isinstance(asked, Range):
         return
-    with _seldom_collected(), Cluster(options.lookupd) as cluster:
+    with seldom_collected(), Cluster(options.lookupd) as cluster:
         for rows in RangeReader(asked, options, cluster).batches():
             yield projection.batch(rows)
 
 
 @contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Let Python look for cycles less often: messages have none, and by their number it would look all the time."""
+def seldom_collected() -> Iterator[None]:
+    """Let Python look for cycles less often: messages and rows have none, and by their number it looks all the time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _COLLECTED_EACH) if before[0] else 0, *before[1:])
     try:
