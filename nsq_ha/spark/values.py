@@ -37,6 +37,7 @@ _SECONDS: Final = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h"
 _SIZE: Final = re.compile(r"(\d+)\s*(b|k|kb|m|mb|g|gb)?")
 _BYTES: Final = {None: 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
 _MAX_INT64: Final = 2**63 - 1
+_SHOWN: Final = 80  # characters of a wrong value
 _MAX_MS: Final = _MAX_INT64 // 1_000_000
 
 
@@ -209,7 +210,9 @@ def _object(name: str, text: str, hint: str) -> dict[str, Any]:
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise wrong(name, f"is {hint}: {error}") from error
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        where = f" ({error})" if text.startswith(("{", "[")) else ""
+        raise wrong(name, f"is {shown!r}, it must be {hint}{where}") from error
     if not isinstance(told, dict):
         raise wrong(name, f"JSON must be an object of topics, not {type(told).__name__}")
     return told

@@ -302,3 +302,13 @@ def test_secrets_are_not_shown() -> None:
 def test_options_travel_to_the_workers() -> None:
     options = ReadOptions.parse({**LEAST, "startingOffsets": '{"flights": {"0": 240}}'})
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own
+
+
+def test_what_is_neither_a_word_nor_json_is_shown_with_what_it_must_be() -> None:
+    with pytest.raises(ConfigError) as told:
+        ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "orders", "startingOffsets": "earlist"})
+    assert "'startingOffsets': is 'earlist', it must be 'earliest' or JSON such as" in str(told.value)
+    assert "char 0" not in str(told.value)
+    with pytest.raises(ConfigError, match=r"\{\.\.\.', it must be JSON such as .* \(Expecting property name") as told:
+        ReadOptions.parse({"lookupd": "127.0.0.1:4161", "assign": "{" * 1000})
+    assert len(str(told.value)) < 300
