@@ -5,20 +5,23 @@ PYTHON ?= $(shell scripts/find_python.sh)
 VERSIONS ?= 3.11 3.12 3.13
 
 bin = $(VENV)/bin
-LOCKED = requirements/build.txt requirements/dev.txt
+REQUIREMENTS ?= requirements/dev.txt
+LOCKED = requirements/build.txt $(REQUIREMENTS)
+FLOOR = .venv-spark-floor
 
 # Spark's workers would otherwise run the first python3 on PATH, and its ports would listen on every interface.
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test test-full quick bench docs lock setup clean
+.PHONY: help demo test test-full spark-floor quick bench docs lock setup clean
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
 	@echo 'make test              the whole gate: format, lint, types, layers, tests, coverage, docs'
 	@echo 'make quick             only the pure tests (protocol, policy)'
-	@echo 'make test-full         the gate on each of Python $(VERSIONS) that is installed'
-	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha and growth where servers are given'
+	@echo 'make test-full         the gate and the slow tests on each of Python $(VERSIONS) that is installed, then spark-floor'
+	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
+	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make lock              renew requirements/*.txt'
 	@echo 'make clean             remove what the above made'
@@ -39,8 +42,16 @@ test-full:
 	    printf '\n##### Python %s (%s)\n' "$$version" "$$python"; ran="$$ran $$version"; \
 	    NSQ_HA_FULL=1 $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || failed="$$failed $$version"; \
 	done; \
+	$(MAKE) --no-print-directory spark-floor || failed="$$failed spark-floor"; \
 	printf '\nran the gate on:%s; failed on:%s\n' "$${ran:- none}" "$${failed:- none}"; \
 	test -n "$$ran" && test -z "$$failed"
+
+# An environment of its own: requirements/spark-floor.txt is dev.txt's with that PySpark.
+spark-floor: export PYSPARK_PYTHON = $(abspath $(FLOOR)/bin/python)
+spark-floor:
+	@$(MAKE) --no-print-directory setup VENV=$(FLOOR) REQUIREMENTS=requirements/spark-floor.txt
+	@echo '##### PySpark' && $(FLOOR)/bin/python -m pip show pyspark | grep Version
+	@$(FLOOR)/bin/python -m pytest -q tests/spark integration/test_spark*.py
 
 bench: setup
 	@$(bin)/python -m benchmarks $(ARGS)
@@ -52,7 +63,7 @@ docs: setup
 setup: $(VENV)/.project
 
 $(VENV)/.locked: $(LOCKED)
-	@scripts/setup.sh "$(VENV)" "$(PYTHON)" requirements/dev.txt
+	@scripts/setup.sh "$(VENV)" "$(PYTHON)" $(REQUIREMENTS)
 	@touch $@
 
 $(VENV)/.project: $(VENV)/.locked pyproject.toml
@@ -69,6 +80,8 @@ lock: requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:lock -o requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:build -o requirements/build.txt
 	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
+	cp requirements/dev.txt requirements/spark-floor.txt # the same versions of all else
+	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt
 	@! grep -n '://' requirements/*.txt
 
 clean:
