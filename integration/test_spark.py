@@ -95,7 +95,7 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
         # All that is in flight by now times out, and comes again on the same channel.
         threading.Event().wait(SLOW if part.partition == 0 else 0)
 
-    slow = await asyncio.to_thread(replay, cluster.lookupd, topic, pause, msgTimeout="1s")
+    slow = await asyncio.to_thread(replay, cluster.lookupd, topic, pause, msgTimeout="1s", fetchTimeout="1s")
     assert_chains(slow)
     assert facts(slow) == facts(before)
 
