@@ -171,10 +171,12 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     assert planner("0s").latest(end) != end
 
 
-def written(dev_cluster: DevCluster, topic: str, schema: StructType, columns: list[Any], **more: str) -> None:
+def written(dev_cluster: DevCluster, topic: str, schema: StructType, columns: list[Any], **more: str) -> list[int]:
+    """Write; gives how many MPUBs each partition took."""
     writer = NsqBatchWriter({"lookupd": dev_cluster.lookupd[0], "topic": topic, **more}, schema, overwrite=False)
     told = writer.write(iter([pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())]))
     assert sum(part.rows for part in told.parts.values()) == len(columns[0])
+    return [part.batches for part in told.parts.values()]
 
 
 VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())
@@ -204,3 +206,13 @@ def test_rows_without_a_place_go_to_all_partitions_in_turn(dev_cluster: DevClust
     found = rows(plan(given, cluster), given, cluster)
     assert sorted(row.body for row in found) == bodies
     assert [sum(row.partition == partition for row in found) for partition in range(4)] == [100] * 4
+
+
+@pytest.mark.parametrize(("limit", "batches"), [({"batchMessages": "3"}, 4), ({"batchBytes": "1k"}, 5), ({}, 1)])
+def test_an_mpub_is_as_large_as_the_options_let_it(
+    dev_cluster: DevCluster, limit: dict[str, str], batches: int
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    # With what a message needs beside its body two of these fill a kilobyte.
+    columns = [pa.array([b"x" * 400] * 10, pa.binary())]
+    assert written(dev_cluster, topic, StructType([VALUE]), columns, **limit) == [batches]

@@ -118,12 +118,16 @@ def start() -> Iterator[Start]:
     replays: list[Replay] = []
 
     def begin(
-        *script: tuple[bytes, bytes], close: bool = False, ordered: bool = False, extended: bool = False
+        *script: tuple[bytes, bytes],
+        close: bool = False,
+        ordered: bool = False,
+        extended: bool = False,
+        options: ReadOptions = OPTIONS,
     ) -> tuple[Replay, ScriptedNsqd, Channels]:
         nsqd, channels = ScriptedNsqd(list(script), close), Channels()
         asked = Range("flights", PARTITION, 0, 1000, nsqd.node, ordered=ordered, extended=extended)
         nsqds.append(nsqd)
-        replays.append(Replay(asked, nsqd.node, channels, OPTIONS))  # type: ignore[arg-type]
+        replays.append(Replay(asked, nsqd.node, channels, options))  # type: ignore[arg-type]
         return replays[-1], nsqd, channels
 
     yield begin
@@ -161,6 +165,17 @@ def test_a_channel_of_its_own_is_set_and_then_subscribed_without_a_start_positio
     assert [(each.offset, each.raw_size, each.partition) for each in got] == [(0, 40, 5), (40, 50, 5)]
     assert f"SUB_ADVANCED flights {channel} 5\n".encode() in nsqd.heard
     assert not channels.deleted
+
+
+def test_the_server_hears_what_options_say(start: Start) -> None:
+    told = {"rdy": "7", "msgTimeout": "3s", "outputBufferTimeout": "30ms", "channelPrefix": "mine-"}
+    options = ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "flights"} | told)
+    replay, nsqd, channels = start(*HANDSHAKE, (b"RDY 7\n", HEARTBEAT), options=options)
+    replay.open(0)
+    assert replay.receive(soon()) == [], "RDY is what it should be: the heartbeat answers it"
+    assert b'"msg_timeout":3000' in nsqd.heard
+    assert b'"output_buffer_timeout":30' in nsqd.heard
+    assert channels.made[0][0].startswith("mine-")
 
 
 def test_an_ordered_topic_is_subscribed_ordered(start: Start) -> None:
