@@ -7,11 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from integration.faults.bench import Bench, Scenario
+from integration.faults.bench import PARTITIONS, Bench, Scenario
 from integration.faults.pace import REAL
 from integration.faults.proxy import TASK
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import until
+from integration.faults.waiting import until, until_told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GRACE = 0.5
 INTO_THE_FAULT = 3.0
+ELECTION = 60.0
 
 
 def _during(sig: str, whom: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -30,11 +31,25 @@ def _during(sig: str, whom: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             await stage.cluster.kill(name, sig)
         await stage.bench.lasts(INTO_THE_FAULT, for_clients=True)  # closing begins in the middle of it
 
-    return during(fault)
+    return during(fault, afterwards=_until_all_are_led if sig == "SIGKILL" else None)
+
+
+async def _until_all_are_led(stage: Stage) -> None:
+    """Wait for others to lead: a leader that is back before leads on with a shorter log and cuts its followers'."""
+
+    async def are_led() -> bool:
+        led = [await stage.cluster.partitions(topic) for topic in stage.topics.values()]
+        return all(len(partitions) == PARTITIONS for partitions in led)
+
+    await until_told(are_led, ELECTION)
 
 
 def during(
-    fault: Callable[[Stage], Awaitable[None]], lookupds: tuple[str, ...] | None = None, *, handled: bool = False
+    fault: Callable[[Stage], Awaitable[None]],
+    lookupds: tuple[str, ...] | None = None,
+    *,
+    handled: bool = False,
+    afterwards: Callable[[Stage], Awaitable[None]] | None = None,
 ) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     """Make a ``play`` that closes everything in the middle of a fault.
 
@@ -42,6 +57,7 @@ def during(
         fault: Begins it.
         lookupds: What producers and consumers are configured with. None for the cluster's own.
         handled: Read with a handler.
+        afterwards: What is done before the nodes are started again.
     """
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
@@ -56,6 +72,8 @@ def during(
             # Sockets of abandoned tries end in the next turns of the loop.
             await until(lambda: not any(_left(bench, before)), GRACE)
             left = _left(bench, before)
+            if afterwards is not None:
+                await afterwards(stage)
         for name, count in zip(("tasks", "threads", "sockets"), left, strict=True):
             row.extra[f"{name} left"] = float(count)
         denied = sum(len(load.audit.false_denials) for load in stage.loads.values())
