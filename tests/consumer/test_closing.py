@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import weakref
 
 import pytest
 
@@ -39,6 +40,30 @@ async def test_on_an_ordered_channel_they_never_go_back_by_a_requeue(stage: Stag
         handed_out.finish()
         await closing
     assert [peer.of(Requeue) for peer in peers] == [[], []]
+
+
+async def test_a_consumer_that_is_cancelled_while_it_closes_leaves_nothing_in_memory(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]}, ordered=False)
+    consumer = stage.consumer()
+    await consumer.__aenter__()
+    peer = await stage.nsqd.subscriber()
+    stage.nsqd.script = lambda _, command: isinstance(command, Close)  # its answer is waited for
+    for number in range(3):
+        peer.message(b"unseen", message_id(number + 2))
+    (await anext(consumer)).finish()
+    closing = asyncio.create_task(consumer.aclose())
+    await stage.nsqd.until(lambda: peer.of(Close))
+    closing.cancel()
+    await asyncio.wait({closing})
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    gone = weakref.ref(consumer)
+    del consumer, closing
+
+    def is_collected() -> bool:
+        gc.collect()
+        return gone() is None
+
+    await eventually(is_collected)
 
 
 async def test_a_dead_task_of_the_consumer_is_told_once_and_is_never_unretrieved(
