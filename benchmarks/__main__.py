@@ -1,31 +1,40 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
 ``guard`` needs no server. ``peers`` and most of ``growth`` need an upstream nsqd,
-whose program ``UPSTREAM_NSQD_BIN`` names; ``ha`` and ``spark`` need a cluster of
-the HA server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
+whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a
+part of ``growth`` need a cluster of the HA server, whose nsqlookupd
+``NSQ_HA_TEST_LOOKUPD`` names.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from benchmarks import growth, ha, spark
-from benchmarks.canned import compare, report
+from benchmarks import figures, growth, ha, spark
+from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
+from benchmarks.record import Record, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def guard() -> None:
+def guard(record: Record) -> None:
     """Print the ratios of our consumer's path to a bare loop."""
-    print(report([compare(100, 200_000, 5), compare(1024, 100_000, 5), compare(16384, 15_000, 5)]))
+    before = load()
+    found = [compare(100, 200_000, 5), compare(1024, 100_000, 5), compare(16384, 15_000, 5)]
+    print(report(found))
+    kept = [(one.body_bytes, min(one.bare), min(one.ours), one.ratio, MARK) for one in found]
+    record.keep("guard", kept, before)
 
 
-PARTS: dict[str, Callable[[], None]] = {
-    "guard": guard,
-    "peers": lambda: peers.main([]),
-    "ha": lambda: ha.main([]),
-    "growth": lambda: growth.main([]),
-    "spark": lambda: spark.main([]),
+PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
+    "peers": peers.main,
+    "ha": ha.main,
+    "growth": growth.main,
+    "spark": lambda _: spark.main([]),  # its figures are on Spark's own page
 }
 
 
@@ -34,13 +43,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
-    chosen = parser.parse_args().parts or list(PARTS)
-    if unknown := [name for name in chosen if name not in PARTS]:
+    names = ["guard", *PARTS]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all when none is named")
+    parser.add_argument("--json", type=Path, help="where the figures are kept, besides those that are there")
+    parser.add_argument("--page", type=Path, help="folder for the tables and the plot of all that --json keeps")
+    chosen = parser.parse_args()
+    if unknown := [name for name in chosen.parts if name not in names]:
         parser.error(f"unknown: {', '.join(unknown)}")
-    for name in chosen:
+    if chosen.page and not chosen.json:
+        parser.error("--page needs --json")
+    for name in chosen.parts or names:
         print(f"# {name}", flush=True)
-        PARTS[name]()
+        if name == "guard":
+            guard(Record(chosen.json))
+        else:
+            PARTS[name](["--json", str(chosen.json)] if chosen.json else [])
+    if chosen.page:
+        figures.main([str(chosen.json), str(chosen.page)])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Cost per message as things grow: ``python -m benchmarks.growth [--svg FILE]``.
+"""Cost per message as things grow: ``python -m benchmarks.growth [SECTION ...]``.
 
-Partitions (each has a connection of its own) and bodies are measured on canned
-frames; unanswered messages and the backlog on the upstream nsqd that
-``UPSTREAM_NSQD_BIN`` names, where there is one. Each point is measured in a
-process of its own. The figure is CPU of our process for one message, the
+Connections and bodies are measured on canned frames; unanswered messages, the
+backlog and memory on the upstream nsqd that ``UPSTREAM_NSQD_BIN`` names,
+partitions on the cluster whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names, where
+there is one. Each point is measured in a process of its own. The figure is CPU of our process for one message, the
 smallest of the rounds: what disturbs only adds.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import os
 import resource
@@ -21,20 +20,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.canned_server import serving
+from benchmarks.ha import LOOKUPD_VARIABLE
+from benchmarks.peers.clients.measure import peak_bytes
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
 from benchmarks.plot import Line, draw
-from nsq_ha import Consumer
+from benchmarks.record import Record, load
+from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
+from nsq_ha.discovery.admin import AdminClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.peers.nsqd import Nsqd
 
-PARTITIONS: Final = (1, 2, 4, 8, 16, 32, 64)
+CONNECTIONS: Final = (1, 2, 4, 8, 16, 32, 64)
+REAL_PARTITIONS: Final = (1, 4, 16, 64)
 BODIES: Final = (100, 1024, 16 * 1024, 128 * 1024, 1024 * 1024)
 IN_FLIGHT: Final = (1, 10, 100, 1000, 2500)
 BACKLOGS: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 _SAMPLE: Final = 200_000
+_SPREAD: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,9 @@ class Point:
     peak_bytes: int
 
 
-def _measure(pipe: Any, topic: str, addresses: list[str], count: int, options: dict[str, Any]) -> None:  # noqa: ANN401
+def _measure(pipe: Any, topic: str, count: int, options: dict[str, Any]) -> None:  # noqa: ANN401
     async def drain() -> float:
-        async with Consumer(topic, "bench", nsqd=addresses, start_timeout=30.0, **options) as consumer:
+        async with Consumer(topic, "bench", start_timeout=30.0, **options) as consumer:
             left = count
             began = resource.getrusage(resource.RUSAGE_SELF)
             async for message in consumer:
@@ -66,14 +71,14 @@ def _measure(pipe: Any, topic: str, addresses: list[str], count: int, options: d
         return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
     cpu = asyncio.run(drain())
-    pipe.send((cpu / count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    pipe.send((cpu / count, peak_bytes()))
 
 
-def measured(at: int, topic: str, addresses: list[str], count: int, **options: Any) -> Point:  # noqa: ANN401
+def measured(at: int, topic: str, count: int, **options: Any) -> Point:  # noqa: ANN401
     """Measure once in a new process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(theirs, topic, addresses, count, options))
+    process = context.Process(target=_measure, args=(theirs, topic, count, options))
     process.start()
     theirs.close()
     try:
@@ -87,24 +92,24 @@ def _best(points: list[Point]) -> Point:
     return min(points, key=lambda point: point.cpu)
 
 
-def partitions(rounds: int) -> list[Point]:
-    """Grow the partitions, and so the connections, of one consumer."""
+def connections(rounds: int) -> list[Point]:
+    """Grow the connections of one consumer, each to a server of its own."""
     points = []
-    for number in PARTITIONS:
+    for number in CONNECTIONS:
         with serving(_SAMPLE // number + 1, 100, ports=number) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
-            points.append(_best([measured(number, "bench", addresses, _SAMPLE) for _ in range(rounds)]))
+            points.append(_best([measured(number, "bench", _SAMPLE, nsqd=addresses) for _ in range(rounds)]))
     return points
 
 
-def bodies(rounds: int, **options: int) -> list[Point]:
+def bodies(rounds: int) -> list[Point]:
     """Grow the bodies."""
     points = []
     for size in BODIES:
         count = max(200, min(100_000, 200_000_000 // size))
         with serving(count, size) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
-            points.append(_best([measured(size, "bench", addresses, count, **options) for _ in range(rounds)]))
+            points.append(_best([measured(size, "bench", count, nsqd=addresses) for _ in range(rounds)]))
     return points
 
 
@@ -127,7 +132,7 @@ def in_flight(server: Nsqd, rounds: int) -> list[Point]:
         tries = []
         for _ in range(rounds):
             with _filled(server, count) as topic:
-                tries.append(measured(number, topic, [server.address], count, max_in_flight=number))
+                tries.append(measured(number, topic, count, nsqd=server.address, max_in_flight=number))
         points.append(_best(tries))
     return points
 
@@ -137,7 +142,7 @@ def backlog(server: Nsqd, largest: int) -> list[Point]:
     points = []
     for number in (size for size in BACKLOGS if size <= largest):
         with _filled(server, number) as topic:
-            points.append(measured(number, topic, [server.address], number))
+            points.append(measured(number, topic, number, nsqd=server.address))
             server.check_finished(topic, "bench", number)
     return points
 
@@ -169,48 +174,110 @@ def _hold(pipe: Any, topic: str, address: str, limit: int) -> None:  # noqa: ANN
                 message.finish()
 
     asyncio.run(drain())
-    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    pipe.send(peak_bytes())
 
 
-def table(title: str, unit: str, points: list[Point]) -> str:
-    """Return one table as text."""
-    lines = [f"{title}", f"{unit:>12}  us/message  peak MB"]
-    lines += [f"{point.at:>12,}  {point.cpu * 1e6:10.2f}  {point.peak_bytes / 1e6:7.1f}" for point in points]
+async def _spread(lookupd: str, topic: str, number: int) -> None:
+    async with AdminClient(lookupd) as admin:
+        await admin.create_topic(topic, number)
+        await admin.create_channel(topic, "bench")
+    async with Producer(lookupd=lookupd) as producer:
+        messages = [OutgoingMessage(b"x" * 100, partition=n % number) for n in range(_SPREAD)]
+        for outcome in await producer.publish_many(topic, messages):
+            if isinstance(outcome, PublishError):
+                raise outcome
+
+
+async def _deleted(lookupd: str, topic: str) -> None:
+    async with AdminClient(lookupd) as admin:
+        await admin.delete_topic(topic)
+
+
+def real_partitions(lookupd: str) -> list[Point]:
+    """Grow the partitions of a topic of a real cluster."""
+    points = []
+    for number in REAL_PARTITIONS:
+        topic = f"bench_parts_{os.urandom(4).hex()}"
+        try:
+            asyncio.run(_spread(lookupd, topic, number))
+            points.append(measured(number, topic, _SPREAD, lookupd=lookupd))
+        finally:
+            asyncio.run(_deleted(lookupd, topic))
+    return points
+
+
+SECTIONS: Final[dict[str, tuple[str, str]]] = {
+    "connections": ("connections, each to a server of its own", "connections"),
+    "partitions": ("partitions of a topic on a real cluster", "partitions"),
+    "bodies": ("size of a body", "bytes"),
+    "in_flight": ("messages that may be unanswered", "max_in_flight"),
+    "backlog": ("messages that lie in the channel", "messages"),
+    "memory": ("memory with bodies of 1 MiB", "max_in_flight_bytes, MiB"),
+}
+"""What can grow: the title and the unit of each."""
+
+
+def section(name: str, rounds: int, largest_backlog: int) -> list[Point] | str:
+    """Measure one; or say why it cannot be measured."""
+    lookupd = os.environ.get(LOOKUPD_VARIABLE)
+    if name == "partitions":
+        return real_partitions(lookupd) if lookupd else f"{LOOKUPD_VARIABLE} names no cluster"
+    if name in ("connections", "bodies"):
+        return {"connections": connections, "bodies": bodies}[name](rounds)
+    if not os.environ.get(BINARY_VARIABLE):
+        return f"{BINARY_VARIABLE} names no upstream nsqd"
+    with running() as server:
+        if name == "in_flight":
+            return in_flight(server, rounds)
+        return backlog(server, largest_backlog) if name == "backlog" else large_bodies(server)
+
+
+def table(name: str, points: Sequence[Point]) -> str:
+    """Return one section as a Markdown table. Memory stands only where the server keeps to RDY, as a real one does."""
+    _, unit = SECTIONS[name]
+    with_memory, with_cpu = name not in ("connections", "bodies"), name != "memory"
+    head = [unit, *["CPU for one message, us"] * with_cpu, *["peak memory, MB"] * with_memory]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for point in points:
+        cells = [f"{point.at:,}"]
+        cells += [f"{point.cpu * 1e6:.2f}"] * with_cpu + [f"{point.peak_bytes / 1e6:.1f}"] * with_memory
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def plot(found: Mapping[str, Sequence[Point]]) -> str:
+    """Return the sections that tell CPU as an SVG, one panel each."""
+    lines = [
+        Line(SECTIONS[name][0], SECTIONS[name][1], [(point.at, point.cpu * 1e6) for point in points])
+        for name, points in found.items()
+        if name != "memory"
+    ]
+    return draw("CPU for one message, microseconds", lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print, and draw where that is asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; all by default")
     parser.add_argument("--rounds", type=int, default=3, help="of each point; the best counts")
-    parser.add_argument("--backlog", type=int, default=1_000_000, help="largest backlog; 5,000,000 takes some GB")
+    parser.add_argument("--backlog", type=int, default=5_000_000, help="largest backlog; nsqd holds it in some 3 GB")
     parser.add_argument("--svg", type=Path, help="where the plot goes")
-    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--json", type=Path, help="where the figures are kept")
     chosen = parser.parse_args(arguments)
-    found: dict[str, tuple[str, list[Point]]] = {
-        "partitions": ("partitions", partitions(chosen.rounds)),
-        "body size": ("bytes", bodies(chosen.rounds)),
-    }
-    if os.environ.get(BINARY_VARIABLE):
-        with running() as server:
-            found["unanswered messages"] = ("max_in_flight", in_flight(server, chosen.rounds))
-            found["backlog"] = ("messages", backlog(server, chosen.backlog))
-            found["memory, bodies of 1 MiB"] = ("limit in MiB", large_bodies(server))
-    else:
-        print(f"in-flight, backlog, memory: skipped, {BINARY_VARIABLE} names no upstream nsqd")
-    for title, (unit, points) in found.items():
-        print(table(title, unit, points))
-    if chosen.json:
-        chosen.json.write_text(
-            json.dumps({t: [[p.at, p.cpu, p.peak_bytes] for p in ps] for t, (_, ps) in found.items()})
-        )
+    if unknown := [name for name in chosen.sections if name not in SECTIONS]:
+        parser.error(f"unknown: {', '.join(unknown)}")
+    found: dict[str, list[Point]] = {}
+    for name in chosen.sections or SECTIONS:
+        before = load()
+        points = section(name, chosen.rounds, chosen.backlog)
+        if isinstance(points, str):
+            print(f"{name}: skipped, {points}")
+            continue
+        found[name] = points
+        Record(chosen.json).keep(f"growth/{name}", [[one.at, one.cpu, one.peak_bytes] for one in points], before)
+        print(f"{SECTIONS[name][0]}\n{table(name, points)}\n", flush=True)
     if chosen.svg:
-        lines = [
-            Line(title, unit, [(point.at, point.cpu * 1e6) for point in points])
-            for title, (unit, points) in found.items()
-            if points[0].cpu
-        ]
-        chosen.svg.write_text(draw("CPU for one message, microseconds", lines))
+        chosen.svg.write_text(plot(found))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ import socket
 import statistics
 import struct
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.policy.lane import Entry, Lane
@@ -243,7 +245,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ha", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args(arguments).rounds
+    parser.add_argument("--json", type=Path, help="where the figures are kept")
+    chosen = parser.parse_args(arguments)
+    rounds, before = chosen.rounds, load()
     plain, with_keys = (min(lane(with_keys=keys) for _ in range(5)) for keys in (False, True))
     print(f"bare lane: {plain * 1e6:.2f} us a publish without keys, {with_keys * 1e6:.2f} us with")
     lookupd = os.environ.get(LOOKUPD_VARIABLE)
@@ -251,9 +255,14 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"ordered, keyed: skipped, {LOOKUPD_VARIABLE} names no cluster")
         return
     ours, raw, blocking = asyncio.run(ordered(lookupd, SLICES_A_ROUND * rounds))
-    print(report("ordered consume against a raw loop on asyncio", ours, raw, 0.8))
-    print(report("ordered consume against a raw loop on a blocking socket", ours, blocking, 0.8))
-    print(report("keyed publish against unkeyed", *asyncio.run(keyed(lookupd, rounds)), 0.7))
+    rows = {
+        "ordered consume against a raw loop on asyncio": (ours, raw, 0.8),
+        "ordered consume against a raw loop on a blocking socket": (ours, blocking, 0.8),
+        "keyed publish against unkeyed": (*asyncio.run(keyed(lookupd, rounds)), 0.7),
+    }
+    for name, figures in rows.items():
+        print(report(name, *figures))
+    Record(chosen.json).keep("ha", rows, before)
 
 
 if __name__ == "__main__":

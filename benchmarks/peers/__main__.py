@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
 from benchmarks.peers.rounds import Bench
 from benchmarks.peers.rows import ROWS, report, table
+from benchmarks.record import Record, load
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -18,20 +19,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all when none is named")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of each row")
+    parser.add_argument("--json", type=Path, help="where the figures are kept")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.rows if name not in ROWS]:
         parser.error(f"unknown: {', '.join(unknown)}")
     if not os.environ.get(BINARY_VARIABLE):
         print(f"peers: skipped, {BINARY_VARIABLE} names no upstream nsqd")
         return
-    rows = [ROWS[name] for name in chosen.rows or ROWS]
-    clients = dict.fromkeys(client for row in rows for client in row.clients)
+    rows = {name: ROWS[name] for name in chosen.rows or ROWS}
+    clients = dict.fromkeys(client for row in rows.values() for client in row.clients)
     with tempfile.TemporaryDirectory() as folder, running() as server:
         bench = Bench(server, Path(folder), tuple(clients))
         found = []
-        for row in rows:
-            found.append((row, bench.run(row.work, row.clients, chosen.rounds)))
-            print(report(*found[-1]))
+        for name, row in rows.items():
+            before = load()
+            outcomes = bench.run(row.work, row.clients, chosen.rounds)
+            found.append((row, outcomes))
+            figures = {outcome.client.name: outcome.results for outcome in outcomes if not outcome.trouble}
+            Record(chosen.json).keep(f"peers/{name}", figures, before)
+            print(report(row, outcomes))
             sys.stdout.flush()
     print(table(found))
 

@@ -1,0 +1,123 @@
+"""The tables and the plot of the docs, made of what was measured: ``python -m benchmarks.figures FIGURES.json FOLDER``.
+
+``peers``, ``ha``, ``growth`` and ``guard`` keep what they measure in the file
+that ``--json`` names; here it becomes the parts that the page includes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import growth
+from benchmarks.peers.environments import GO_NSQ, OURS_311, OURS_312, OURS_UVLOOP, PEERS
+from benchmarks.peers.rounds import Outcome
+from benchmarks.peers.rows import ROWS, Row, table
+from benchmarks.record import Record
+
+_CLIENTS: Final = {one.name: one for one in (OURS_311, OURS_312, OURS_UVLOOP, *PEERS, GO_NSQ)}
+_UNITS: Final = {"rate": (1.0, ",.0f"), "cpu": (1e6, ".2f"), "p50": (1e3, ".2f"), "p99": (1e3, ".2f")}
+_HEADS: Final = {"rate": "messages/s", "cpu": "CPU, us", "p50": "p50, ms", "p99": "p99, ms", "peak_bytes": "peak, MB"}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the parts."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
+    parser.add_argument("json", type=Path, help="what was measured")
+    parser.add_argument("folder", type=Path, help="where the parts go")
+    chosen = parser.parse_args(arguments)
+    kept = Record(chosen.json).read()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    parts = {
+        "peers.md.inc": _peers(kept),
+        "absolute.md.inc": _absolute(kept),
+        "ha.md.inc": _ha(kept),
+        "guard.md.inc": _guard(kept),
+        "growth.md.inc": _growth(kept),
+        "conditions.md.inc": _conditions(kept),
+    }
+    for name, text in parts.items():
+        (chosen.folder / name).write_text(text + "\n")
+    if points := _points(kept):
+        (chosen.folder / "growth.svg").write_text(growth.plot(points))
+
+
+def _rows(kept: dict[str, Any]) -> list[tuple[Row, list[Outcome]]]:
+    return [
+        (
+            row,
+            [Outcome(_CLIENTS[client], results) for client, results in kept[f"peers/{name}"]["figures"].items()],
+        )
+        for name, row in ROWS.items()
+        if f"peers/{name}" in kept
+    ]
+
+
+def _peers(kept: dict[str, Any]) -> str:
+    return table(_rows(kept))
+
+
+def _absolute(kept: dict[str, Any]) -> str:
+    lines = [f"| work | client | {' | '.join(_HEADS.values())} |", "|---" * (2 + len(_HEADS)) + "|"]
+    for row, outcomes in _rows(kept):
+        for outcome in outcomes:
+            cells = [_cell(outcome, figure) for figure in _HEADS]
+            lines.append(f"| {row.work.name} | {outcome.client.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(outcome: Outcome, figure: str) -> str:
+    if figure not in outcome.results[0]:
+        return ""
+    factor, form = _UNITS.get(figure, (1e-6, ".1f"))
+    return format(outcome.median(figure) * factor, form)
+
+
+def _ha(kept: dict[str, Any]) -> str:
+    lines = ["| work | mark | ratio | ours, /s | the other, /s |", "|---" * 5 + "|"]
+    for name, (ours, other, mark) in kept.get("ha", {"figures": {}})["figures"].items():
+        found = [a / b for a, b in zip(ours, other, strict=True)]
+        text = f"{statistics.median(found):.2f} ({min(found):.2f}..{max(found):.2f})"
+        text = text if statistics.median(found) >= mark else f"**{text}**"
+        rates = f"{statistics.median(ours):,.0f} | {statistics.median(other):,.0f}"
+        lines.append(f"| {name} | >= {mark:g} | {text} | {rates} |")
+    return "\n".join(lines)
+
+
+def _guard(kept: dict[str, Any]) -> str:
+    lines = ["| body, bytes | bare loop, us | ours, us | ours / bare | mark |", "|---" * 5 + "|"]
+    for body, bare, ours, ratio, mark in kept.get("guard", {"figures": []})["figures"]:
+        lines.append(f"| {body:,} | {bare * 1e6:.2f} | {ours * 1e6:.2f} | {ratio:.2f} | <= {mark:g} |")
+    return "\n".join(lines)
+
+
+def _points(kept: dict[str, Any]) -> dict[str, list[growth.Point]]:
+    return {
+        name: [growth.Point(*point) for point in kept[f"growth/{name}"]["figures"]]
+        for name in growth.SECTIONS
+        if f"growth/{name}" in kept
+    }
+
+
+def _growth(kept: dict[str, Any]) -> str:
+    parts = []
+    for name, points in _points(kept).items():
+        title = growth.SECTIONS[name][0]
+        parts.append(f"**{title[0].upper()}{title[1:]}**\n\n{growth.table(name, points)}")
+    return "\n\n".join(parts)
+
+
+def _conditions(kept: dict[str, Any]) -> str:
+    lines = ["| part | load average before it | commit | rounds |", "|---" * 4 + "|"]
+    for part, of in kept.items():
+        figures = of["figures"]
+        rounds = max(map(len, figures.values())) if part.startswith("peers/") else ""
+        lines.append(f"| `{part}` | {of['load']:.2f} | `{of['commit']}` | {rounds} |")
+    machines = {of["machine"] for of in kept.values()}
+    return "\n".join([*lines, "", f"Machine: {'; '.join(sorted(machines))}."])
+
+
+if __name__ == "__main__":
+    main()
