@@ -51,6 +51,7 @@ class Probe:
         writer.write(b"  V2")
         due = time.monotonic()
         kept = False
+        answer: asyncio.Future[str] | None = None
         try:
             while True:
                 writer.write(encode_pub(self.topic, self.partition, MARK))
@@ -71,6 +72,8 @@ class Probe:
         finally:
             if not kept:
                 writer.close()
+                if answer is not None:
+                    answer.cancel()
 
     def _wait_longer(self, answer: asyncio.Future[str], writer: asyncio.StreamWriter) -> bool:
         if len(self._late) >= MAX_LATE:
