@@ -63,6 +63,8 @@ def _lookupd_url(address: object) -> str:
     host, colon, port = bare.rpartition(":")
     if not colon:
         return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
-    if not _is_port(port) or (not host and not rest.startswith("[")):
+    if not host and not rest.startswith("["):
+        raise ConfigError(f"lookupd address {address!r} has no host: host:port or http://host:port")
+    if not _is_port(port):
         raise ConfigError(f"lookupd address {address!r} has no legal port: host:port or http://host:port")
     return f"{scheme}://{rest}"

@@ -206,6 +206,12 @@ def test_an_address_that_is_none(address: str) -> None:
         lookupd_urls(address)
 
 
+@pytest.mark.parametrize(("address", "wrong"), [("http://:4161", "no host"), ("a:http", "no legal port")])
+def test_an_address_says_which_part_of_it_is_wrong(address: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        lookupd_urls(address)
+
+
 def test_addresses_of_nsqds() -> None:
     assert nsqd_addresses("a:1, [::1]:2 ,a:1") == ("a:1", "[::1]:2")
     for wrong_one in ("a", "a:", ":1", "a:0", "a:70000", "http://a:1"):
