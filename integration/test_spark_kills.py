@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 NSQD_VARIABLE: Final = "NSQ_HA_TEST_NSQD"
 """Names a plain upstream nsqd, ``host:port``; without it an nsqd of the cluster stands in."""
 
+RUNS: Final = 5
+
 
 async def test_a_driver_that_is_killed_again_and_again_under_live_writers_loses_nothing(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
@@ -53,8 +55,12 @@ async def test_a_driver_that_is_killed_again_and_again_under_live_writers_loses_
     sys.stdout.write(f"{len(stored)} messages, {len(values)} rows, {replay.commits} batches\n")
     assert sorted(set(values)) == stored
     await assert_each_once(cluster, topic, replay)
-    await asyncio.to_thread(spool.finish, spark)
-    values = spool.values()
+    for _ in range(RUNS):
+        # On a busy machine the server may pause for longer than a run waits: what is left comes in the next one.
+        await asyncio.to_thread(spool.finish, spark)
+        values = spool.values()
+        if len(set(values)) >= len(stored_plain):
+            break
     sys.stdout.write(f"{len(stored_plain)} messages over a plain nsqd, {len(values) - len(set(values))} twice\n")
     assert sorted(set(values)) == stored_plain
 
