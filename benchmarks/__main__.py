@@ -1,6 +1,6 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
-``guard`` needs no server. ``peers`` and most of ``growth`` need an upstream nsqd,
+``guard`` and ``parts`` need no server. ``peers`` and most of ``growth`` need an upstream nsqd,
 whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a
 part of ``growth`` need a cluster of the HA server, whose nsqlookupd
 ``NSQ_HA_TEST_LOOKUPD`` names.
@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import figures, growth, ha, spark
+from benchmarks import figures, growth, ha, parts, spark
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -32,6 +32,7 @@ def guard(record: Record) -> None:
 
 PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "peers": peers.main,
+    "parts": parts.main,
     "ha": ha.main,
     "growth": growth.main,
     "spark": lambda _: spark.main([]),  # its figures are on Spark's own page

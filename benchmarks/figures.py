@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import growth
+from benchmarks import growth, parts
 from benchmarks.peers.environments import GO_NSQ, OURS_311, OURS_312, OURS_UVLOOP, PEERS
 from benchmarks.peers.rounds import Outcome
 from benchmarks.peers.rows import ROWS, Row, table
@@ -30,15 +30,16 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     kept = Record(chosen.json).read()
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    parts = {
+    texts = {
         "peers.md.inc": _peers(kept),
         "absolute.md.inc": _absolute(kept),
         "ha.md.inc": _ha(kept),
         "guard.md.inc": _guard(kept),
+        "parts.md.inc": parts.table(kept.get("parts", {"figures": {}})["figures"]),
         "growth.md.inc": _growth(kept),
         "conditions.md.inc": _conditions(kept),
     }
-    for name, text in parts.items():
+    for name, text in texts.items():
         (chosen.folder / name).write_text(text + "\n")
     if points := _points(kept):
         (chosen.folder / "growth.svg").write_text(growth.plot(points))
@@ -102,11 +103,11 @@ def _points(kept: dict[str, Any]) -> dict[str, list[growth.Point]]:
 
 
 def _growth(kept: dict[str, Any]) -> str:
-    parts = []
+    sections = []
     for name, points in _points(kept).items():
         title = growth.SECTIONS[name][0]
-        parts.append(f"**{title[0].upper()}{title[1:]}**\n\n{growth.table(name, points)}")
-    return "\n\n".join(parts)
+        sections.append(f"**{title[0].upper()}{title[1:]}**\n\n{growth.table(name, points)}")
+    return "\n\n".join(sections)
 
 
 def _conditions(kept: dict[str, Any]) -> str:
