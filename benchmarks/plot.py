@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_ACROSS: Final = 3
 _WIDTH: Final = 300
 _HEIGHT: Final = 200
 _LEFT: Final = 52
@@ -33,9 +34,13 @@ class Line:
 
 
 def draw(title: str, lines: Sequence[Line]) -> str:
-    """Return an SVG with all panels side by side."""
-    width, height = _WIDTH * len(lines), _HEIGHT + 24
-    panels = "".join(_panel(line, number * _WIDTH) for number, line in enumerate(lines))
+    """Return an SVG with all panels, some side by side, in as many rows as that takes."""
+    across = min(len(lines), _ACROSS)
+    width, height = _WIDTH * across, _HEIGHT * math.ceil(len(lines) / across) + 24
+    panels = "".join(
+        f'<g transform="translate({number % across * _WIDTH},{number // across * _HEIGHT})">{_panel(line)}</g>'
+        for number, line in enumerate(lines)
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
         f'font-size="10"><rect width="{width}" height="{height}" fill="#fff"/>'
@@ -43,7 +48,7 @@ def draw(title: str, lines: Sequence[Line]) -> str:
     )
 
 
-def _panel(line: Line, left: int) -> str:
+def _panel(line: Line) -> str:
     xs = [x for x, _ in line.points]
     ys = [y for _, y in line.points]
     low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys) * 1.01))
@@ -52,9 +57,9 @@ def _panel(line: Line, left: int) -> str:
         across = math.log(x / min(xs)) / math.log(max(xs) / min(xs))
         up = math.log(y / low) / math.log(high / low)
         inner, tall = _WIDTH - _LEFT - 20, _HEIGHT - _TOP - _BOTTOM
-        return left + _LEFT + across * inner, 24 + _TOP + (1 - up) * tall
+        return _LEFT + across * inner, 24 + _TOP + (1 - up) * tall
 
-    parts = [f'<text x="{left + _LEFT}" y="{18 + _TOP}" font-weight="bold">{escape(line.title)}</text>']
+    parts = [f'<text x="{_LEFT}" y="{18 + _TOP}" font-weight="bold">{escape(line.title)}</text>']
     decade = low
     while decade <= high:
         x, y = place(min(xs), decade)
@@ -69,7 +74,7 @@ def _panel(line: Line, left: int) -> str:
     for (x, _), (across, up) in zip(line.points, places, strict=True):
         parts.append(f'<circle cx="{across:.1f}" cy="{up:.1f}" r="3" fill="#36c"/>')
         parts.append(f'<text x="{across:.1f}" y="{foot}" text-anchor="middle">{_short(x)}</text>')
-    parts.append(f'<text x="{left + _WIDTH / 2:.1f}" y="{foot + 14}" text-anchor="middle">{escape(line.unit)}</text>')
+    parts.append(f'<text x="{_WIDTH / 2:.1f}" y="{foot + 14}" text-anchor="middle">{escape(line.unit)}</text>')
     return "".join(parts)
 
 
