@@ -172,7 +172,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
             ConfigError: ``delay`` is no number, negative or not finite.
         """
         given: object = delay
-        if given is not None and not (isinstance(given, int | float) and 0 <= given < float("inf")):
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf")
+        ):
             raise ConfigError(f"delay must be 0 or more seconds, not {given!r}")
         if self.answered:
             self._refuse()

@@ -11,6 +11,7 @@ since the server delivers them again.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -359,7 +360,7 @@ class Consumer:
         """Change ``max_in_flight`` while running; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is negative.
+            ConfigError: ``count`` is no int of 0 or more.
         """
         self._flow.set(count)
 
@@ -417,9 +418,9 @@ class Consumer:
     async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
         """Call ``handler`` for each message until the consumer is closed.
 
-        A handler that returns finishes its message, one that raises requeues
-        it by ``requeue_backoff``; one that answered the message itself is left
-        alone. A plain function runs in a thread. On an ordered topic the messages of one
+        A handler that returns finishes its message, one that raises requeues it by ``requeue_backoff``; one that
+        answered the message itself is left alone. One that raises what is no ``Exception`` (``SystemExit``) gives its
+        message back and ends this call. A plain function runs in a thread. On an ordered topic the messages of one
         partition are handled one at a time, in order, whatever ``concurrency`` is.
 
         Args:
@@ -439,6 +440,7 @@ class Consumer:
         if not isinstance(given, int) or given < 1:
             raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
         called: object = handler
-        if not callable(called):
-            raise ConfigError(f"handler must be a function of a message, not {type(called).__name__}")
+        if not callable(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            kind = "a generator, whose body would never run" if callable(called) else type(called).__name__
+            raise ConfigError(f"handler must be a function of a message, not {kind}")
         await Handling(self, handler).run(concurrency, self._over)

@@ -45,10 +45,11 @@ class Flow:
         """Change ``max_in_flight``; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is negative.
+            ConfigError: ``count`` is no int of 0 or more.
         """
-        if count < 0:
-            raise ConfigError(f"max_in_flight must be 0 or more, not {count}")
+        given: object = count
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            raise ConfigError(f"max_in_flight must be an int of 0 or more, not {given!r}")
         self.max_in_flight = count
         self._limit = ready.fitting(count, self._max_bytes, self._body.bytes)
         self.share()

@@ -159,25 +159,46 @@ class Handling:
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy.add(worker)
         try:
-            if self._is_async:
-                await self._handler(message)  # type: ignore[misc]
-            else:
-                outcome = await asyncio.to_thread(self._handler, message)
-                if inspect.isawaitable(outcome):
-                    await outcome
-        except asyncio.CancelledError:
+            await self._call(message)
+        except asyncio.CancelledError as error:
+            if worker.cancelling():
+                if not message.answered:
+                    message.requeue(0)
+                raise
+            # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
+            _failed(message, error)
+        except Exception as error:  # noqa: BLE001 - whatever the application raises
+            _failed(message, error)
+        except BaseException:
             if not message.answered:
                 message.requeue(0)
             raise
-        except Exception as error:
-            log.warning("handler failed on %r: %r", message, error, exc_info=True)
-            if not message.answered:
-                message.requeue()
         else:
             if not message.answered:
                 message.finish()
         finally:
             self._busy.discard(worker)
+
+    async def _call(self, message: Message) -> None:
+        if self._is_async:
+            await self._handler(message)  # type: ignore[misc]
+        else:
+            outcome = await asyncio.to_thread(self._in_thread, message)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    def _in_thread(self, message: Message) -> object:
+        try:
+            return self._handler(message)
+        except StopIteration as error:
+            # A future cannot hold one, and whoever awaits it would wait for ever.
+            raise RuntimeError(f"handler raised {error!r}") from error
+
+
+def _failed(message: Message, error: BaseException) -> None:
+    log.warning("handler failed on %r: %r", message, error, exc_info=error)
+    if not message.answered:
+        message.requeue()
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, PublishError
@@ -21,7 +22,7 @@ from nsq_ha.producer.outgoing import (
 from nsq_ha.producer.topic import NO_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.outgoing import PlainBatch
@@ -199,6 +200,17 @@ def _are_plain(messages: Sequence[object]) -> bool:
         return False
     sizes = list(map(len, messages))  # type: ignore[arg-type]  # bytes, as just seen
     return all(sizes) and max(sizes) <= MAX_MESSAGE_BYTES
+
+
+def as_list(messages: object) -> list[bytes | OutgoingMessage]:
+    """Return the messages of one call in a list.
+
+    Raises:
+        ConfigError: They are none: a single body, a mapping, or nothing that has parts.
+    """
+    if isinstance(messages, bytes | bytearray | memoryview | str | Mapping) or not isinstance(messages, Iterable):
+        raise ConfigError(f"messages must be a list, or another sequence of them, not {type(messages).__name__}")
+    return list(messages)
 
 
 def small_plain_batch(

@@ -7,7 +7,6 @@ message takes is ``producer.topic``'s, how it gets there ``producer.sender``'s.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +16,7 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
-from nsq_ha.producer.batch import Batch, Part, check_kind, small_plain_batch
+from nsq_ha.producer.batch import Batch, Part, as_list, check_kind, small_plain_batch
 from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.producer.turn import turn_of
@@ -282,7 +281,7 @@ class Producer:
         Cancelled, any part of it may be stored.
         """
         under_way = self._check_open()
-        messages = list(messages)
+        messages = as_list(messages)
         if (
             timeout is None
             and not self._trace
@@ -366,8 +365,8 @@ class Producer:
     def _limit(self, timeout: object) -> float:
         if timeout is None:
             return self.config.publish_timeout
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-            raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 86400.0:
+            raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {timeout!r}")
         return timeout
 
     def _trace_id(self, topic: str, message: OutgoingMessage) -> int | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -68,7 +69,17 @@ async def test_no_partitions_at_all_are_refused(stage: Stage) -> None:
         stage.consumer(partitions=[])
 
 
-@pytest.mark.parametrize(("handler", "concurrency"), [(None, 1), (print, 0), (print, "8")])
+def generates(message: Message) -> Iterator[Message]:
+    yield message
+
+
+async def generates_too(message: Message) -> AsyncIterator[Message]:
+    yield message
+
+
+@pytest.mark.parametrize(
+    ("handler", "concurrency"), [(None, 1), (print, 0), (print, "8"), (generates, 1), (generates_too, 1)]
+)
 async def test_what_is_no_handler_or_no_number_is_refused(stage: Stage, handler: object, concurrency: object) -> None:
     async with stage.consumer() as consumer:
         with pytest.raises(ConfigError, match="must be"):

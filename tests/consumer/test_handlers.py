@@ -1,0 +1,62 @@
+"""Handlers that fail in unusual ways."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from nsq_ha import Message
+from nsq_ha.protocol import Requeue
+from tests.support.nsqd import message_id
+from tests.support.stage import Stage
+
+
+async def fails_by_a_task(message: Message) -> None:
+    """Await what somebody else cancelled."""
+    other = asyncio.ensure_future(asyncio.Event().wait())
+    other.cancel()
+    await other
+
+
+def runs_out(message: Message) -> None:
+    next(iter(()))
+
+
+@pytest.mark.parametrize("handler", [fails_by_a_task, runs_out])
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_whatever_a_handler_fails_with_its_message_comes_again_and_others_are_handled(
+    stage: Stage,
+    handler: Callable[[Message], Awaitable[None] | None],
+    concurrency: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handler, concurrency=concurrency))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"1", message_id(2))
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 1)
+        assert not running.done()
+        peer.message(b"2", message_id(3))
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 2)
+    await running
+    assert caplog.text.count("handler failed on") == 2
+
+
+class Enough(BaseException):
+    """What no handler should raise."""
+
+
+async def test_what_is_no_exception_ends_the_run_and_gives_the_message_back(stage: Stage) -> None:
+    async def handle(message: Message) -> None:
+        raise Enough
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"1", message_id(2))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await running
+        assert caught.group_contains(Enough)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
