@@ -103,10 +103,20 @@ class Consumer:
 
         Raises:
             ServerError: A refusal that no retry cures (permission, a channel that must be registered first).
+
+        Cancelled, nothing of it stays.
         """
         if self._started:
             raise ClosedError("a Consumer is used once: make a new one")
         self._started = True
+        try:
+            await self._open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._directory = Directory(self.config, access="r")
         await self._directory.start()
@@ -123,10 +133,6 @@ class Consumer:
             log.warning(
                 "%s/%s: not all partitions are subscribed yet, going on: %s", self.topic, self.channel, self._why()
             )
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -225,7 +231,7 @@ class Consumer:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 started.set()
-                if self._watch is not None and self._watch.view is not None:
+                if self._watch is not None and self._watch.view is not None and not self._closing.is_set():
                     self._view_changed(self._watch.view)
                 seeking = group.create_task(self._seek())
                 await self._closing.wait()

@@ -78,17 +78,24 @@ class Producer:
         self._trace = traced_topics(value)
 
     async def __aenter__(self) -> Self:
-        """Start; the first look-up of a topic is made by its first publish."""
+        """Start; the first look-up of a topic is made by its first publish. Cancelled, nothing of it stays."""
         if self._started:
             raise ClosedError("a Producer is used once: make a new one")
         self._started = True
+        try:
+            await self._open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
         self._directory = Directory(self.config, access="w")
         await self._directory.start()
         self._under_way = UnderWay(_expire, self.config.publish_timeout, self.config.max_pending_bytes)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
