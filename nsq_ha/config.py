@@ -247,7 +247,8 @@ class ProducerConfig(ClientConfig):
     """``fail`` ends a publish at the first sign of trouble and looks up at once; ``retry`` uses the time limit."""
     new_partition_delay: float = 5.0
     """When a topic grows, its new partitions are published to this much later, so that consumers are there first:
-    a channel starts at the end of a partition. 0 for at once."""
+    a channel starts at the end of a partition. Not less than the consumers' ``lookup_interval``, or they may miss
+    messages; 0 for at once."""
     partition_change: Literal["follow", "refuse", "drain"] = "follow"
     """When the number of partitions changes, keys go to other partitions. ``follow`` goes on at once, ``drain`` first
     waits until all that is under way is answered, ``refuse`` lets every later publish with a key fail."""

@@ -55,7 +55,7 @@ def report(
     """Read trace logs of the SDK, logs of nsqds, or both, and tell what became of the messages.
 
     With --out a page (report.html), report.json and Parquet tables are written there. Exit code 1 if an
-    anomaly of a kind of --fail-on was found.
+    anomaly of a kind of --fail-on was found, or no trace line at all.
     """
     try:
         from nsq_ha.spark.session import local_session, require_spark
@@ -104,6 +104,8 @@ def _print(found: TraceReport, out: Path | None) -> None:
         title="latency",
     )
     told = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in found.counts.items())
+    if not found.events:
+        told = "no trace line in these logs: is the trace of the topic switched on?"
     click.echo(f"{'ok' if found.is_ok else 'FAILED'}: {told}")
     if out is not None:
         click.echo(f"page: {out / 'report.html'}")

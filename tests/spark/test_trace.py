@@ -234,8 +234,10 @@ def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatc
 
 def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
     report = trace_report(spark, [write(tmp_path / "empty", ["nothing"])], tmp_path / "out")
-    assert (report.is_ok, report.events, report.begin_ns) == (True, 0, None)
-    assert "hold no trace lines" in (tmp_path / "out" / "report.html").read_text()
+    assert (report.is_ok, report.events, report.begin_ns) == (False, 0, None)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "hold no trace lines" in page
+    assert "FAILED: no trace lines" in page
 
 
 @pytest.fixture

@@ -75,6 +75,8 @@ def _section(heading: str, content: str) -> str:
 def _verdict(report: Mapping[str, Any]) -> str:
     counts: Mapping[str, int] = report["counts"]
     told = ", ".join(f"{counts.get(kind, 0):,} {name}" for kind, name in _KINDS.items())
+    if report["begin_ns"] is None:
+        told = "no trace lines"
     kind, word = ("ok", "ok") if report["is_ok"] else ("failed", "FAILED")
     return f'<p class="verdict {kind}" id="verdict">{word}: {_text(told)}</p>'
 

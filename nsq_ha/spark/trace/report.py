@@ -53,7 +53,7 @@ class TraceReport:
     """What a trace log tells. Times are nanoseconds since the epoch, latencies milliseconds.
 
     Attributes:
-        is_ok: No anomaly of a kind that fails.
+        is_ok: There were events, and no anomaly of a kind that fails: logs without any prove nothing.
         counts: Anomalies by kind.
         first: The first anomalies by time, at most :data:`FIRST`.
         outcomes: Messages by side, topic, channel and outcome.
@@ -157,7 +157,7 @@ def _report(kept: DataFrame, lives: DataFrame, wrong: DataFrame, options: Report
     unstarted = lives.where("first_start_ns is null")
     earliest = wrong.orderBy("ts_ns", "message_id").limit(FIRST)
     return TraceReport(
-        is_ok=not any(counts[kind] for kind in options.fail_on),
+        is_ok=total["events"] > 0 and not any(counts[kind] for kind in options.fail_on),
         counts=counts,
         first=_rows(earliest.withColumn("trace_id", f.col("trace_id").cast("string"))),
         outcomes=_rows(lives.groupBy(*_PLACES, "outcome").count().orderBy(*_PLACES, "outcome")),
