@@ -56,7 +56,9 @@ class Tries:
             return True
         try:
             await self._give_up(message)
-        except Exception as error:  # noqa: BLE001 - the application's function or a publish: nothing may be lost
+        except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             log.warning("%r could not be given up, it comes again: %s", message, error)
             if not message.answered:
                 message.requeue()
@@ -199,6 +201,12 @@ def _failed(message: Message, error: BaseException) -> None:
     log.warning("handler failed on %r: %r", message, error, exc_info=error)
     if not message.answered:
         message.requeue()
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody cancels the task that runs; else a CancelledError comes from what it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _is_power_of_two(number: int) -> bool:

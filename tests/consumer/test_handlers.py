@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.protocol import Requeue
+from nsq_ha.protocol import Finish, Requeue
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 
@@ -17,6 +17,10 @@ async def fails_by_a_task(message: Message) -> None:
     other = asyncio.ensure_future(asyncio.Event().wait())
     other.cancel()
     await other
+
+
+async def finishes(message: Message) -> None:
+    """Be content."""
 
 
 def runs_out(message: Message) -> None:
@@ -60,3 +64,15 @@ async def test_what_is_no_exception_ends_the_run_and_gives_the_message_back(stag
             await running
         assert caught.group_contains(Enough)
         await stage.nsqd.until(lambda: peer.of(Requeue))
+
+
+async def test_a_way_to_give_up_that_awaits_what_is_cancelled_loses_nobody_and_nothing(stage: Stage) -> None:
+    async with stage.consumer(max_attempts=1, on_give_up=fails_by_a_task) as consumer:
+        running = asyncio.create_task(consumer.run(finishes))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"1", message_id(2), attempts=2)
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 1)
+        peer.message(b"2", message_id(3))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 1)
+        assert not running.done()
+    await running
