@@ -22,6 +22,7 @@ from integration.holding import delete_channels, run_held
 from integration.jobs import Job, publish, workers
 from integration.replays import of
 from nsq_ha.policy import sharding
+from nsq_ha.spark.checkpoint import undated
 from nsq_ha.spark.functions import by_partition, drop_repeats
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ async def test_limits_then_a_restart_with_new_rows(
     progress = await asyncio.to_thread(job.drain, spark)
     assert [each["numInputRows"] for each in progress] == [1000, 1000, 500]
     source = progress[0]["sources"][0]
-    assert json.loads(source["latestOffset"]) == json.loads(progress[-1]["sources"][0]["endOffset"])
+    end = json.loads(progress[-1]["sources"][0]["endOffset"])
+    assert undated(json.loads(source["latestOffset"])) == undated(end) == {topic: end[topic]}
     await publish(cluster.lookupd, topic, numbered(100, 2500))
     assert [each["numInputRows"] for each in await asyncio.to_thread(job.drain, spark)] == [100]
     assert job.values() == numbered(2600)
@@ -135,6 +137,24 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
     job.options["failOnDataLoss"] = "false"
     await asyncio.to_thread(job.drain, spark)
     assert job.values() == numbered(520)
+
+
+async def test_a_topic_that_was_made_anew_and_is_longer_than_before_is_data_loss(
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
+) -> None:
+    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
+    await publish(cluster.lookupd, topic, numbered(20))
+    job = Job(topic, tmp_path, **of(cluster))
+    await asyncio.to_thread(job.drain, spark)
+    await asyncio.to_thread(cluster.make_anew, topic)
+    await publish(cluster.lookupd, topic, numbered(50, 20))
+    job.make_older(3600)
+    with pytest.raises(StreamingQueryException, match="the topic was made anew"):
+        await asyncio.to_thread(job.drain, spark)
+    job.options["failOnDataLoss"] = "false"
+    await asyncio.to_thread(job.drain, spark)
+    assert job.values() == numbered(70)
+    assert await asyncio.to_thread(job.drain, spark) == []
 
 
 async def test_per_key_order_holds_from_the_sink_to_the_source(spark: SparkSession, cluster: ClusterUnderTest) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -19,7 +20,7 @@ from nsq_ha.devcluster.listener import Listener
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 
 class WebServer:
@@ -101,4 +102,10 @@ class WebServer:
         if (delay := self._delay()) > 0:
             await asyncio.sleep(delay)
             await self._awake.wait()
-        await self._app(scope, receive, send)
+
+        async def dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [(b"date", formatdate(usegmt=True).encode()), *message.get("headers", [])]
+            await send(message)
+
+        await self._app(scope, receive, dated)

@@ -11,6 +11,7 @@ Source: failures reference 2, 5 "Lookup answers".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from typing import TYPE_CHECKING, Final, Self
 
@@ -25,7 +26,7 @@ from nsq_ha.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
     import httpx
@@ -95,6 +96,37 @@ async def ask(
 
     Cancellation leaves the request in doubt and closes its connection.
     """
+    async with _exchange(client, method, url, timeout=timeout, params=params, content=content) as response:
+        return unwrap(response.status_code, await _read(response))
+
+
+async def ask_time(client: httpx.AsyncClient, url: str, *, timeout: float) -> float | None:
+    """Ask a server anything, and return what its clock shows, in whole seconds since 1970; see :func:`ask`.
+
+    Returns:
+        None when the answer has no time, or none that can be read.
+    """
+    # Here, not above, as httpx in new_client(): hardly anybody asks.
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415
+
+    async with _exchange(client, "GET", url, timeout=timeout) as response:
+        await _read(response)
+        try:
+            return parsedate_to_datetime(response.headers.get("date", "")).timestamp()
+        except ValueError:
+            return None
+
+
+@contextlib.asynccontextmanager
+async def _exchange(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    timeout: float,
+    params: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+) -> AsyncIterator[httpx.Response]:
     import httpx  # noqa: PLC0415 - as in new_client()
 
     try:
@@ -102,7 +134,7 @@ async def ask(
             asyncio.timeout(timeout),
             client.stream(method, url, params=params, content=content) as response,
         ):
-            return unwrap(response.status_code, await _read(response))
+            yield response
     except TimeoutError as error:
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
@@ -144,6 +176,11 @@ class HttpPeer:
         if self._client is None:
             raise ClosedError(f"the {type(self).__name__} was closed")
         return await ask(self._client, method, self._url + path, timeout=self._timeout, params=params, content=content)
+
+    async def _time(self, path: str) -> float | None:
+        if self._client is None:
+            raise ClosedError(f"the {type(self).__name__} was closed")
+        return await ask_time(self._client, self._url + path, timeout=self._timeout)
 
 
 async def _read(response: httpx.Response) -> bytes:

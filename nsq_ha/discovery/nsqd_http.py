@@ -284,6 +284,10 @@ class NsqdHttp(HttpPeer):
             headers=stored.ext,
         )
 
+    async def clock(self) -> float | None:
+        """Return what the node's clock shows, in whole seconds since 1970. None when it does not tell."""
+        return await self._time("/ping")
+
     async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
         try:
             body = await self._exchange(method, path, params, content)

@@ -133,6 +133,14 @@ class Cluster:
                 return None
             raise
 
+    def clock(self, node: Node) -> float | None:
+        """Return what a node's clock shows, in whole seconds since 1970. None when it does not tell.
+
+        Raises:
+            NsqError: No usable answer.
+        """
+        return self._ask(node, self._nsqd(node).clock())
+
     def topics(self) -> tuple[str, ...]:
         """Return the names of all topics.
 

@@ -74,6 +74,22 @@ class Positions:
                     return None
             time.sleep(survey.PAUSE)
 
+    def before(self, offset: int) -> StoredMessage | None:
+        """Return the last message that begins before ``offset``. None when none is kept or committed.
+
+        Raises:
+            NsqError: The leader gave no usable answer; look it up again.
+        """
+        if offset <= self.extent.start:
+            return None
+        number = self.extent.messages
+        if offset < self.extent.end:
+            first = self._find("virtual_offset", offset)
+            if first is None:
+                return None
+            number = first.number - 1
+        return self._find("count", number)
+
     def rows_behind(self, offset: int) -> int:
         """Return how many messages begin at or behind ``offset``, as far as they are counted."""
         if offset >= self.extent.end:

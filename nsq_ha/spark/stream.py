@@ -10,7 +10,8 @@ by PySpark, so nothing depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from nsq_ha.spark.ack_planner import AckPlanner
+from nsq_ha.spark.checkpoint import dated, undated
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.stream_planner import StreamPlanner
 from nsq_ha.spark.tasks import read_range
@@ -41,6 +43,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._projection = projection
         self._planning: StreamPlanner | AckPlanner | None = None
+        self._begun: dict[str, Any] | None = None
+        self._told: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connections behind."""
@@ -48,13 +52,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a new query begins."""
-        return self._planner.initial()
+        self._begun = self._dated(self._planner.initial(), self._begun)
+        return self._begun
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         """Return where the next micro-batch ends, within the limits."""
-        return self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        end = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        self._told = self._dated(end, start, self._told)
+        return self._told
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of the options; where several are set the planner keeps them all."""
@@ -67,7 +74,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the logs end, for the lag in Spark's progress."""
-        return self._planner.report()
+        offsets: dict[str, Any] = dict(self._planner.report())
+        # Who has caught up finds the same as at the batch's end.
+        return self._told if self._told is not None and undated(self._told) == offsets else offsets
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where the query will end."""
@@ -90,6 +99,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planning is not None:
             self._planning.close()
             self._planning = None
+
+    def _dated(self, offsets: Mapping[str, Any], *known: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what Spark keeps: offsets of a log with their time; a spool tells by itself whose it is."""
+        return dict(offsets) if self._options.delivery == "ack" else dated(offsets, time.time(), *known)
 
     @property
     def _planner(self) -> StreamPlanner | AckPlanner:

@@ -1,7 +1,8 @@
 """Driver side of a stream: the offsets that Spark writes into its checkpoint, and the ranges between them.
 
-Owns what is known of the partitions between micro-batches. Offsets are plain
-``{topic: {partition: offset}}``, partitions as text since JSON makes them so.
+Owns what is known of the partitions between micro-batches. The form of the offsets
+is of ``checkpoint``, and so is the time that they carry: it is used here where it is
+told, and put there by ``stream``.
 
 The invariants: an offset never goes back, but for data loss that is allowed by
 name; a partition whose leader does not answer stands still and stops nobody; one
@@ -18,9 +19,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import ConfigError, DataLossError, NsqError, TopicNotFoundError
+from nsq_ha.errors import DataLossError, NsqError, TopicNotFoundError
+from nsq_ha.spark.checkpoint import Offsets, Place, from_json, planned_at, to_json
 from nsq_ha.spark.planner import Bounds, Range, divide, positions
 from nsq_ha.spark.positions import shares
+from nsq_ha.spark.sameness import Sameness
 from nsq_ha.spark.survey import PAUSE, Survey, glance, topics_of, whole
 
 if TYPE_CHECKING:
@@ -29,12 +32,6 @@ if TYPE_CHECKING:
     from nsq_ha.spark.positions import Positions
 
 log: Final = logging.getLogger("nsq_ha.spark")
-
-Offsets = dict[str, dict[str, int]]
-"""What Spark keeps in its checkpoint."""
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class StreamPlanner:
@@ -55,6 +52,7 @@ class StreamPlanner:
         self._silent_since: float | None = None
         self._moved_at = time.monotonic()
         self._reported: set[Place] = set()
+        self._sameness = Sameness(options, cluster)
 
     def close(self) -> None:
         """Close the connections to the cluster."""
@@ -83,12 +81,12 @@ class StreamPlanner:
             limited: Whether the limits of the options count.
 
         Raises:
-            DataLossError: A log ends before ``start``, and ``failOnDataLoss`` is true.
+            DataLossError: A log ends before ``start`` or is another one, and ``failOnDataLoss`` is true.
             NsqError: No nsqlookupd answers for longer than the read is patient.
         """
         begin = from_json(start or {})
         surveys = self._look()
-        ends = self._ends(begin, surveys)
+        ends = self._ends(begin, surveys, planned_at(start or {}))
         if limited:
             ends = self._limited(begin, ends, {seen.topic: seen for seen in surveys})
         if ends != begin:
@@ -113,7 +111,7 @@ class StreamPlanner:
         """Return the ranges of one micro-batch, also of one that was planned before a restart.
 
         Raises:
-            DataLossError: What the batch needs is cleaned, and ``failOnDataLoss`` is true.
+            DataLossError: What the batch needs is cleaned, or of another log, and ``failOnDataLoss`` is true.
             NsqError: As :meth:`latest`.
         """
         begin, until = from_json(start), from_json(end)
@@ -126,7 +124,7 @@ class StreamPlanner:
                 self._lose(topic, partition, "the topic is gone")
                 continue
             first = self._first((topic, partition), begin, stop, seen)
-            if first >= stop:
+            if first >= stop or (partition in seen.extents and self._is_lost(seen, partition, stop, planned_at(end))):
                 continue
             node = seen.leaders.get(partition)
             ranges.append(Range(topic, partition, first, stop, node, seen.meta.ordered, seen.meta.extend_support))
@@ -192,10 +190,12 @@ class StreamPlanner:
         time.sleep(PAUSE)
         return not self._seen or now - self._silent_since >= self._options.patience
 
-    def _ends(self, begin: Mapping[Place, int], surveys: Iterable[Survey]) -> dict[Place, int]:
+    def _ends(self, begin: Mapping[Place, int], surveys: Iterable[Survey], planned: int | None) -> dict[Place, int]:
         """Return the end of each partition's log, as far as this query may read it."""
         ends = dict(begin)
         known = _places(surveys)
+        by_topic = {seen.topic: seen for seen in surveys}
+        anew: dict[Place, int] = {}
         for place in begin:
             if place[0] not in {topic for topic, _ in known} and place[0] not in self._seen:
                 self._lose(*place, "the topic is gone")
@@ -203,6 +203,9 @@ class StreamPlanner:
             start = begin.get(place)
             if start is not None and extent.end < start:
                 self._confirm_loss(place, start)
+            elif start is not None and self._is_lost(by_topic[place[0]], place[1], start, planned):
+                # A step without rows, back to where the new log begins: from there on it is as any other.
+                anew[place] = extent.start
             ends[place] = extent.end
         if self._target is not None:
             for place in set(ends) | set(self._target):
@@ -216,7 +219,20 @@ class StreamPlanner:
                     ends[place] = start
                 else:
                     ends.pop(place, None)
-        return ends
+        return ends | anew
+
+    def _is_lost(self, seen: Survey, partition: int, offset: int, planned: int | None) -> bool:
+        """Raise when the log is another one than ``offset`` was taken of, and that is an error; else tell it."""
+        try:
+            if not self._sameness.is_lost(seen, partition, self._seen_at, offset, planned):
+                return False
+        except NsqError as error:
+            # A leader that went since the look; the next look asks the next one.
+            log.info("%s-%d: not known whether the log is the same: %s", seen.topic, partition, error)
+            return False
+        said = f"the log holds messages before the offset {offset} that are younger than it: the topic was made anew"
+        self._lose(seen.topic, partition, said)
+        return True
 
     def _confirm_loss(self, place: Place, start: int) -> None:
         """Raise when the log still ends before ``start`` after a while, and that is an error."""
@@ -314,26 +330,3 @@ def _places(surveys: Iterable[Survey]) -> dict[Place, tuple[Any, Any]]:
         for seen in surveys
         for partition, node in seen.leaders.items()
     }
-
-
-def to_json(places: Mapping[Place, int]) -> Offsets:
-    """Return offsets in the form of the checkpoint."""
-    found: Offsets = {}
-    for (topic, partition), offset in sorted(places.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def from_json(told: Mapping[str, Any]) -> dict[Place, int]:
-    """Return offsets from the form of the checkpoint.
-
-    Raises:
-        ConfigError: It is not of that form: the checkpoint is of another source.
-    """
-    found: dict[Place, int] = {}
-    for topic, partitions in told.items():
-        for partition, offset in partitions.items() if isinstance(partitions, dict) else [("?", None)]:
-            if not partition.isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
-                raise ConfigError(f"the checkpoint is of another source: {topic!r} has {partitions!r}")
-            found[topic, int(partition)] = offset
-    return found

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from nsq_ha.addresses import lookupd_urls
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import MAX_PARTITION_ID, check_topic
+from nsq_ha.spark.checkpoint import PLANNED
 
 EARLIEST: Final = -2
 """In a JSON of offsets: where the partition's log begins."""
@@ -190,6 +191,9 @@ def by_partition(name: str, text: str, hint: str, check: Callable[[object], int]
     """Return numbers by topic and partition, each through ``check``."""
     found: dict[str, Mapping[int, int]] = {}
     for topic, told in _object(name, text, hint).items():
+        if topic == PLANNED:
+            # Offsets as the progress of a query shows them.
+            continue
         checked(name, check_topic, topic)
         if not isinstance(told, dict):
             raise wrong(name, f"of topic {topic!r} must be an object of partitions, not {type(told).__name__}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -168,6 +170,11 @@ def test_a_message_that_is_not_there_is_not_found(seen: Probe) -> None:
     assert search(search_mode="virtual_offset", search_pos="x")[0] == 400
     assert search(search_mode="count", search_pos="1", partition="x")[0] == 400
     assert search(search_mode="count", search_pos="1", topic="unknown")[0] == 400
+
+
+def test_each_answer_tells_the_time(seen: Probe) -> None:
+    told = seen.http.get(seen.cluster.http_address(seen.leader()) + "/ping").headers["date"]
+    assert abs(parsedate_to_datetime(told).timestamp() - time.time()) < 30.0
 
 
 def test_cleaning_moves_the_start_and_the_channels_that_stood_there(seen: Probe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from nsq_ha.errors import (
     TopicNotExistError,
 )
 from nsq_ha.policy.topology import Node
-from tests.discovery.loopback import Fake, hang
+from tests.discovery.loopback import Fake, hang, http_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -196,3 +197,18 @@ async def test_closing_leaves_a_shared_client_open(fake: Fake) -> None:
         assert not shared.is_closed
         with pytest.raises(ClosedError):
             await nsqd.stats()
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("Date: Sat, 21 Nov 2026 16:14:45 GMT\r\n", 1795277685.0), ("Date: lately\r\n", None), ("", None)],
+)
+async def test_the_clock_of_a_node(fake: Fake, header: str, seconds: float | None) -> None:
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(http_answer(b"OK", headers=header))
+
+    fake.behave = behave
+    async with NsqdHttp(fake.url) as nsqd:
+        assert await nsqd.clock() == seconds
+    with pytest.raises(ClosedError):
+        await nsqd.clock()

@@ -62,6 +62,7 @@ class Model:
     deaf: set[Node] = field(default_factory=set)
     opened: list[tuple[str, int, str, int]] = field(default_factory=list)
     asked: int = 0
+    now: float | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -91,6 +92,10 @@ class Model:
     def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
         self._hear(node)
         return self.topics_[topic][partition].find(mode, position)
+
+    def clock(self, node: Node) -> float | None:
+        self._hear(node)
+        return self.now
 
     def topics(self) -> tuple[str, ...]:
         if self.silent:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.errors import DataLossError
+from nsq_ha.spark.checkpoint import PLANNED, Offsets
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range
 from nsq_ha.spark.reader import RangeReader
-from nsq_ha.spark.stream_planner import Offsets, StreamPlanner
+from nsq_ha.spark.stream_planner import StreamPlanner
 from tests.spark.streams import numbered
 
 if TYPE_CHECKING:
@@ -123,6 +124,41 @@ def test_a_topic_that_was_deleted_and_made_anew(
     lossy, options = stream(topic, strict=False)
     again = lossy.latest(end_of(topic, 50))
     assert rows(lossy.ranges(end_of(topic, 50), again), options, asked) == numbered(5, 60)
+
+
+def test_a_topic_that_was_made_anew_and_is_longer_than_before(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(50))
+    dev_cluster.delete_topic(topic)
+    dev_cluster.create_topic(topic, 1)
+    publish(topic, 0, numbered(70, 100))
+    an_hour_ago = {PLANNED: int(time.time()) - 3600}
+    start, end = end_of(topic, 40) | an_hour_ago, end_of(topic, 50) | an_hour_ago
+    planner, _ = stream(topic, strict=True)
+    with pytest.raises(DataLossError, match="before the offset 1800 that are younger than it: the topic was made anew"):
+        planner.latest(end)
+    with pytest.raises(DataLossError, match="before the offset 1800 that are younger than it"):
+        # Planned before a restart, and never read.
+        planner.ranges(start, end)
+    lossy, options = stream(topic, strict=False)
+    assert lossy.ranges(start, end) == []
+    again = lossy.latest(end)
+    assert lossy.ranges(end, again) == []
+    assert rows(lossy.ranges(again, lossy.latest(again)), options, asked) == numbered(70, 100)
+    assert caplog.text.count("made anew") == 1
+
+
+def test_the_same_topic_is_not_taken_for_one_that_was_made_anew(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(50))
+    end = end_of(topic, 50) | {PLANNED: int(time.time())}
+    publish(topic, 0, numbered(20, 50))
+    planner, options = stream(topic, strict=True)
+    assert rows(planner.ranges(end, planner.latest(end)), options, asked) == numbered(20, 50)
 
 
 def test_a_topic_that_is_gone(dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConfigError, ConnectError, DataLossError, TopicNotFoundError
+from nsq_ha.errors import ConnectError, DataLossError, TopicNotFoundError
 from nsq_ha.spark import stream_planner, survey
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.stream_planner import StreamPlanner, from_json, to_json
+from nsq_ha.spark.stream_planner import StreamPlanner
 from tests.spark.model import NODES, Log, Model
 
 Given = dict[str, str]
@@ -294,19 +294,3 @@ def test_ranges_are_cut_and_stay_whole_where_the_leader_does_not_answer(caplog: 
     model.stored = gone  # type: ignore[method-assign, assignment]
     assert bounds(plan, begin, end) == {0: (0, 100), 1: (20, 50)}
     assert "ranges stay uncut" in caplog.text
-
-
-PLACES = st.dictionaries(
-    st.tuples(st.sampled_from(["orders", "flights", "a.b"]), st.integers(0, 1023)), st.integers(0, 2**63 - 1)
-)
-
-
-@given(PLACES)
-def test_offsets_come_back_from_the_checkpoint(places: dict[tuple[str, int], int]) -> None:
-    assert from_json(json.loads(json.dumps(to_json(places)))) == places
-
-
-@pytest.mark.parametrize("told", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
-def test_a_checkpoint_of_another_source_is_refused(told: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the checkpoint is of another source"):
-        from_json(told)

@@ -1,0 +1,199 @@
+"""What a stream leaves in its checkpoint, and how that tells a log that was made anew."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructField, StructType
+
+from nsq_ha.errors import ConfigError, DataLossError
+from nsq_ha.spark import sameness
+from nsq_ha.spark.checkpoint import MARGIN, PLANNED, dated, from_json, is_of_another_log, planned_at, to_json, undated
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.rows import Projection
+from nsq_ha.spark.stream import NsqStreamReader
+from nsq_ha.spark.stream_planner import StreamPlanner
+from tests.spark.model import NODES, Log, Model, place_in
+
+if TYPE_CHECKING:
+    from nsq_ha.discovery.nsqd_http import Search, StoredMessage
+
+PLACES = st.dictionaries(
+    st.tuples(st.sampled_from(["orders", "flights", "a.b"]), st.integers(0, 1023)), st.integers(0, 2**63 - 1)
+)
+THEN = 1_700_000_000
+"""When the offsets of these tests were taken."""
+
+OLD, NEW = (THEN - 3600) * 1000, (THEN + 3600) * 1000
+"""Milliseconds: messages of the log that was, and of the one that took its place."""
+
+
+def planner(model: Model, **options: str) -> StreamPlanner:
+    told = {"lookupd": "127.0.0.1:4161", "topic": "t", "startingOffsets": "earliest", "metadataRefresh": "0"}
+    given = ReadOptions.parse(told | {"fetchTimeout": "50ms", "fetchRetries": "1"} | options, "stream")
+    return StreamPlanner(given, model.cluster)
+
+
+def one(*times_ms: int, cleaned: int = 0) -> Model:
+    return Model({"t": {0: Log([10] * len(times_ms), times_ms, cleaned)}})
+
+
+def at(offset: int, planned: int | None = THEN) -> dict[str, Any]:
+    return {"t": {"0": offset}} | ({} if planned is None else {PLANNED: planned})
+
+
+@given(PLACES, st.none() | st.integers(0, 2**33))
+def test_offsets_come_back_from_the_checkpoint(places: dict[tuple[str, int], int], planned: int | None) -> None:
+    offsets = to_json(places)
+    told = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned)))
+    assert from_json(told) == places
+    assert planned_at(told) == planned
+    assert undated(told) == offsets
+
+
+@pytest.mark.parametrize("told", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
+def test_a_checkpoint_of_another_source_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the checkpoint is of another source"):
+        from_json(told)
+
+
+def test_the_same_offsets_keep_their_time_or_spark_would_plan_for_ever() -> None:
+    first = dated({"t": {"0": 5}}, 100.9)
+    assert first == {PLANNED: 100, "t": {"0": 5}}
+    assert dated({"t": {"0": 5}}, 200.0, None, first) == first
+    assert dated({"t": {"0": 6}}, 200.0, first) == {PLANNED: 200, "t": {"0": 6}}
+    without = {"t": {"0": 5}}
+    assert dated({"t": {"0": 5}}, 200.0, without, first) == without, "as Spark has it"
+
+
+def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = one(OLD, OLD)
+    options = ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t", "metadataRefresh": "0"}, "stream")
+    reader = NsqStreamReader(options, Projection(StructType([StructField("offset", LongType())])))
+    monkeypatch.setattr(reader, "_planning", StreamPlanner(options, model.cluster))
+    clock = itertools.count(THEN)
+    monkeypatch.setattr("nsq_ha.spark.stream.time.time", lambda: float(next(clock)))
+    begun = reader.initialOffset()
+    assert begun == at(20) == reader.initialOffset()
+    assert reader.latestOffset(begun) == begun
+    model.topics_["t"][0] = Log([10] * 3, [OLD] * 3)
+    end = reader.latestOffset(begun)
+    assert undated(end) == at(30, None)
+    assert end[PLANNED] > THEN
+    assert reader.latestOffset(end) == end == reader.latestOffset() == reader.reportLatestOffset()
+    assert [part.value.start for part in reader.partitions(begun, end)] == [20]
+    model.topics_["t"][0] = Log([10] * 4, [OLD] * 4)
+    assert reader.latestOffset(at(30, None)) != at(30, None)
+    assert reader.reportLatestOffset()["t"] == {"0": 40}
+
+
+def test_offsets_of_a_query_s_progress_are_a_start() -> None:
+    model = one(OLD, OLD, OLD)
+    begun = planner(model, startingOffsets=json.dumps(at(20)))
+    assert begun.initial() == {"t": {"0": 20}}
+
+
+@given(st.integers(0, 2**33), st.floats(-1e4, 1e4), st.floats(-1e6, 1e6))
+def test_a_message_is_of_another_log_when_it_is_younger_than_clocks_can_explain(
+    planned: int, ahead: float, younger: float
+) -> None:
+    written_ns = int((planned + younger) * 1e9)
+    assert is_of_another_log(written_ns, planned, ahead) == (written_ns > (planned + MARGIN + max(0, ahead)) * 1e9)
+
+
+def test_the_last_message_before_an_offset() -> None:
+    place = place_in(Log([10, 20, 30], cleaned=1))
+    found = [place.before(offset) for offset in (0, 10, 11, 30, 31, 60, 99)]
+    # Of 31 nothing is known: no message begins at or behind it.
+    assert [each and each.offset for each in found] == [None, None, 10, 10, None, 30, 30]
+    assert place_in(Log([10, 20], uncommitted=1)).before(30) is None
+
+
+@pytest.mark.parametrize("start", [30, 40])
+def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
+    model = one(NEW, NEW, NEW, NEW)
+    with pytest.raises(DataLossError, match=f"t-0: the log holds messages before the offset {start} that are younger"):
+        planner(model).latest(at(start))
+    with pytest.raises(DataLossError, match="made anew"):
+        planner(model).ranges(at(10), at(start))
+    same = one(OLD, OLD, OLD, NEW)
+    assert planner(same).latest(at(30)) == {"t": {"0": 40}}
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": "3"}, {"now": "yes"}])
+def test_a_log_that_was_made_anew_is_read_from_its_beginning(limits: dict[str, str]) -> None:
+    model = one(NEW, NEW, NEW, NEW, NEW, cleaned=1)
+    now = limits.pop("now", None)
+    plan = planner(model, failOnDataLoss="false", **limits)
+    if now:
+        plan.prepare_target()
+    start, seen = at(30), []
+    for _ in range(5):
+        end = plan.latest(start)
+        seen += [(part.start, part.end) for part in plan.ranges(start, end)]
+        if end == undated(start):
+            break
+        start = dated(end, NEW / 1000)
+    assert seen == ([(10, 40), (40, 50)] if limits else [(10, 50)])
+
+
+def test_offsets_without_a_time_are_taken_as_they_are() -> None:
+    model = one(NEW, NEW, NEW)
+    plan = planner(model)
+    assert plan.latest(at(20, None)) == {"t": {"0": 30}}
+    assert [(part.start, part.end) for part in plan.ranges(at(20, None), at(30, None))] == [(20, 30)]
+
+
+def test_a_driver_whose_clock_is_behind_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = one(NEW, NEW)
+    monkeypatch.setattr("nsq_ha.spark.sameness.time.time", lambda: THEN + 10.0)
+    model.now = NEW / 1000 + 10.0
+    assert planner(model).latest(at(20)) == {"t": {"0": 20}}, "the server's clock is an hour ahead"
+    model.now = THEN + 10.0
+    with pytest.raises(DataLossError, match="made anew"):
+        planner(model).latest(at(20))
+
+
+def test_nothing_is_asked_at_each_trigger_but_after_a_gap_and_of_a_log_that_shrank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = one(OLD, OLD, OLD)
+    log, plan = model.topics_["t"][0], planner(model)
+    asked: list[int] = []
+    find = log.find
+
+    def count(mode: Search, position: int) -> StoredMessage | None:
+        asked.append(position)
+        return find(mode, position)
+
+    monkeypatch.setattr(log, "find", count)
+    plan.latest(at(20))
+    assert len(asked) == 2
+    plan.latest(at(20))
+    assert len(asked) == 2
+    model.leaderless.add(("t", 0))
+    plan.latest(at(20))
+    assert len(asked) == 2
+    model.leaderless.clear()
+    monkeypatch.setattr(sameness, "FRESH", 0.0)
+    plan.latest(at(20))
+    assert len(asked) == 4
+    monkeypatch.setattr(sameness, "FRESH", 600.0)
+    log.sizes = [10, 10]
+    plan.latest(at(10))
+    assert len(asked) == 6, "shorter than before"
+
+
+def test_a_leader_that_does_not_tell_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    model = one(NEW, NEW)
+    plan = planner(model)
+    plan.latest(None)
+    model.deaf.add(NODES[0])
+    assert plan._is_lost(plan._seen["t"], 0, 20, THEN) is False
+    assert "not known whether the log is the same" in caplog.text
