@@ -24,7 +24,7 @@ ROWS_A_STEP = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def run_held(job: Job, spark: SparkSession, happen: Callable[[], None]) -> None:
     """Run the job to its end; ``happen`` is called once, while tasks have given their first rows on and no more.
 
-    What the server has to send must be more than fits into the sockets on the way: some megabytes.
+    What the server has to send must be more than fits into the sockets on the way: some dozen megabytes.
     """
     job.hold()
     # Else Spark gathers all that there is before it gives the first rows on.

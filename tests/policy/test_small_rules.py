@@ -10,7 +10,7 @@ from nsq_ha.config import Backoff
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.batching import chunks
-from nsq_ha.policy.ready import changes, share
+from nsq_ha.policy.ready import Plan, changes, plan, share
 from nsq_ha.policy.routing import least_loaded, round_robin
 from nsq_ha.policy.topology import tcp_address
 
@@ -74,6 +74,11 @@ def test_no_partitions_get_nothing() -> None:
 def test_what_is_lowered_is_told_apart_from_what_is_raised() -> None:
     assert changes({0: 5, 1: 2}, {0: 3, 1: 4, 2: 1}) == ({0: 3}, {1: 4, 2: 1})
     assert changes({0: 5}, {0: 5}) == ({}, {})
+
+
+def test_a_limit_that_fell_takes_back_what_is_granted_and_not_used() -> None:
+    """Partition 0 has the whole new limit unanswered: partition 1 may get nothing until some of it is answered."""
+    assert plan(10, {0: 10, 1: 10}, {0: 10, 1: 0}, {0: 5, 1: 5}) == Plan({0: 5, 1: 0}, {}, is_raise_due=True)
 
 
 def test_round_robin_goes_round() -> None:
