@@ -3,9 +3,10 @@
 *read*: a topic of two partitions into an aggregate, against the same aggregate
 over ``range`` with a pickled Python function that makes such bodies. *trigger*:
 what a micro-batch with next to no rows costs, against the built-in source
-``rate``. *sink*: a write, against an Arrow writer with the same plan that drops
-its rows. *memory*: of the Python workers, with bodies of 1 MB. Rounds are
-interleaved in one session; the figures are medians of the ratios within a round.
+``rate`` and against a source in Python that does nothing. *sink*: a write,
+against an Arrow writer with the same plan that drops its rows. *memory*: of the
+Python workers, with bodies of 1 MB. Rounds are interleaved in one session; the
+figures are medians of the ratios within a round.
 
 Servers and Spark share the machine's cores, so on a busy one the rates tell more
 of the others than of us. The CPU of Spark and its workers is printed as well.
@@ -31,6 +32,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType
 
+from benchmarks.bare_source import BareSource
 from benchmarks.processes import peaks, spent
 from nsq_ha import OutgoingMessage, Producer, PublishError
 from nsq_ha.discovery.admin import AdminClient
@@ -47,6 +49,7 @@ LARGE_BYTES: Final = 1_000_000
 LARGE_COUNTS: Final = (50, 200)
 TRIGGERS: Final = 8
 PARTITIONS: Final = 2
+BARE: Final = "a Python source that does nothing"
 _SETTINGS: Final = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
 
 Made = Callable[["SparkSession", str, int], list[str]]
@@ -175,7 +178,8 @@ def _trickle(lookupd: str, name: str) -> Iterator[None]:
 
 def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
     """Measure what a micro-batch costs by itself."""
-    parts: dict[str, list[dict[str, float]]] = {"nsq": [], "rate": []}
+    parts: dict[str, list[dict[str, float]]] = {"nsq": [], "rate": [], BARE: []}
+    spark.dataSource.register(BareSource)
 
     def measured(label: str, frame: DataFrame) -> float:
         parts[label].append(_triggers(frame))
@@ -185,6 +189,7 @@ def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
         frames = {
             "nsq": spark.readStream.format("nsq").options(lookupd=lookupd, topic=name).load(),
             "rate": spark.readStream.format("rate").options(rowsPerSecond=40, numPartitions=PARTITIONS).load(),
+            BARE: spark.readStream.format("bare").load(),
         }
         found = _interleaved({label: partial(measured, label, frame) for label, frame in frames.items()}, rounds)
     lines = [
@@ -192,7 +197,12 @@ def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
         + ", ".join(f"{part} {statistics.median(told[part] for told in rounds_):.0f}" for part in sorted(rounds_[0]))
         for label, rounds_ in parts.items()
     ]
-    return [*lines, _ratio("trigger of nsq / of rate", found["nsq"], found["rate"], at_most=1.5)]
+    return [
+        *lines,
+        _ratio("trigger of nsq / of rate", found["nsq"], found["rate"], at_most=1.5),
+        _ratio(f"trigger of {BARE} / of rate", found[BARE], found["rate"]),
+        _ratio(f"trigger of nsq / of {BARE}", found["nsq"], found[BARE]),
+    ]
 
 
 # ---------------------------------------------------------------- sink
@@ -332,13 +342,12 @@ def _ratio(
 ) -> str:
     ratios = [one / another for one, another in zip(ours, other, strict=True)]
     ratio = statistics.median(ratios)
-    mark, reached = (
-        (f">= {at_least}", ratio >= at_least) if at_least is not None else (f"<= {at_most}", ratio <= (at_most or 0))
-    )
-    return (
-        f"{label}: {ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f}), mark {mark}: "
-        f"{'reached' if reached else 'NOT reached'}"
-    )
+    told = f"{label}: {ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+    if at_least is not None:
+        return f"{told}, mark >= {at_least}: {'reached' if ratio >= at_least else 'NOT reached'}"
+    if at_most is not None:
+        return f"{told}, mark <= {at_most}: {'reached' if ratio <= at_most else 'NOT reached'}"
+    return told
 
 
 PARTS: Final[dict[str, Made]] = {"read": read, "trigger": trigger, "sink": sink}
