@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import multiprocessing
 import os
 import resource
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from benchmarks.ha import LOOKUPD_VARIABLE
 from benchmarks.peers.clients.measure import peak_bytes
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
 from benchmarks.plot import Line, draw
+from benchmarks.processes import in_a_process
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.discovery.admin import AdminClient
@@ -76,15 +76,7 @@ def _measure(pipe: Any, topic: str, count: int, options: dict[str, Any]) -> None
 
 def measured(at: int, topic: str, count: int, **options: Any) -> Point:  # noqa: ANN401
     """Measure once in a new process."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(theirs, topic, count, options))
-    process.start()
-    theirs.close()
-    try:
-        cpu, peak = ours.recv()
-    finally:
-        process.join(30)
+    cpu, peak = in_a_process(_measure, topic, count, options, join_timeout=30)
     return Point(at, cpu, peak)
 
 
@@ -154,13 +146,8 @@ def large_bodies(server: Nsqd, limits: tuple[int, ...] = (8, 32, 128)) -> list[P
         topic = f"bench{os.urandom(6).hex()}"
         server.create(topic, ["bench"])
         server.fill(topic, 400, b"x" * (1024 * 1024))
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_hold, args=(theirs, topic, server.address, limit * 1024 * 1024))
-        process.start()
-        theirs.close()
-        points.append(Point(limit, 0.0, ours.recv()))
-        process.join(30)
+        peak = in_a_process(_hold, topic, server.address, limit * 1024 * 1024, join_timeout=30)
+        points.append(Point(limit, 0.0, peak))
         server.delete(topic)
     return points
 

@@ -1,11 +1,14 @@
-"""What the processes below this one have used: CPU and memory, of Spark and its workers, from ``/proc``."""
+"""Processes of their own for measurements, and what the processes below this one have used, from ``/proc``."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +55,25 @@ def peaks() -> list[int]:
     """Return the peak memory of each Python worker, in bytes; they are forks of the daemon."""
     daemon = "pyspark.daemon"
     return [each.peak for each, above in below() if daemon in each.command and above and daemon in above.command]
+
+
+def in_a_process(measure: Callable[..., None], *arguments: object, join_timeout: float) -> Any:  # noqa: ANN401 - it chooses
+    """Measure in a new process, and return what it sends.
+
+    Args:
+        measure: Gets a connection to send its one result through, then the arguments.
+        arguments: They travel by pickle.
+        join_timeout: Seconds that the process has to end, after its result.
+
+    Raises:
+        EOFError: It ended without a result.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=measure, args=(theirs, *arguments))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    finally:
+        process.join(join_timeout)

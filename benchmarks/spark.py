@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import multiprocessing
 import os
 import statistics
 import tempfile
@@ -33,7 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import BinaryType
 
 from benchmarks.bare_source import BareSource
-from benchmarks.processes import peaks, spent
+from benchmarks.processes import in_a_process, peaks, spent
 from nsq_ha import OutgoingMessage, Producer, PublishError
 from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.spark.session import local_session
@@ -275,15 +274,7 @@ def _remember(pipe: Any, lookupd: str, name: str, onward: str | None) -> None:  
 
 
 def _in_a_process(lookupd: str, name: str, onward: str | None = None) -> int:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_remember, args=(theirs, lookupd, name, onward))
-    process.start()
-    theirs.close()
-    try:
-        peak: int = ours.recv()
-    finally:
-        process.join(60)
+    peak: int = in_a_process(_remember, lookupd, name, onward, join_timeout=60)
     return peak
 
 

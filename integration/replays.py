@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,14 @@ def assert_chains(rows: Rows) -> None:
 def of(cluster: ClusterUnderTest) -> dict[str, str]:
     """Return the options of a stream of all that a cluster has of its topic."""
     return {"lookupd": ",".join(cluster.lookupd), "startingOffsets": "earliest"}
+
+
+async def assert_all_and_each_once(cluster: ClusterUnderTest, topic: str, job: Job, stored: list[bytes]) -> None:
+    """Compare what a stream gave with what a live writer stored, and with the log."""
+    values = job.values()
+    sys.stdout.write(f"{len(stored)} messages, {len(values)} rows, {job.commits} batches\n")
+    assert sorted(set(values)) == stored
+    await assert_each_once(cluster, topic, job)
 
 
 async def assert_each_once(cluster: ClusterUnderTest, topic: str, job: Job) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.jobs import Job, live_writer
-from integration.replays import assert_each_once, of
+from integration.replays import assert_all_and_each_once, of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +40,7 @@ def under_fire(spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path) -
         async with live_writer(topic, lookupd=cluster.lookupd) as stored:
             await asyncio.to_thread(stream)
         await asyncio.to_thread(job.finish, spark)
-        values = job.values()
-        sys.stdout.write(f"{len(stored)} messages, {len(values)} rows, {job.commits} batches\n")
-        assert sorted(set(values)) == stored
-        await assert_each_once(cluster, topic, job)
+        await assert_all_and_each_once(cluster, topic, job, stored)
 
     return run
 

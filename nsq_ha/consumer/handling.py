@@ -163,7 +163,7 @@ class Handling:
         try:
             await self._call(message)
         except asyncio.CancelledError as error:
-            if worker.cancelling():
+            if _is_cancelled():
                 if not message.answered:
                     message.requeue(0)
                 raise

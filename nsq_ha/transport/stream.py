@@ -62,7 +62,6 @@ class Stream(asyncio.BufferedProtocol):
         self._receiver = receiver
         self._on_lost: Callable[[NsqError], None] | None = on_lost
         self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
         self._transport: asyncio.Transport | None = None
         self._codec: Codec | None = None
         self._in = _read_buffer()
@@ -189,7 +188,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def received(self, data: bytes | memoryview) -> None:
         """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
-        self.last_received = self._clock()
+        self.last_received = self._loop.time()
         if self._on_lost is None or self._reason is not None:
             return
         try:

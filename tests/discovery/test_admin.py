@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.admin import AdminClient
     from tests.discovery.scripted import Scripted
 
-UNSTABLE = {"message": "the cluster is unstable"}
 NO_CHANNEL = {"message": "Topic has no channel, should init at least one for the new topic"}
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.discovery.scripted import Scripted
 
 UNSTABLE = {"message": "the cluster is unstable"}
-NO_CHANNEL = {"message": "Topic has no channel, should init at least one for the new topic"}
 
 
 # ---------------------------------------------------------------- deleting, growing, channels
