@@ -71,7 +71,20 @@ def test_the_same_answers_again_and_again_settle(history: list[list[LookupAnswer
     settled = rounds(view, *[last] * DISPUTED_ROUNDS)
     again = merge(settled, last)
     assert again == settled
-    assert not again.unsettled or not last
+    if again.unsettled and last:
+        # What alone may wait for ever: a number that grew, for leaders of its new partitions.
+        assert again.pending.partition_num is not None
+        awaited = set(range(again.partition_num, again.pending.partition_num))
+        assert awaited - {partition for each in last for partition in each.partitions}
+
+
+def test_a_grown_number_waits_for_as_long_as_its_new_partition_has_no_leader() -> None:
+    view = rounds(good(1), *[[answer(2, {0: NODES[0]})]] * 3 * DISPUTED_ROUNDS)
+    assert view.unsettled
+    assert view.partition_num == 1
+    led = merge(view, [answer(2, {0: NODES[0], 1: NODES[1]})])
+    assert not led.unsettled
+    assert led.partition_num == 2
 
 
 @settings(max_examples=40, deadline=None)
