@@ -13,20 +13,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from nsq_ha.addresses import lookupd_urls, nsqd_addresses
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_partition, check_topic
-
-_T = TypeVar("_T")
+from nsq_ha.option_checks import count_in_range, in_range, is_a, is_number, iterable, named, one_of
 
 Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
 """How a key becomes a number: a named rule, or a function to a non-negative hash."""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Compression(enum.Enum):
@@ -61,7 +56,7 @@ class Backoff:
             ConfigError: A value is out of range.
         """
         numbers = (self.initial, self.maximum, self.factor, self.jitter)
-        if not all(_is_number(number) for number in numbers) or not (
+        if not all(is_number(number) for number in numbers) or not (
             0 < self.initial <= self.maximum < math.inf and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
         ):
             raise ConfigError(f"Backoff needs 0 < initial <= maximum, factor >= 1 and jitter 0..1: {self}")
@@ -112,7 +107,7 @@ class StartFrom:
             if when.tzinfo is None:
                 raise ConfigError("a start time needs a time zone: use datetime.now(timezone.utc) or alike")
             when = when.timestamp()
-        if not _is_number(when) or not math.isfinite(when):
+        if not is_number(when) or not math.isfinite(when):
             raise ConfigError(f"a start time must be Unix seconds or a datetime, not {when!r}")
         return cls("timestamp", int(when))
 
@@ -197,25 +192,25 @@ class ClientConfig:
         Raises:
             ConfigError: Names the option and what it may be.
         """
-        object.__setattr__(self, "lookupd", lookupd_urls(_iterable(self, "lookupd")))
-        object.__setattr__(self, "nsqd", nsqd_addresses(_iterable(self, "nsqd")))
+        object.__setattr__(self, "lookupd", lookupd_urls(iterable(self, "lookupd")))
+        object.__setattr__(self, "nsqd", nsqd_addresses(iterable(self, "nsqd")))
         if self.nsqd and self.lookupd:
             raise ConfigError("give either lookupd= or nsqd=, not both")
         for name in ("connect_timeout", "lookup_timeout", "lookup_interval", "close_timeout"):
-            _in_range(self, name, 0.001, 86400.0)
-        _in_range(self, "lookup_jitter", 0.0, 1.0)
-        _in_range(self, "heartbeat_interval", 1.0, 60.0)
+            in_range(self, name, 0.001, 86400.0)
+        in_range(self, "lookup_jitter", 0.0, 1.0)
+        in_range(self, "heartbeat_interval", 1.0, 60.0)
         if self.output_buffer_timeout is not None:
-            _in_range(self, "output_buffer_timeout", 0.01, 1.0)
-        _count_in_range(self, "output_buffer_bytes", 64, 65536)
-        _count_in_range(self, "max_frame_bytes", 1024, 2**31 - 1)
-        _count_in_range(self, "deflate_level", 1, 6)
-        _one_of(self, "compression", (*Compression, *(entry.value for entry in Compression)))
+            in_range(self, "output_buffer_timeout", 0.01, 1.0)
+        count_in_range(self, "output_buffer_bytes", 64, 65536)
+        count_in_range(self, "max_frame_bytes", 1024, 2**31 - 1)
+        count_in_range(self, "deflate_level", 1, 6)
+        one_of(self, "compression", (*Compression, *(entry.value for entry in Compression)))
         object.__setattr__(self, "compression", Compression(self.compression))
-        _is_a(self, "backoff", Backoff)
-        _is_a(self, "tls", TlsConfig, None)
-        _is_a(self, "auth_secret", str, None)
-        _is_a(self, "client_id", str)
+        is_a(self, "backoff", Backoff)
+        is_a(self, "tls", TlsConfig, None)
+        is_a(self, "auth_secret", str, None)
+        is_a(self, "client_id", str)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -270,17 +265,17 @@ class ProducerConfig(ClientConfig):
             ConfigError: Names the option and what it may be.
         """
         ClientConfig.__post_init__(self)
-        _in_range(self, "publish_timeout", 0.001, 86400.0)
-        _in_range(self, "new_partition_delay", 0.0, 86400.0)
-        _count_in_range(self, "max_pending_bytes", 1, 2**40)
-        _count_in_range(self, "window", 1, 100_000)
-        _in_range(self, "idle_timeout", 1.0, 86400.0)
-        _count_in_range(self, "max_connections", 1, 100_000)
-        _one_of(self, "strategy", ("round_robin", "least_loaded"))
-        _one_of(self, "on_unreachable", ("retry", "fail"))
-        _one_of(self, "partition_change", ("follow", "refuse", "drain"))
+        in_range(self, "publish_timeout", 0.001, 86400.0)
+        in_range(self, "new_partition_delay", 0.0, 86400.0)
+        count_in_range(self, "max_pending_bytes", 1, 2**40)
+        count_in_range(self, "window", 1, 100_000)
+        in_range(self, "idle_timeout", 1.0, 86400.0)
+        count_in_range(self, "max_connections", 1, 100_000)
+        one_of(self, "strategy", ("round_robin", "least_loaded"))
+        one_of(self, "on_unreachable", ("retry", "fail"))
+        one_of(self, "partition_change", ("follow", "refuse", "drain"))
         if not callable(self.sharding):
-            _one_of(self, "sharding", ("murmur3", "java", "modulo"))
+            one_of(self, "sharding", ("murmur3", "java", "modulo"))
         object.__setattr__(self, "trace", traced_topics(self.trace))
 
 
@@ -332,28 +327,28 @@ class ConsumerConfig(ClientConfig):
             ConfigError: Names the option and what it may be.
         """
         ClientConfig.__post_init__(self)
-        _count_in_range(self, "max_in_flight", 1, 1_000_000)
-        _count_in_range(self, "max_in_flight_bytes", 1, 2**40)
-        _in_range(self, "start_timeout", 0.0, 86400.0)
-        _count_in_range(self, "sample_rate", 0, 99)
-        _count_in_range(self, "warn_attempts", 0, 65535)
+        count_in_range(self, "max_in_flight", 1, 1_000_000)
+        count_in_range(self, "max_in_flight_bytes", 1, 2**40)
+        in_range(self, "start_timeout", 0.0, 86400.0)
+        count_in_range(self, "sample_rate", 0, 99)
+        count_in_range(self, "warn_attempts", 0, 65535)
         if self.msg_timeout is not None:
-            _in_range(self, "msg_timeout", 1.0, 900.0)
+            in_range(self, "msg_timeout", 1.0, 900.0)
         if self.max_attempts is not None:
-            _count_in_range(self, "max_attempts", 1, 65535)
+            count_in_range(self, "max_attempts", 1, 65535)
         if self.ordered not in (True, False, "auto"):
             raise ConfigError(f"ordered must be True, False or 'auto', not {self.ordered!r}")
-        _is_a(self, "tag", str, None)
-        _is_a(self, "requeue_backoff", Backoff)
+        is_a(self, "tag", str, None)
+        is_a(self, "requeue_backoff", Backoff)
         if self.partitions is not None:
-            object.__setattr__(self, "partitions", _partitions(_iterable(self, "partitions")))
+            object.__setattr__(self, "partitions", _partitions(iterable(self, "partitions")))
         _check_start(self.start_from)
         if self.dead_letter_topic is not None:
-            _named("dead_letter_topic", check_topic, self.dead_letter_topic)
+            named("dead_letter_topic", check_topic, self.dead_letter_topic)
         if self.on_give_up == "dead_letter" and not self.dead_letter_topic:
             raise ConfigError("on_give_up='dead_letter' needs dead_letter_topic")
         if not callable(self.on_give_up):
-            _one_of(self, "on_give_up", ("drop", "republish", "dead_letter"))
+            one_of(self, "on_give_up", ("drop", "republish", "dead_letter"))
 
 
 def traced_topics(trace: object) -> bool | frozenset[str]:
@@ -367,58 +362,18 @@ def traced_topics(trace: object) -> bool | frozenset[str]:
     if not isinstance(trace, Iterable):
         raise ConfigError(f"trace must be True, False or topics, not {trace!r}")
     topics: Iterable[object] = (trace,) if isinstance(trace, str) else trace
-    return frozenset(_named("trace", check_topic, topic) for topic in topics)
-
-
-def _in_range(config: object, name: str, low: float, high: float) -> None:
-    value = getattr(config, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ConfigError(f"{name} must be {low}..{high}, not {value!r}")
-
-
-def _count_in_range(config: object, name: str, low: int, high: int) -> None:
-    value = getattr(config, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} must be a whole number, {low}..{high}, not {value!r}")
-
-
-def _is_a(config: object, name: str, kind: type, *others: None) -> None:
-    """Check the type of an option; its value is not shown, since it may be secret."""
-    value = getattr(config, name)
-    if not (isinstance(value, kind) or (others and value is None)):
-        raise ConfigError(f"{name} must be a {kind.__name__}{' or None' * len(others)}, not {type(value).__name__}")
-
-
-def _iterable(config: object, name: str) -> Any:  # noqa: ANN401 - what it holds is checked by the caller
-    value = getattr(config, name)
-    if not isinstance(value, Iterable):
-        raise ConfigError(f"{name} must be one or several in a sequence, not {value!r}")
-    return value
-
-
-def _named(name: str, check: Callable[[object], _T], value: object) -> _T:
-    try:
-        return check(value)
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from error
+    return frozenset(named("trace", check_topic, topic) for topic in topics)
 
 
 def _partitions(values: Iterable[object]) -> tuple[int, ...]:
-    return tuple(sorted({_named("partitions", check_partition, value) for value in values}))
+    return tuple(sorted({named("partitions", check_partition, value) for value in values}))
 
 
 def _check_start(start: object) -> None:
     if isinstance(start, Mapping):
         for partition, entry in start.items():
-            _named("start_from", check_partition, partition)
+            named("start_from", check_partition, partition)
             if not isinstance(entry, StartFrom):
                 raise ConfigError(f"start_from must name a StartFrom by partition, not {entry!r}")
     elif start is not None and not isinstance(start, StartFrom):
         raise ConfigError(f"start_from must be a StartFrom, or one by partition, not {start!r}")
-
-
-def _one_of(config: object, name: str, allowed: tuple[object, ...]) -> None:
-    value = getattr(config, name)
-    if value not in allowed:
-        words = ", ".join(entry for entry in allowed if isinstance(entry, str))
-        raise ConfigError(f"{name} must be one of {words} (or as documented), not {value!r}")

@@ -1,8 +1,8 @@
 """Bodies of nsqlookupd's answers, decoded as untrusted input.
 
 Owns the JSON shapes of ``/lookup``, ``/listlookup``, ``/nodes``, ``/topics`` and
-``/channels``, bare or in the old envelope. Does not own the HTTP exchange
-(``http``) nor what several answers mean together (``policy.topology``).
+``/channels``; ``body`` takes the envelope off before. Does not own the HTTP
+exchange (``http``) nor what several answers mean together (``policy.topology``).
 
 The invariant: whatever the body holds, the outcome is a valid value or a
 :class:`RemoteProtocolError`. A single entry that makes no sense (a partition
@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from nsq_ha.discovery.body import Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.names import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
@@ -32,11 +33,8 @@ MAX_LISTED_LOOKUPDS: Final = 64
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,4}")
-_SHOWN: Final = 120
 
 _NULL: Final = msgspec.Raw(b"null")
-
-T = TypeVar("T")
 
 
 class _Peer(msgspec.Struct):
@@ -103,31 +101,6 @@ class _Channels(msgspec.Struct):
     channels: list[str] | None = None
 
 
-class _Envelope(msgspec.Struct):
-    status_code: int
-    status_txt: str
-    data: msgspec.Raw = _NULL
-
-
-class _Refusal(msgspec.Struct):
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """An answer without its envelope.
-
-    Attributes:
-        status: The true status; a wrapped 404 arrives as 500.
-        data: JSON of the content; of a refusal whatever came.
-        message: The server's text of a refusal, cut to a readable length; empty for a success.
-    """
-
-    status: int
-    data: bytes
-    message: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class LookupdList:
     """What one nsqlookupd says about all of them.
@@ -171,27 +144,6 @@ class TopicInfo:
     disable_channel_auto_create: bool = False
 
 
-def unwrap(status: int, body: bytes) -> Body:
-    """Take the envelope off, when there is one.
-
-    Args:
-        status: HTTP status.
-        body: The bytes as they came.
-
-    Returns:
-        Status and content; ``message`` is filled for every status but 200.
-    """
-    wrapped = _try(body, _Envelope)
-    if wrapped is not None:
-        # Without the version header every refusal is wrapped in a 500, and only the text tells which it was.
-        status = wrapped.status_code if status == 200 else status
-        return Body(status, bytes(wrapped.data), "" if status == 200 else _shown(wrapped.status_txt))
-    if status == 200:
-        return Body(status, body)
-    refusal = _try(body, _Refusal)
-    return Body(status, body, _shown(refusal.message if refusal is not None else body.decode("utf-8", "replace")))
-
-
 def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     """Decode the answer to ``/lookup``; ``leads`` is False, the caller knows better.
 
@@ -203,8 +155,8 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     """
     if body.status != 200:
         return _refused_lookup(body, lookupd)
-    content = _decode(body.data, _Lookup)
-    told = _try(bytes(content.meta), _Meta)
+    content = decode_json(body.data, _Lookup)
+    told = try_json(bytes(content.meta), _Meta)
     if content.partitions is None and content.producers is None and told is None:
         raise RemoteProtocolError("answer names neither partitions nor nodes nor a meta")
     partitions: dict[int, Node] = {}
@@ -232,8 +184,8 @@ def decode_plain_nodes(body: Body) -> tuple[Node, ...] | None:
     if body.status != 200:
         _refused_lookup(body, "")
         return ()
-    content = _decode(body.data, _Lookup)
-    if content.partitions or _meta(_try(bytes(content.meta), _Meta)) is not None:
+    content = decode_json(body.data, _Lookup)
+    if content.partitions or _meta(try_json(bytes(content.meta), _Meta)) is not None:
         return None
     nodes = (_node(raw) for raw in content.producers or ())
     return tuple(node for node in nodes if node is not None)
@@ -252,7 +204,7 @@ def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
     if body.status == 404 or (body.status == 200 and body.data.strip() == b"null"):
         # An old server has no such route; one without a coordinator has nothing to list.
         return LookupdList(leader=None, nodes=(), supported=False)
-    content = _decode(_accepted(body), _LookupdList)
+    content = decode_json(_accepted(body), _LookupdList)
     listed = (_lookupd_url(raw, scheme) for raw in (content.lookupdnodes or [])[:MAX_LISTED_LOOKUPDS])
     leader = _lookupd_url(content.lookupdleader, scheme)
     nodes = dict.fromkeys(url for url in (*listed, leader) if url is not None)
@@ -266,8 +218,8 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
         RemoteProtocolError: It is no such answer.
     """
     found: list[NodeInfo] = []
-    for raw in _decode(_accepted(body), _Nodes).producers or []:
-        node, entry = _node(raw), _try(bytes(raw), _Producer)
+    for raw in decode_json(_accepted(body), _Nodes).producers or []:
+        node, entry = _node(raw), try_json(bytes(raw), _Producer)
         if node is None or entry is None:
             continue
         partitions = {
@@ -285,10 +237,10 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
     Raises:
         RemoteProtocolError: It is no such answer.
     """
-    content = _decode(_accepted(body), _Topics)
+    content = decode_json(_accepted(body), _Topics)
     found = {name: TopicInfo(name) for name in content.topics or [] if is_valid_name(name)}
     for raw in content.meta_info or []:
-        info = _try(bytes(raw), _TopicInfo)
+        info = try_json(bytes(raw), _TopicInfo)
         if info is not None and is_valid_name(info.topic_name):
             found[info.topic_name] = TopicInfo(
                 info.topic_name,
@@ -306,7 +258,7 @@ def decode_channels(body: Body) -> tuple[str, ...]:
     Raises:
         RemoteProtocolError: It is no such answer.
     """
-    content = _decode(_accepted(body), _Channels)
+    content = decode_json(_accepted(body), _Channels)
     return tuple(sorted({name for name in content.channels or [] if is_valid_name(name)}))
 
 
@@ -325,15 +277,6 @@ def is_port(number: int) -> bool:
     return 0 < number < 65536
 
 
-def decode_json(data: bytes, shape: type[T]) -> T:
-    """Decode JSON of a known shape.
-
-    Raises:
-        RemoteProtocolError: It is no JSON, of another shape, nested too deep or not UTF-8.
-    """
-    return _decode(data, shape)
-
-
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
     text = body.message.lower()
     if body.status in (404, 500) and ("key not found" in text or "topic_not_found" in text):
@@ -349,23 +292,8 @@ def _accepted(body: Body) -> bytes:
     return body.data
 
 
-def _decode(data: bytes, shape: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=shape)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        # The body is left out: it can be megabytes of anything.
-        raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from error
-
-
-def _try(data: bytes, shape: type[T]) -> T | None:
-    try:
-        return _decode(data, shape)
-    except RemoteProtocolError:
-        return None
-
-
 def _node(raw: msgspec.Raw) -> Node | None:
-    peer = _try(bytes(raw), _Peer)
+    peer = try_json(bytes(raw), _Peer)
     if peer is None or not is_host(peer.broadcast_address) or not is_port(peer.tcp_port):
         return None
     http_port = peer.http_port if is_port(peer.http_port) else 0
@@ -386,7 +314,7 @@ def _meta(meta: _Meta | None) -> TopicMeta | None:
 
 
 def _lookupd_url(raw: msgspec.Raw, scheme: str) -> str | None:
-    entry = _try(bytes(raw), _Lookupd)
+    entry = try_json(bytes(raw), _Lookupd)
     if entry is None or not is_host(entry.node_ip):
         return None
     port = str(entry.http_port)
@@ -394,8 +322,3 @@ def _lookupd_url(raw: msgspec.Raw, scheme: str) -> str | None:
         return None
     host = f"[{entry.node_ip}]" if ":" in entry.node_ip else entry.node_ip
     return f"{scheme}://{host}:{port}"
-
-
-def _shown(text: str) -> str:
-    printable = "".join(letter if letter.isprintable() else "?" for letter in text[: _SHOWN + 1])
-    return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."

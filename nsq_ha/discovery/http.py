@@ -15,7 +15,7 @@ import contextlib
 import ssl
 from typing import TYPE_CHECKING, Final, Self
 
-from nsq_ha.discovery.answers import Body, unwrap
+from nsq_ha.discovery.body import Body, unwrap
 from nsq_ha.errors import (
     ClosedError,
     ConnectError,

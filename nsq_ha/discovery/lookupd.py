@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from nsq_ha.discovery.answers import Body, LookupdList, NodeInfo, TopicInfo
+    from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
+    from nsq_ha.discovery.body import Body
     from nsq_ha.policy.topology import LookupAnswer, Node
 
 Access = Literal["r", "w"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from nsq_ha.discovery.answers import decode_json
+from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import (
     ChannelNotRegisteredError,

@@ -18,11 +18,10 @@ from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, cast
 
-from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError, server_error
+from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.protocol.exchange import ANSWERED, SENDS, Received, Request, Run, is_answer
+from nsq_ha.protocol.exchange import ANSWERED, NEVER_ANSWERS, SENDS, Received, Request, Run, is_answer, read_error
 from nsq_ha.protocol.frames import (
-    CLOSE_WAIT,
     FRAME_HEAD,
     FRAME_TYPES,
     HEARTBEAT,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 
 _PUBLISH: Final = Request.PUBLISH  # to read a member from its enum is not free
-_NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 _OK_RUN: Final = 32
@@ -49,7 +47,6 @@ _LONGEST_OK_RUN: Final = 128 * len(_OK_FRAME)
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
 _CLOSED: Final = State.CLOSED  # looked up for each read
 _BULKY_BYTES: Final = 2048  # from here on a second copy of a body costs more than a memoryview does
-_MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
 
 
 class ClientProtocol:
@@ -342,14 +339,10 @@ class ClientProtocol:
         self._held = request in (Request.IDENTIFY, Request.UPGRADE)
 
     def _take_error(self, data: bytes, received: Received) -> None:
-        if not data:
-            raise RemoteProtocolError("error frame is empty")
-        if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
-            raise RemoteProtocolError(f"error frame holds {data[:64]!r}, which is no error: its type is damaged")
-        error = server_error(data[:_MAX_ERROR_BYTES])
+        error = read_error(data)
         run = self._runs[0] if self._runs else None
         event = Input.RECV_STRAY_ERROR
-        if error.code in _NEVER_ANSWERS:
+        if error.code in NEVER_ANSWERS:
             run, event = None, Input.RECV_ANSWER_ERROR
         elif run is not None:
             event = Input.RECV_PUBLISH_ERROR if run.kind is Request.PUBLISH else Input.RECV_REFUSAL

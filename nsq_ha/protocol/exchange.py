@@ -1,6 +1,6 @@
 """The vocabulary of a client connection: which commands have an answer, which answer fits, what one read brought.
 
-Owns tables and containers only; the order of things is ``protocol.client``'s.
+Owns tables, containers and what one frame says by itself; the order of things is ``protocol.client``'s.
 
 Source: protocol reference 1, 3, 5, 7.
 """
@@ -12,14 +12,18 @@ from typing import Final
 
 import msgspec
 
-from nsq_ha.errors import ServerError
+from nsq_ha.errors import RemoteProtocolError, ServerError, server_error
 from nsq_ha.message import Message
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.frames import CLOSE_WAIT, OK
+from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
 from nsq_ha.protocol.messages import DamagedMessage
 from nsq_ha.protocol.state import Input
 
+NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
+"""Codes of errors that answer no request."""
+
 _TRACED_BYTES: Final = 30
+_MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
 
 
 class Request(enum.Enum):
@@ -106,3 +110,16 @@ def is_answer(request: Request, data: bytes) -> bool:
     if request is Request.AUTH:
         return data.startswith(b"{")
     return data == OK
+
+
+def read_error(data: bytes) -> ServerError:
+    """Return the error that an error frame holds.
+
+    Raises:
+        RemoteProtocolError: It holds none.
+    """
+    if not data:
+        raise RemoteProtocolError("error frame is empty")
+    if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
+        raise RemoteProtocolError(f"error frame holds {data[:64]!r}, which is no error: its type is damaged")
+    return server_error(data[:_MAX_ERROR_BYTES])

@@ -1,0 +1,93 @@
+"""The body of an HTTP answer, as untrusted input: its envelope, and JSON of a known shape.
+
+Nodes answer bare, or in the old envelope. What the content means is
+``answers``' and ``nsqd_http``'s.
+
+Source: protocol reference 12.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from nsq_ha.errors import RemoteProtocolError
+
+_SHOWN: Final = 120
+_NULL: Final = msgspec.Raw(b"null")
+
+T = TypeVar("T")
+
+
+class _Envelope(msgspec.Struct):
+    status_code: int
+    status_txt: str
+    data: msgspec.Raw = _NULL
+
+
+class _Refusal(msgspec.Struct):
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer without its envelope.
+
+    Attributes:
+        status: The true status; a wrapped 404 arrives as 500.
+        data: JSON of the content; of a refusal whatever came.
+        message: The server's text of a refusal, cut to a readable length; empty for a success.
+    """
+
+    status: int
+    data: bytes
+    message: str = ""
+
+
+def unwrap(status: int, body: bytes) -> Body:
+    """Take the envelope off, when there is one.
+
+    Args:
+        status: HTTP status.
+        body: The bytes as they came.
+
+    Returns:
+        Status and content; ``message`` is filled for every status but 200.
+    """
+    wrapped = try_json(body, _Envelope)
+    if wrapped is not None:
+        # Without the version header every refusal is wrapped in a 500, and only the text tells which it was.
+        status = wrapped.status_code if status == 200 else status
+        return Body(status, bytes(wrapped.data), "" if status == 200 else _shown(wrapped.status_txt))
+    if status == 200:
+        return Body(status, body)
+    refusal = try_json(body, _Refusal)
+    return Body(status, body, _shown(refusal.message if refusal is not None else body.decode("utf-8", "replace")))
+
+
+def decode_json(data: bytes, shape: type[T]) -> T:
+    """Decode JSON of a known shape.
+
+    Raises:
+        RemoteProtocolError: It is no JSON, of another shape, nested too deep or not UTF-8.
+    """
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # The body is left out: it can be megabytes of anything.
+        raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from error
+
+
+def try_json(data: bytes, shape: type[T]) -> T | None:
+    """Decode JSON of a known shape. None when it is none."""
+    try:
+        return decode_json(data, shape)
+    except RemoteProtocolError:
+        return None
+
+
+def _shown(text: str) -> str:
+    printable = "".join(letter if letter.isprintable() else "?" for letter in text[: _SHOWN + 1])
+    return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."
