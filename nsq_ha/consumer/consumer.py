@@ -1,7 +1,8 @@
 """The consumer: what an application holds to read a channel of a topic.
 
 Owns the public calls, the queue of delivered messages and the sharing of
-``max_in_flight``. Each partition's connection is ``consumer.subscription``'s.
+``max_in_flight``. Which partitions are read is ``consumer.partitions``', each
+one's connection ``consumer.subscription``'s.
 
 The invariant: what is handed out came over a connection that still lives at
 that moment; messages of a connection that has gone are dropped from the queue,
@@ -11,25 +12,26 @@ since the server delivers them again.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.closing import drain, supervisor_ended, until_closed
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.handling import Handling, Publisher, Tries
-from nsq_ha.consumer.subscription import Subscription
+from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
+from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from types import TracebackType
 
+    from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import TopicView
@@ -39,11 +41,16 @@ log = logging.getLogger("nsq_ha.consumer")
 _FOREIGN_LOOP: Final = "a Consumer belongs to the event loop that entered it; this is another one"
 
 
-class Consumer:
+class Consumer(EnteredOnce):
     """Reads one channel of one topic, all partitions or some. Use it with ``async with``.
 
     Iterating hands out messages and answers nothing by itself; :meth:`run`
     calls a handler and answers by its outcome.
+
+    Entering subscribes: it returns when all partitions are subscribed, or after
+    ``start_timeout`` with a warning. A new channel gets only what is published
+    after this. It raises a ServerError for a refusal that no retry cures
+    (permission, a channel that must be registered first).
 
     Args:
         topic: The topic.
@@ -80,47 +87,30 @@ class Consumer:
         self._fine_below = self._tries.fine_below
         self._subscriptions: dict[int, Subscription] = {}
         self._flow = Flow(self.config.max_in_flight, self.config.max_in_flight_bytes, self._subscriptions)
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._inbox: deque[Message] = deque()
+        self._open_inbox: deque[Message] = deque()
+        self._inbox = self._open_inbox  # until it closes: then nothing more is handed out
         self._arrivals = Arrivals()
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
+        self._closer: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
+        self._handlings: set[Handling] = set()
         self._absent = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._started = False
         self._failure: NsqError | None = None
         self._directory: Directory | None = None
         self._watch: TopicWatch | None = None
+        self._partitions: Partitions | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
-
-    async def __aenter__(self) -> Self:
-        """Subscribe: returns when all partitions are subscribed, or after ``start_timeout`` with a warning.
-
-        A new channel gets only what is published after this.
-
-        Raises:
-            ServerError: A refusal that no retry cures (permission, a channel that must be registered first).
-
-        Cancelled, nothing of it stays.
-        """
-        if self._started:
-            raise ClosedError("a Consumer is used once: make a new one")
-        self._started = True
-        try:
-            await self._open()
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
 
     async def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._directory = Directory(self.config, access="r")
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
+        self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self)
         self._watch.add_listener(self._view_changed)
         started = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
@@ -130,15 +120,8 @@ class Consumer:
             async with asyncio.timeout(self.config.start_timeout):
                 await self.wait_subscribed()
         except TimeoutError:
-            log.warning(
-                "%s/%s: not all partitions are subscribed yet, going on: %s", self.topic, self.channel, self._why()
-            )
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close, see :meth:`aclose`."""
-        await self.aclose()
+            why = self._partitions.why_not()
+            log.warning("%s/%s: not all partitions are subscribed yet, going on: %s", self.topic, self.channel, why)
 
     async def wait_subscribed(self) -> None:
         """Wait until every wanted partition is subscribed; put your own time limit around it.
@@ -149,8 +132,7 @@ class Consumer:
         """
         while True:
             self._check_open()
-            wanted = self._wanted()
-            if wanted and all(self._is_subscribed(partition) for partition in wanted):
+            if self._partitions is not None and self._partitions.are_subscribed():
                 return
             self._changed.clear()
             await self._changed.wait()
@@ -162,68 +144,60 @@ class Consumer:
         back to the server; what was handed out may still be answered until the
         limit, then the server delivers it again.
 
+        Awaited by a handler, or by ``on_give_up``, it begins all this and
+        returns at once: to wait would be to wait for the very message that is
+        being handled. That one is answered as ever, :meth:`run` returns after
+        the last handler, and leaving the block waits for the end. Only the
+        handler's own task is known for one: in a task that it starts, and from
+        another thread, this waits for the handler, so let that not wait for it.
+
         Cancelled, it does not wait for answers, and closes.
         """
         directory = self._directory
         if directory is None:
             return
-        if self._closed is not None:
-            await self._closed.wait()
-            return
-        self._closed = asyncio.Event()
+        is_awaited = self._is_awaited(asyncio.current_task())
+        if self._closed is None:
+            self._closed = asyncio.Event()
+            self._begin_to_close()
+            closing = self._close(directory, self._closed)
+            if is_awaited:
+                self._closer = asyncio.create_task(closing, name=f"nsq_ha closing {self.topic}")
+            else:
+                await closing
+        elif not is_awaited:
+            await until_closed(self._closed, self._closer)
+
+    def _is_awaited(self, task: asyncio.Task[Any] | None) -> bool:
+        """Tell whether closing waits for ``task``."""
+        return self._tries.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
+
+    def _begin_to_close(self) -> None:
         self._closing.set()
+        self._inbox = deque(self._open_inbox)
+        self._open_inbox.clear()
         self._arrivals.wake()
         self._changed.set()
         self._flow.stop()
-        loop = asyncio.get_running_loop()
+
+    async def _close(self, directory: Directory, closed: asyncio.Event) -> None:
+        loop, name = asyncio.get_running_loop(), f"{self.topic}/{self.channel}"
         deadline = loop.time() + self.config.close_timeout
         try:
-            await self._drain_until(deadline)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await drain(self._subscriptions.values(), self._inbox, self._changed)
+            except TimeoutError:
+                log.warning("%s: closed with messages unanswered", name)
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
         finally:  # cancelled, it still ends what it started
-            for task in self._tasks.values():
-                task.cancel()
-            await self._supervisor_ended()
+            if self._partitions is not None:
+                self._partitions.cancel()
+            await supervisor_ended(self._supervisor, name)
             await directory.aclose()
-            self._closed.set()
+            closed.set()
             self._over.set()
-
-    async def _supervisor_ended(self) -> None:
-        supervisor = self._supervisor
-        if supervisor is None:
-            return
-        await asyncio.wait({supervisor})
-        if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-            log.error("%s/%s: the consumer's own task had died", self.topic, self.channel, exc_info=error)
-
-    async def _drain_until(self, deadline: float) -> None:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._drain()
-        except TimeoutError:
-            log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
-
-    async def _drain(self) -> None:
-        live = list(self._subscriptions.values())
-        await asyncio.gather(*(subscription.stop_messages() for subscription in live))
-        # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
-        # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
-        waits = sum(subscription.unanswered for subscription in live) > len(self._inbox)
-        while self._inbox:
-            message = self._inbox.popleft()
-            if waits and not getattr(message.source, "is_ordered", True):
-                message.requeue(0)
-            else:
-                self._given_back(message)
-        while any(subscription.unanswered for subscription in live):
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _given_back(self, message: Message) -> None:
-        for subscription in self._subscriptions.values():
-            if subscription.delivery is message.source:
-                subscription.delivery.in_flight -= 1
 
     async def _supervise(self, started: asyncio.Event) -> None:
         """Hold the subscriptions' tasks; ends when closed, or by a bug of ours."""
@@ -262,63 +236,13 @@ class Consumer:
             raise closed
         return loop
 
-    def _why(self) -> str:
-        troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
-        if troubles:
-            return "; ".join(f"partition {partition}: {trouble}" for partition, trouble in sorted(troubles.items()))
-        watch = self._watch
-        if watch is not None and watch.error is not None:
-            return str(watch.error)
-        if watch is not None and watch.view is not None and not watch.view.exists:
-            return f"no nsqlookupd knows topic {self.topic!r}"
-        return "no partition has a leader yet"
-
-    # -- which partitions
-
-    def _wanted(self) -> set[int]:
-        if self.config.partitions is not None:
-            return set(self.config.partitions)
-        view = self._watch.view if self._watch is not None else None
-        return set(range(view.partition_num)) | set(view.leaders) if view is not None else set()
-
-    def _is_subscribed(self, partition: int) -> bool:
-        subscription = self._subscriptions.get(partition)
-        return subscription is not None and subscription.delivery is not None and subscription.is_subscribed
-
     def _view_changed(self, view: TopicView) -> None:
-        if self._closing.is_set():
+        if self._partitions is None or self._closing.is_set():
             return
-        wanted = self._wanted()
-        absent = [p for p in self.config.partitions or () if 0 < view.partition_num <= p and p not in view.leaders]
-        if absent:
-            self.refused(
-                ConfigError(f"topic {self.topic!r} has partitions 0..{view.partition_num - 1}, not {absent[0]}")
-            )
-            return
+        self._partitions.follow(view, self._group)
         if not view.exists:
             self._absent.set()
-        for partition in sorted(wanted - self._subscriptions.keys()):
-            self._add(partition)
-        if view.exists and view.partition_num > 0 and self.config.partitions is None:
-            for partition in [p for p in self._subscriptions if p not in wanted]:
-                self._remove(partition)
-        for subscription in self._subscriptions.values():
-            subscription.view_changed(view)
         self._changed.set()
-
-    def _add(self, partition: int) -> None:
-        if self._group is None or self._watch is None:
-            return
-        subscription = Subscription(self._watch, self.channel, partition, self.config, self)
-        self._subscriptions[partition] = subscription
-        self._tasks[partition] = self._group.create_task(
-            subscription.run(), name=f"nsq_ha subscription {self.topic}-{partition}"
-        )
-
-    def _remove(self, partition: int) -> None:
-        log.info("%s-%d is no partition of the topic any more", self.topic, partition)
-        self._tasks.pop(partition).cancel()
-        del self._subscriptions[partition]
 
     # -- what subscriptions report (consumer.subscription.Inbox)
 
@@ -387,7 +311,7 @@ class Consumer:
             ClosedError: The supervisor died, or the consumer was not entered.
             ConfigError: Called from another event loop than the one that entered it.
         """
-        inbox = self._inbox
+        inbox = self._open_inbox
         while True:
             while inbox:
                 message = inbox.popleft()
@@ -442,11 +366,9 @@ class Consumer:
         the consumer is closed, handlers that still run at ``close_timeout`` are cancelled; a plain
         function in its thread runs on, and its answer is dropped.
         """
-        given: object = concurrency
-        if not isinstance(given, int) or given < 1:
-            raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
-        called: object = handler
-        if not callable(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            kind = "a generator, whose body would never run" if callable(called) else type(called).__name__
-            raise ConfigError(f"handler must be a function of a message, not {kind}")
-        await Handling(self, handler).run(concurrency, self._over)
+        handling = Handling(self, handler)
+        self._handlings.add(handling)
+        try:
+            await handling.run(concurrency, self._over)
+        finally:
+            self._handlings.discard(handling)

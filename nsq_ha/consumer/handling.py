@@ -43,8 +43,13 @@ class Tries:
             raise ConfigError(f"on_give_up={config.on_give_up!r} publishes: give producer=")
         self._config = config
         self._producer = producer
+        self._busy: set[asyncio.Task[Any] | None] = set()
         warn = config.warn_attempts or 65536
         self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
+
+    def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
+        """Tell whether ``task`` gives a message up at this moment."""
+        return task in self._busy
 
     async def may_be_handled(self, message: Message) -> bool:
         """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""
@@ -54,6 +59,8 @@ class Tries:
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
                 log.warning("%r keeps coming: delivery %d", message, attempts)
             return True
+        task = asyncio.current_task()
+        self._busy.add(task)
         try:
             await self._give_up(message)
         except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
@@ -63,6 +70,8 @@ class Tries:
             if not message.answered:
                 message.requeue()
             return False
+        finally:
+            self._busy.discard(task)
         if not message.answered:
             message.finish()
         return False
@@ -91,7 +100,15 @@ class Handling:
     def __init__(
         self, messages: AsyncIterator[Message], handler: Callable[[Message], Awaitable[object] | object]
     ) -> None:
-        """Keep both."""
+        """Keep both.
+
+        Raises:
+            ConfigError: ``handler`` is no function.
+        """
+        called: object = handler
+        if not callable(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            kind = "a generator, whose body would never run" if callable(called) else type(called).__name__
+            raise ConfigError(f"handler must be a function of a message, not {kind}")
         self._messages = messages
         self._handler = handler
         # An object whose call is a coroutine function counts as one, too.
@@ -99,6 +116,10 @@ class Handling:
         # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: set[asyncio.Task[object]] = set()
+
+    def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
+        """Tell whether ``task`` calls the handler at this moment."""
+        return task in self._busy
 
     async def run(self, concurrency: int, closed: asyncio.Event) -> None:
         """Run ``concurrency`` workers until the messages end.
@@ -108,8 +129,12 @@ class Handling:
             closed: Set when answers go nowhere any more; handlers that still run are cancelled then.
 
         Raises:
+            ConfigError: ``concurrency`` is no int of 1 or more.
             NsqError: What the messages' source raised.
         """
+        given: object = concurrency
+        if not isinstance(given, int) or given < 1:
+            raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
         # __anext__ may await inside: one worker at a time takes messages, in their order.
         turn = asyncio.Lock() if concurrency > 1 else None
         try:

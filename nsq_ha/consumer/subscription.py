@@ -38,6 +38,7 @@ from nsq_ha.policy.subscription import Act, Life
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
+from nsq_ha.transport.pausing import pause
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig, StartFrom
@@ -136,11 +137,11 @@ class Subscription:
                 if life.act is Act.CONNECT:
                     await self._try()
                     continue
-                act, pause = life.act, None
+                act, limit = life.act, None
                 if act is Act.ASK:
                     self._watch.refresh_soon()
-                    pause = delay_after(self._config.backoff, life.failures, random.random)
-                await self._woken(pause)
+                    limit = delay_after(self._config.backoff, life.failures, random.random)
+                await pause(self._wake, limit)
                 # A loss while it read asks for a pause of its own; one while it paused ends the pause.
                 if life.act is act:
                     self._turn()
@@ -173,14 +174,6 @@ class Subscription:
         if isinstance(error, SubscribeRefusedError) and error.code == "E_SUB_ORDER_IS_MUST":
             return self._config.ordered is False
         return isinstance(error, _PERMANENT)
-
-    async def _woken(self, timeout: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        self._wake.clear()
 
     def _meta(self) -> TopicMeta | None:
         return self._watch.view.meta if self._watch.view is not None else None
@@ -273,7 +266,7 @@ class Subscription:
                 self._leave(reason)
                 self._wake.set()
 
-        callbacks = Callbacks(_no_answers, self._messages, self._refusals, self._damaged, lost)
+        callbacks = Callbacks(lost, messages=self._messages, refusals=self._refusals, damaged=self._damaged)
         return await open_while(
             self._config,
             node,
@@ -324,7 +317,3 @@ class Subscription:
 def _start_of(config: ConsumerConfig, partition: int) -> StartFrom | None:
     start = config.start_from
     return start.get(partition) if isinstance(start, Mapping) else start
-
-
-def _no_answers(answers: object) -> None:
-    """Take none: a subscription publishes nothing."""

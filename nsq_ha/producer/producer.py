@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from asyncio import get_running_loop
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
@@ -21,19 +21,21 @@ from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single,
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.producer.turn import turn_of
 from nsq_ha.producer.under_way import UnderWay
+from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.sender import Sender
 
 
-class Producer:
+class Producer(EnteredOnce):
     """Publishes to any number of topics. Use it with ``async with``; one a process is enough.
+
+    Entering only starts it; the first look-up of a topic is made by its first publish.
 
     Args:
         lookupd: One nsqlookupd's HTTP address or several; the others are found from it.
@@ -58,7 +60,6 @@ class Producer:
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
-        self._started = False
         self._directory: Directory | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -77,18 +78,6 @@ class Producer:
     def trace(self, value: bool | Iterable[str]) -> None:
         self._trace = traced_topics(value)
 
-    async def __aenter__(self) -> Self:
-        """Start; the first look-up of a topic is made by its first publish. Cancelled, nothing of it stays."""
-        if self._started:
-            raise ClosedError("a Producer is used once: make a new one")
-        self._started = True
-        try:
-            await self._open()
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
-
     async def _open(self) -> None:
         self._directory = Directory(self.config, access="w")
         await self._directory.start()
@@ -96,12 +85,6 @@ class Producer:
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close, see :meth:`aclose`."""
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Let what is under way end, then close; takes ``close_timeout`` at most. May be called again.

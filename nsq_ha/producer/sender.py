@@ -32,6 +32,7 @@ from nsq_ha.producer.outgoing import encode_run
 from nsq_ha.producer.slowness import SLOW_AFTER, Slowness, deadline_of
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
+from nsq_ha.transport.pausing import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,11 +108,6 @@ class Sender:
         return self._connection is not None
 
     @property
-    def is_healthy(self) -> bool:
-        """True unless the last thing that happened here was trouble."""
-        return self.trouble is None
-
-    @property
     def load(self) -> int:
         """Publishes that wait here or are unanswered."""
         return self.lane.waiting + self.lane.unanswered
@@ -180,27 +176,18 @@ class Sender:
                 except NsqError as error:
                     failures += 1
                     self._note(error)
-                    await self._woken(delay_after(self._config.backoff, failures, random.random))
+                    await pause(self._wake, delay_after(self._config.backoff, failures, random.random))
                     continue
                 in_trouble = await self._serve(connection)
                 failures = 0 if self._progress else failures
                 if in_trouble:
                     failures += 1
-                    await self._woken(delay_after(self._config.backoff, failures, random.random))
+                    await pause(self._wake, delay_after(self._config.backoff, failures, random.random))
         finally:
             connection_left = self._connection
             self._leave(ConnectionLostError("the producer was closed"))
             if connection_left is not None:
                 await connection_left.ended()
-
-    async def _woken(self, timeout: float | None) -> None:
-        """Wait until something happens, at most ``timeout`` seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        self._wake.clear()
 
     async def _open(self) -> Connection:
         node = self._leader.node()
@@ -231,7 +218,7 @@ class Sender:
             if generation == self._generation:
                 self._connection_lost(reason)
 
-        return Callbacks(self._answers, _nothing, self._refusals_came, _nothing, lost, self._were_stored)
+        return Callbacks(lost, answers=self._answers, refusals=self._refusals_came, stored=self._were_stored)
 
     async def _serve(self, connection: Connection) -> bool:
         """Publish over ``connection`` until it is to be left; tell whether it ended in trouble."""
@@ -245,7 +232,7 @@ class Sender:
         self._pump()
         while True:
             idle = self.last_used + self._config.idle_timeout - self._clock()
-            await self._woken(max(idle, 0.01))
+            await pause(self._wake, max(idle, 0.01))
             if self._lost is not None:
                 self._note(self._lost)
                 return True
@@ -265,7 +252,7 @@ class Sender:
         self._leaving = True
         deadline = self._clock() + MOVE_GRACE
         while self.lane.unanswered and self._lost is None and (left := deadline - self._clock()) > 0:
-            await self._woken(left)
+            await pause(self._wake, left)
 
     def _leave(self, reason: NsqError) -> None:
         connection, self._connection = self._connection, None
@@ -408,7 +395,3 @@ class Sender:
         self._lost = reason
         self._leave(reason)
         self._wake.set()
-
-
-def _nothing(messages: object) -> None:
-    """Take none: the protocol refuses a message frame on a connection that did not subscribe."""

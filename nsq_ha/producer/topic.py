@@ -224,7 +224,7 @@ class TopicPublisher:
 
     def _is_healthy(self, partition: int) -> bool:
         sender = self.senders.get(partition)
-        return sender is None or sender.is_healthy
+        return sender is None or sender.trouble is None
 
     def _load(self, partition: int) -> int:
         sender = self.senders.get(partition)

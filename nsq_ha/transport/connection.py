@@ -59,24 +59,28 @@ log = logging.getLogger("nsq_ha.connection")
 USER_AGENT: Final = f"nsq_ha/{__version__}"
 
 
+def _ignore(_: object) -> None:
+    """Take what nobody waits for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Who is told of what arrives; all run in the event loop.
+    """Who is told of what arrives; all run in the event loop. What cannot arrive needs none.
 
     Attributes:
+        lost: The end, exactly once after a successful open.
         answers: To publishes, in their order: the response's bytes, or the error.
         messages: Delivered in one read.
         refusals: Error frames that answer no request.
         damaged: Messages that cannot be decoded; they are in flight.
-        lost: The end, exactly once after a successful open.
         stored: Instead of ``answers`` that are all ``OK``: how many.
     """
 
-    answers: Callable[[list[bytes | ServerError]], None]
-    messages: Callable[[list[Message]], None]
-    refusals: Callable[[list[ServerError]], None]
-    damaged: Callable[[list[DamagedMessage]], None]
     lost: Callable[[NsqError], None]
+    answers: Callable[[list[bytes | ServerError]], None] = _ignore
+    messages: Callable[[list[Message]], None] = _ignore
+    refusals: Callable[[list[ServerError]], None] = _ignore
+    damaged: Callable[[list[DamagedMessage]], None] = _ignore
     stored: Callable[[int], None] | None = None
 
 
@@ -248,7 +252,7 @@ class Connection:
             self._stream.abort(reason)
 
     async def _discard(self) -> None:
-        self._callbacks = Callbacks(_ignore, _ignore, _ignore, _ignore, _ignore)
+        self._callbacks = Callbacks(_ignore)
         self._stored = None
         if self._stream is not None:
             self._stream.abort()
@@ -323,7 +327,3 @@ class Connection:
         if was_open:
             log.debug("connection to %s ended: %s", self.node.address, reason, extra={"nsqd": self.node.address})
             self._callbacks.lost(reason)
-
-
-def _ignore(_: object) -> None:
-    """Take what nobody waits for."""

@@ -25,11 +25,11 @@ class Recorder:
         self.lost: list[NsqError] = []
         self._changed = asyncio.Event()
         self.callbacks = Callbacks(
-            self._keep(self.answers.extend),
-            self._keep(self.messages.extend),
-            self._keep(self.refusals.extend),
-            self._keep(self.damaged.extend),
-            self._keep(self.lost.append),
+            lost=self._keep(self.lost.append),
+            answers=self._keep(self.answers.extend),
+            messages=self._keep(self.messages.extend),
+            refusals=self._keep(self.refusals.extend),
+            damaged=self._keep(self.damaged.extend),
         )
 
     def _keep(self, keep: Callable[[T], None]) -> Callable[[T], None]:

@@ -1,0 +1,75 @@
+"""How a consumer drains: what nobody saw goes back, what was handed out is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterable, Sequence
+
+    from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.message import Message
+
+log = logging.getLogger("nsq_ha.consumer")
+
+
+async def drain(subscriptions: Iterable[Subscription], unseen: deque[Message], changed: asyncio.Event) -> None:
+    """Ask for no more messages, give back what was not handed out, and wait until the rest is answered.
+
+    Args:
+        subscriptions: The consumer's.
+        unseen: What is not handed out; more of it may come while this runs.
+        changed: Set when a message was answered, or a subscription left.
+
+    Cancelled, it waits for no answer.
+    """
+    live = list(subscriptions)
+    await asyncio.gather(*(subscription.stop_messages() for subscription in live))
+    # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
+    # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
+    waits = sum(subscription.unanswered for subscription in live) > len(unseen)
+    while unseen:
+        message = unseen.popleft()
+        if waits and not getattr(message.source, "is_ordered", True):
+            message.requeue(0)
+        else:
+            _given_back(message, live)
+    while any(subscription.unanswered for subscription in live):
+        changed.clear()
+        await changed.wait()
+
+
+def _given_back(message: Message, live: Sequence[Subscription]) -> None:
+    for subscription in live:
+        if subscription.delivery is message.source:
+            subscription.delivery.in_flight -= 1
+
+
+async def until_closed(closed: asyncio.Event, closer: asyncio.Task[None] | None) -> None:
+    """Wait for a close that is under way.
+
+    Args:
+        closed: Set at its end.
+        closer: Runs it. None when its caller does.
+
+    Cancelled, ``closer`` does not wait for answers any more: nobody else could tell it to.
+    """
+    try:
+        await closed.wait()
+    except asyncio.CancelledError:
+        if closer is not None:
+            closer.cancel()
+            await asyncio.wait({closer})
+        raise
+
+
+async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> None:
+    """Wait for the end of a consumer's own task; tell when it had died."""
+    if supervisor is None:
+        return
+    await asyncio.wait({supervisor})
+    if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+        log.error("%s: the consumer's own task had died", name, exc_info=error)

@@ -1,0 +1,113 @@
+"""The partitions that one consumer reads: which these are, and a running subscription for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from nsq_ha.consumer.subscription import Subscription
+from nsq_ha.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.subscription import Inbox
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.policy.topology import TopicView
+
+log = logging.getLogger("nsq_ha.consumer")
+
+
+class Partitions:
+    """Those of one topic."""
+
+    def __init__(
+        self,
+        watch: TopicWatch,
+        channel: str,
+        config: ConsumerConfig,
+        subscriptions: dict[int, Subscription],
+        inbox: Inbox,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            watch: Tells what the topic has.
+            channel: The channel.
+            config: Which partitions, and what subscriptions need.
+            subscriptions: Holds one for each partition that is read, by its number.
+            inbox: Takes what subscriptions bring.
+        """
+        self._subscriptions = subscriptions
+        self._watch = watch
+        self._channel = channel
+        self._config = config
+        self._inbox = inbox
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def are_subscribed(self) -> bool:
+        """Tell whether all that are wanted are subscribed; False while none is known."""
+        wanted = self._wanted()
+        return bool(wanted) and all(self._is_subscribed(partition) for partition in wanted)
+
+    def _wanted(self) -> set[int]:
+        if self._config.partitions is not None:
+            return set(self._config.partitions)
+        view = self._watch.view
+        return set(range(view.partition_num)) | set(view.leaders) if view is not None else set()
+
+    def _is_subscribed(self, partition: int) -> bool:
+        subscription = self._subscriptions.get(partition)
+        return subscription is not None and subscription.delivery is not None and subscription.is_subscribed
+
+    def follow(self, view: TopicView, group: asyncio.TaskGroup | None) -> None:
+        """Read what the topic has now, and no more.
+
+        Args:
+            view: What it has.
+            group: Holds the subscriptions' tasks. None begins no subscription.
+        """
+        wanted = self._wanted()
+        absent = [p for p in self._config.partitions or () if 0 < view.partition_num <= p and p not in view.leaders]
+        if absent:
+            self._inbox.refused(
+                ConfigError(f"topic {view.topic!r} has partitions 0..{view.partition_num - 1}, not {absent[0]}")
+            )
+            return
+        for partition in sorted(wanted - self._subscriptions.keys()):
+            if group is not None:
+                self._add(partition, group)
+        if view.exists and view.partition_num > 0 and self._config.partitions is None:
+            for partition in [p for p in self._subscriptions if p not in wanted]:
+                self._remove(partition)
+        for subscription in self._subscriptions.values():
+            subscription.view_changed(view)
+
+    def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
+        subscription = Subscription(self._watch, self._channel, partition, self._config, self._inbox)
+        self._subscriptions[partition] = subscription
+        self._tasks[partition] = group.create_task(
+            subscription.run(), name=f"nsq_ha subscription {self._watch.topic}-{partition}"
+        )
+
+    def _remove(self, partition: int) -> None:
+        log.info("%s-%d is no partition of the topic any more", self._watch.topic, partition)
+        self._tasks.pop(partition).cancel()
+        del self._subscriptions[partition]
+
+    def cancel(self) -> None:
+        """End the subscriptions' tasks."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def why_not(self) -> str:
+        """Say why not all that are wanted are subscribed."""
+        troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
+        if troubles:
+            return "; ".join(f"partition {partition}: {trouble}" for partition, trouble in sorted(troubles.items()))
+        watch = self._watch
+        if watch.error is not None:
+            return str(watch.error)
+        if watch.view is not None and not watch.view.exists:
+            return f"no nsqlookupd knows topic {watch.topic!r}"
+        return "no partition has a leader yet"
