@@ -20,9 +20,10 @@ from nsq_ha.producer.outgoing import (
     prepare,
 )
 from nsq_ha.producer.topic import NO_KEY
+from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.outgoing import PlainBatch
@@ -32,6 +33,8 @@ BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
 """Most bytes of one MPUB; the server takes 5 MiB."""
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
+STEP: Final = 1_000
+"""Messages with keys, traces or headers that are looked at without a halt."""
 
 
 class Part:
@@ -66,75 +69,96 @@ class Part:
 
 
 class Batch:
-    """The messages of one call, checked.
+    """The messages of one call. Take :meth:`prepared` to its end, then :meth:`parts`.
+
+    Both come to a halt every few milliseconds of work, so that a large batch can let others run.
 
     Args:
         topic: The topic.
-        messages: As the caller gave them.
+        messages: As the caller gave them, one at least; kept, not copied.
         trace_id_of: Returns what a message is traced with. None for no trace.
 
-    Raises:
-        ConfigError: A message is not legal; its position is named.
+    Attributes:
+        size: Bytes of the bodies, known when it is prepared.
+        is_small: It takes no longer than one command does.
     """
 
     def __init__(
         self,
         topic: str,
-        messages: Iterable[bytes | OutgoingMessage],
+        messages: Sequence[bytes | OutgoingMessage],
         trace_id_of: Callable[[OutgoingMessage], int | None],
     ) -> None:
         self.topic = topic
+        self._given = messages
+        self._trace_id_of = trace_id_of
         self._parts: list[Part] = []
         self._refused: dict[int, PublishError] = {}
-        self._bodies: Sequence[bytes] = list(messages)  # type: ignore[arg-type]  # if they are not, that follows
         self._messages: list[OutgoingMessage] = []
         self._prepared: list[Prepared] = []
-        self._is_plain = _are_plain(self._bodies) and trace_id_of(_ANY) is None
-        if not self._is_plain:
-            self._prepare(self._bodies, trace_id_of)
-        self.size = sum(map(len, self._bodies))
+        self._sizes = _plain_sizes(messages) if trace_id_of(_ANY) is None else None
+        if self._sizes is None:
+            self.size = 0
+            self.is_small = len(messages) <= STEP
+        else:
+            self.size = sum(self._sizes)
+            self.is_small = len(messages) <= BATCH_COUNT and self.size <= BATCH_BYTES
 
     def __len__(self) -> int:
-        return len(self._bodies)
+        return len(self._given)
 
-    def _prepare(
-        self, messages: Iterable[bytes | OutgoingMessage], trace_id_of: Callable[[OutgoingMessage], int | None]
-    ) -> None:
-        self._messages = [m if isinstance(m, OutgoingMessage) else OutgoingMessage(m) for m in messages]
-        for position, message in enumerate(self._messages):
+    def prepared(self) -> Iterator[None]:
+        """Check the messages, halting now and then.
+
+        Raises:
+            ConfigError: A message is not legal; its position is named.
+        """
+        if self._sizes is not None:
+            return
+        for position, given in enumerate(self._given):
+            message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
+            self._messages.append(message)
             try:
-                self._prepared.append(prepare(message, trace_id_of(message)))
+                prepared = prepare(message, self._trace_id_of(message))
             except ConfigError as error:
                 raise _at(position, error) from error
-        self._bodies = [prepared.body for prepared in self._prepared]
+            self._prepared.append(prepared)
+            self.size += len(prepared.body)
+            if position % STEP == STEP - 1:
+                yield
 
-    def parts(self, publisher: TopicPublisher, view: TopicView) -> list[Part]:
+    def parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         """Cut it into commands: by partition and kind, within the server's limits, in order.
+
+        The first comes when all messages are known to suit the topic.
+
+        Yields:
+            The next command. None for a mere halt.
 
         Raises:
             ConfigError: A message does not suit the topic; its position is named.
         """
-        if self._is_plain:
-            if view.meta is not None and view.meta.ordered:
-                try:
-                    publisher.partition_for(_ANY, view)
-                except ConfigError as error:
-                    raise _at(0, error) from error
-            self._parts = self._plain_parts()
-        else:
-            self._parts = self._rich_parts(publisher, view)
-        return self._parts
+        for part in self._rich_parts(publisher, view) if self._sizes is None else self._plain_parts(publisher, view):
+            if part is not None:
+                self._parts.append(part)
+            yield part
 
-    def _plain_parts(self) -> list[Part]:
-        bodies, new_future = self._bodies, asyncio.get_running_loop().create_future
-        cuts = chunks([_HEAD_BYTES + len(body) for body in bodies], BATCH_BYTES, BATCH_COUNT)
-        return [
-            Part(plain_batch(self.topic, bodies[cut.start : cut.stop], new_future), cut, _ANY, None, ()) for cut in cuts
-        ]
+    def _plain_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part]:
+        if view.meta is not None and view.meta.ordered:
+            try:
+                publisher.partition_for(_ANY, view)
+            except ConfigError as error:
+                raise _at(0, error) from error
+        bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # or they had no sizes
+        new_future = asyncio.get_running_loop().create_future
+        for cut in chunks([_HEAD_BYTES + size for size in self._sizes or ()], BATCH_BYTES, BATCH_COUNT):
+            yield Part(plain_batch(self.topic, bodies[cut.start : cut.stop], new_future), cut, _ANY, None, ())
 
-    def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> list[Part]:
+    def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         by_partition: dict[int | None, list[list[int]]] = {}
         for position, message in enumerate(self._messages):
+            if position % STEP == STEP - 1:
+                yield None
             try:
                 check_kind(view, self._prepared[position])
                 chosen, is_free = publisher.partition_for(message, view)
@@ -147,12 +171,11 @@ class Batch:
             if not runs or kind_of(self._prepared[runs[-1][0]]) != kind_of(self._prepared[position]):
                 runs.append([])
             runs[-1].append(position)
-        return [
-            self._part([run[index] for index in chunk], partition)
-            for partition, runs in by_partition.items()
-            for run in runs
-            for chunk in chunks([self._prepared[position].wire_bytes for position in run], BATCH_BYTES, BATCH_COUNT)
-        ]
+        for partition, runs in by_partition.items():
+            for run in runs:
+                sizes = [self._prepared[position].wire_bytes for position in run]
+                for chunk in chunks(sizes, BATCH_BYTES, BATCH_COUNT):
+                    yield self._part([run[index] for index in chunk], partition)
 
     def _part(self, positions: Sequence[int], partition: int | None) -> Part:
         new_future = asyncio.get_running_loop().create_future
@@ -194,12 +217,12 @@ _ANY: Final = OutgoingMessage(b"x")
 _HEAD_BYTES: Final = 6
 
 
-def _are_plain(messages: Sequence[object]) -> bool:
-    """Tell whether all are bodies of legal size, which is most often so and quickly seen."""
-    if not messages or list(map(type, messages)).count(bytes) != len(messages):
-        return False
-    sizes = list(map(len, messages))  # type: ignore[arg-type]  # bytes, as just seen
-    return all(sizes) and max(sizes) <= MAX_MESSAGE_BYTES
+def _plain_sizes(messages: Sequence[object]) -> list[int] | None:
+    """Return the sizes of bodies, all legal, as they most often are. None when one is anything else."""
+    try:
+        return body_sizes(messages)  # type: ignore[arg-type]  # if they are no bytes, that is told
+    except ConfigError:
+        return None
 
 
 def as_list(messages: object) -> list[bytes | OutgoingMessage]:
@@ -219,6 +242,9 @@ def small_plain_batch(
     """Make the one command of a small batch of bodies. None when it is not so plain: ask :class:`Batch`."""
     if not 0 < len(messages) <= BATCH_COUNT:
         return None
+    first = messages[0]
+    if type(first) is bytes and len(first) * len(messages) > BATCH_BYTES:
+        return None  # most batches are of one kind: this one would be encoded only to be cut
     try:
         whole = plain_batch(topic, messages, new_future)  # type: ignore[arg-type]  # if they are no bytes, that is told
     except ConfigError:

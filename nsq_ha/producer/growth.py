@@ -75,6 +75,11 @@ class Growth:
             self._draining = {future for future in self._draining if not future.done()}
         return not self._draining
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether what is under way is still waited for, as far as was seen last; unlike :meth:`is_settled` a look."""
+        return any(not future.done() for future in self._draining)
+
     async def settled(self) -> None:
         """Wait until publishing may go on. Cancelled, it leaves nothing."""
         while not self.is_settled():

@@ -16,7 +16,8 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
-from nsq_ha.producer.batch import Batch, Part, as_list, check_kind, small_plain_batch
+from nsq_ha.producer.batch import Batch, as_list, check_kind, small_plain_batch
+from nsq_ha.producer.many import Many
 from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single, lane_key, prepare
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.producer.turn import turn_of
@@ -25,7 +26,7 @@ from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
@@ -255,6 +256,9 @@ class Producer(EnteredOnce):
 
         They are split by partition and by the server's limits. Messages of one
         partition keep their order; each command is stored wholly or not at all.
+        Others run between the commands of a large batch, but nothing that is
+        published to its topic later passes it; what is not queued within the
+        limit is not sent.
 
         Args:
             topic: An existing topic.
@@ -296,57 +300,31 @@ class Producer(EnteredOnce):
         self, under_way: UnderWay, topic: str, messages: list[bytes | OutgoingMessage], timeout: float | None
     ) -> list[Receipt | PublishError]:
         """Publish what the short way does not take."""
-        batch = Batch(topic, messages, lambda message: self._trace_id(topic, message))
-        if not len(batch):
+        if not messages:
             return []
         publisher = self._topics.get(topic) or self._publisher(topic, under_way)
-        limit = self._limit(timeout)
+        many = Many(
+            Batch(topic, messages, lambda message: self._trace_id(topic, message)),
+            publisher,
+            under_way,
+            self._limit(timeout),
+            self.config,
+            check_open=self._check_open,
+            is_dead=self._is_dead,
+        )
         whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._batches.add(whole)
-        queued: list[Outgoing] = []
-
-        def admit(part: Part, view: TopicView, timeout: float) -> None:
-            part.submit(publisher, view)
-            under_way.add(part.outgoing, timeout)
-            under_way.fill(part.outgoing)
-            queued.append(part.outgoing)
-
         try:
-            failure = await self._queue_batch(under_way, publisher, batch, limit, admit)
-            return batch.results([await _outcome(outgoing) for outgoing in queued], failure)
+            return await many.publish()
         finally:
-            for outgoing in queued:
-                if outgoing.future.done() and not outgoing.future.cancelled():
-                    outgoing.future.exception()  # marks it as seen: the caller may be gone
-                under_way.let_go(outgoing)
             self._batches.discard(whole)
             whole.cancel()
 
-    async def _queue_batch(
-        self,
-        under_way: UnderWay,
-        publisher: TopicPublisher,
-        batch: Batch,
-        limit: float,
-        admit: Callable[[Part, TopicView, float], None],
-    ) -> PublishError | None:
-        """Queue all commands of a batch in one turn; return why the last of them could not be, or None."""
-        view = publisher.watch.view
-        if not publisher.queued and publisher.is_usable(view) and under_way.has_room(batch.size):
-            for part in batch.parts(publisher, view):
-                admit(part, view, limit)
-            return None
-        clock = under_way.loop.time
-        deadline = clock() + limit
-        try:
-            async with turn_of(publisher, deadline, self.config):
-                view = await publisher.view()
-                for part in batch.parts(publisher, view):
-                    await self._until_room(under_way, part.outgoing.size)
-                    admit(part, view, max(deadline - clock(), 0.0))
-        except PublishError as error:
-            return error
-        return None
+    def _is_dead(self) -> bool:
+        """Tell whether what is queued now would never end: closed, and not only about to be, or died."""
+        return (
+            self._under_way is None or self._under_way.is_closed or self._supervisor is None or self._supervisor.done()
+        )
 
     async def _until_room(self, under_way: UnderWay, size: int) -> None:
         await under_way.until_room(size)
@@ -411,10 +389,3 @@ def _admit_single(
     keys = () if is_free else (NO_KEY if message.key is None else lane_key(message.key),)
     publisher.submit(outgoing, chosen, keys)
     under_way.fill(outgoing)
-
-
-async def _outcome(outgoing: Outgoing) -> list[Receipt] | PublishError:
-    try:
-        return await outgoing.future
-    except PublishError as error:
-        return error

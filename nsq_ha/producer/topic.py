@@ -111,11 +111,14 @@ class TopicPublisher:
         return view is not None and _is_usable(view) and self._growth.is_settled()
 
     @property
-    def trouble(self) -> NsqError:
-        """The best reason for a publish that could not even choose a partition in time."""
-        if not self._growth.is_settled():
+    def trouble(self) -> NsqError | None:
+        """The best reason for a publish that could not even choose a partition in time. None when it could."""
+        if self._growth.is_draining:
             return ResponseTimeoutError("keys change their partitions, and what is under way was not answered in time")
-        if _is_absent(self.watch.view):
+        view = self.watch.view
+        if view is not None and _is_usable(view):
+            return None
+        if _is_absent(view):
             return self._unknown()
         return self.watch.error or LookupUnavailableError(f"topic {self.watch.topic!r} was not looked up in time")
 

@@ -35,19 +35,20 @@ async def turn_of(publisher: TopicPublisher, deadline: float, config: ProducerCo
         async with asyncio.timeout_at(deadline), publisher.queue:
             yield
     except TimeoutError:
-        reason = publisher.trouble
-        if publisher.is_usable(publisher.watch.view):
-            reason = ResponseTimeoutError(
-                f"no room within the limit: max_pending_bytes={config.max_pending_bytes} wait already"
-            )
-        raise _unsent(publisher, reason) from reason
+        # Others may wait in line while one cuts a large batch: what they meet changes nothing that it goes by.
+        reason = publisher.trouble or ResponseTimeoutError(
+            f"no turn or no room within the limit: max_pending_bytes={config.max_pending_bytes} wait already, "
+            "or a large batch is queued before"
+        )
+        raise unsent(publisher, reason) from reason
     except (ConfigError, PublishError):
         raise
     except NsqError as error:
-        raise _unsent(publisher, error) from error
+        raise unsent(publisher, error) from error
     finally:
         publisher.queued -= 1
 
 
-def _unsent(publisher: TopicPublisher, error: BaseException) -> PublishError:
+def unsent(publisher: TopicPublisher, error: NsqError) -> PublishError:
+    """Make the error of a publish that was not even queued."""
     return PublishError(str(error), topic=publisher.watch.topic, partition=None, attempts=0, maybe_stored=False)

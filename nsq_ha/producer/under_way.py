@@ -32,6 +32,7 @@ class UnderWay:
         max_bytes: What they may come to; a single larger one goes alone.
         usual: Those with the usual limit, oldest first.
         is_open: Whether the producer takes publishes.
+        is_closed: Nothing ends at its limit any more.
     """
 
     def __init__(self, expire: Callable[[Outgoing], None], usual_timeout: float, max_bytes: int) -> None:
@@ -56,7 +57,7 @@ class UnderWay:
         self._handle: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._room_wanted = 0
-        self._is_closed = False
+        self.is_closed = False
 
     def add(self, outgoing: Outgoing, timeout: float) -> None:
         """Take in a publish that has ``timeout`` seconds from now on; its bytes count from :meth:`fill` on."""
@@ -132,7 +133,7 @@ class UnderWay:
         """Wait until there is room for ``size`` more bytes, or :meth:`close`. Cancelled, it leaves nothing."""
         self._room_wanted += 1
         try:
-            while not self.has_room(size) and not self._is_closed:
+            while not self.has_room(size) and not self.is_closed:
                 self._room.clear()
                 await self._room.wait()
         finally:
@@ -144,7 +145,7 @@ class UnderWay:
 
     def close(self) -> None:
         """End nothing at its limit any more, and let nobody wait for room."""
-        self._is_closed = True
+        self.is_closed = True
         self._room.set()
         if self._handle is not None:
             self._handle.cancel()

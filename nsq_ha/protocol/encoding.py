@@ -118,7 +118,7 @@ def encode_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> b
 
     Source: as for :func:`encode_pub`.
     """
-    return _joined(_head("PUB", topic, partition), _sizes(bodies), bodies)
+    return _joined(_head("PUB", topic, partition), body_sizes(bodies), bodies)
 
 
 def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: bytes) -> bytes:
@@ -198,11 +198,16 @@ def encode_bodies(bodies: Sequence[bytes]) -> bytes:
 
     Source: as for :func:`encode_mpub`.
     """
-    return _joined(b"", _sizes(bodies), bodies)
+    return _joined(b"", body_sizes(bodies), bodies)
 
 
-def _sizes(bodies: Sequence[bytes]) -> list[int]:
-    """Return the sizes of checked bodies; all of it in C, a loop here would cost as much as the rest of a publish."""
+def body_sizes(bodies: Sequence[bytes]) -> list[int]:
+    """Return the sizes of bodies, all checked.
+
+    Raises:
+        ConfigError: A body is no bytes object, or not of legal size.
+    """
+    # All of it in C: a loop here would cost as much as the rest of a publish.
     if list(map(type, bodies)).count(bytes) != len(bodies):
         raise ConfigError("message bodies must all be bytes")
     sizes = list(map(len, bodies))
