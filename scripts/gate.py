@@ -1,17 +1,19 @@
 """The gate: every check that a change must pass, in one run.
 
 All steps run even after one has failed, so that one run tells everything; the exit code is 1 if any failed. The faults
-mostly wait, so they run beside the other steps, and are told at the end. Called by ``make test`` with the Python of the
-virtual environment. Settings are in ``pyproject.toml``, none are here.
+mostly wait, and Spark's tests wait for Java, so these run beside the other steps, one after another, and are told at
+the end. Called by ``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none
+are here.
 """
 
 import os
 import subprocess
 import sys
-import tempfile
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -32,84 +34,118 @@ def fully_covered(package: str) -> Step:
     )
 
 
-SHORT = ("-m", "not slow")
+SHORT = () if os.environ.get("NSQ_HA_FULL") else ("-m", "not slow")
 """Spark's own servers, and the whole demo with Spark, are left to ``make test-full``."""
 
-FAULTS = "tests/faults"
+FAULTS = ("tests/faults",)
 """The rows of the table of faults, and the three minutes of chaos."""
-BESIDE = Step("faults", ("pytest", "-q", "-p", "no:cacheprovider", FAULTS))
-TESTS = ("coverage", "run", "-m", "pytest", "-q", f"--ignore={FAULTS}")
+SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
+"""What ``make spark-floor`` runs as well."""
+ELSEWHERE = tuple(f"--ignore={path}" for path in FAULTS + SPARK)
+
+PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
+COVERED_BY_SPARK = ".coverage.spark"
 
 STEPS = (
     Step("format", ("ruff", "format", "--check", "--output-format=concise", ".")),
     Step("lint", ("ruff", "check", "--output-format=concise", ".")),
     Step("types", ("mypy",)),
     Step("layers", ("lint-imports", "--no-logo")),
-    Step("tests", TESTS if os.environ.get("NSQ_HA_FULL") else (*TESTS, *SHORT)),
+    Step("tests", ("coverage", "run", "-m", *PYTEST, *ELSEWHERE, *SHORT)),
+    Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
+)
+BESIDE = (
+    Step("faults", (*PYTEST, *FAULTS)),
+    Step("spark", ("coverage", "run", f"--data-file={COVERED_BY_SPARK}", "-m", *PYTEST, *SPARK, *SHORT)),
+)
+COVERAGE = (
+    Step("coverage of all tests together", ("coverage", "combine", "--append", "--quiet", COVERED_BY_SPARK)),
     Step("coverage in all, for information (%)", ("coverage", "report", "--format=total")),
     fully_covered("protocol"),
     fully_covered("policy"),
-    Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
 )
 
 
-class Running:
-    """A step under way."""
+class Aside(threading.Thread):
+    """Steps that run one after another beside the others; what they print is kept until it is asked for."""
 
-    def __init__(self, step: Step, output: IO[bytes] | None = None) -> None:
-        """Start it; what it prints goes to ``output``, None for the terminal."""
-        self._step = step
-        self._started = time.monotonic()
-        self._output = output
-        program, *arguments = step.command
-        self._process = subprocess.Popen(
-            [BIN / program, *arguments],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=None if output is None else subprocess.STDOUT,
-        )
+    def __init__(self, steps: Sequence[Step]) -> None:
+        super().__init__(daemon=True)
+        self._steps = steps
+        self._told: list[bytes] = []
+        self._under_way: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self.failed: list[str] = []
+        self.start()
 
-    def passed(self) -> bool:
-        """Wait for its end and return whether it passed."""
-        passed = self._process.wait() == 0
-        took = f" ({time.monotonic() - self._started:.1f} s)"
-        if self._output is not None:
-            took = ""  # it may have ended long ago
-            self._output.seek(0)
-            announce(self._step)
-            print(self._output.read().decode(errors="replace"), end="")
-        print(f"--- {self._step.name}: {'ok' if passed else 'FAILED'}{took}", flush=True)
-        return passed
+    def run(self) -> None:
+        """Run them all."""
+        for step in self._steps:
+            started = time.monotonic()
+            with subprocess.Popen(
+                arguments(step), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ) as self._under_way:
+                if self._ended:
+                    self._under_way.kill()
+                output, _ = self._under_way.communicate()
+            passed = self._under_way.returncode == 0
+            self.failed += [] if passed else [step.name]
+            self._told += [announcement(step).encode(), output, verdict(step, started, passed=passed).encode()]
+            if self._ended:
+                return
+
+    def tell(self) -> None:
+        """Wait for their end and print what they printed."""
+        self.join()
+        print(b"".join(self._told).decode(errors="replace"), end="", flush=True)
 
     def end(self) -> None:
-        """End it, if it has not ended."""
-        self._process.kill()
-        self._process.wait()
+        """End them, if they have not ended."""
+        self._ended = True
+        if self._under_way is not None:
+            self._under_way.kill()
+        self.join()
 
 
-def announce(step: Step) -> None:
-    """Print what comes."""
-    print(f"\n=== {step.name}: {' '.join(step.command)}", flush=True)
+def arguments(step: Step) -> list[str | Path]:
+    """Return its command with the program of the virtual environment."""
+    program, *rest = step.command
+    return [BIN / program, *rest]
+
+
+def announcement(step: Step) -> str:
+    """Return what is printed before it."""
+    return f"\n=== {step.name}: {' '.join(step.command)}\n"
+
+
+def verdict(step: Step, started: float, *, passed: bool) -> str:
+    """Return what is printed after it."""
+    return f"--- {step.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)\n"
 
 
 def run(step: Step) -> bool:
     """Run one step, its output going straight to the terminal, and return whether it passed."""
-    announce(step)
-    return Running(step).passed()
+    print(announcement(step), end="", flush=True)
+    started = time.monotonic()
+    passed = subprocess.run(arguments(step), cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode == 0
+    print(verdict(step, started, passed=passed), end="", flush=True)
+    return passed
 
 
 def main() -> int:
     """Run every step and return the exit code."""
     print(f"=== gate on Python {sys.version.split()[0]}")
-    with tempfile.TemporaryFile() as output:
-        beside = Running(BESIDE, output)
-        try:
-            failed = [step.name for step in STEPS if not run(step)]
-            failed += [] if beside.passed() else [BESIDE.name]
-        finally:
-            beside.end()
-    print(f"\n=== gate: {'FAILED: ' + ', '.join(failed) if failed else 'all steps passed'}")
+    started = time.monotonic()
+    aside = Aside(BESIDE)
+    try:
+        failed = [step.name for step in STEPS if not run(step)]
+        aside.tell()
+    finally:
+        aside.end()
+    failed += aside.failed
+    failed += [step.name for step in COVERAGE if not run(step)]
+    result = f"FAILED: {', '.join(failed)}" if failed else "all steps passed"
+    print(f"\n=== gate: {result} ({time.monotonic() - started:.0f} s)")
     return 1 if failed else 0
 
 
