@@ -290,4 +290,4 @@ class AnyClients(RuleBasedStateMachine):
 
 
 TestAnyClients = AnyClients.TestCase
-TestAnyClients.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyClients.settings = settings(max_examples=150, stateful_step_count=40)

@@ -333,7 +333,7 @@ contents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=64) | (contents | json_values).map(lambda value: json.dumps(value).encode()), st.booleans())
 def test_whatever_comes_is_a_valid_value_or_a_protocol_error(body: bytes, wrapped: bool) -> None:
     if wrapped:

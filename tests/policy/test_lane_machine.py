@@ -375,5 +375,5 @@ class LaneMachine(RuleBasedStateMachine):
             assert (lane.lane.pending(), lane.lane.waiting, lane.lane.unanswered) == ([], 0, 0)
 
 
-LaneMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+LaneMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestLane = LaneMachine.TestCase

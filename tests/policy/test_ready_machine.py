@@ -139,5 +139,5 @@ class ReadyMachine(RuleBasedStateMachine):
         assert served == set(self.links) or not self.limit
 
 
-ReadyMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+ReadyMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestReady = ReadyMachine.TestCase

@@ -280,5 +280,5 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return self.life.state is State.SUBSCRIBED and self.life.node == 1
 
 
-SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestSubscription = SubscriptionMachine.TestCase

@@ -276,7 +276,7 @@ class TopologyMachine(RuleBasedStateMachine):
         self.ask()
 
 
-TopologyMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TopologyMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestTopology = TopologyMachine.TestCase
 
 
