@@ -1,9 +1,8 @@
 """The gate: every check that a change must pass, in one run.
 
 All steps run even after one has failed, so that one run tells everything; the exit code is 1 if any failed. The faults
-mostly wait, and Spark's tests wait for Java, so these run beside the other steps, one after another, and are told at
-the end. Called by ``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none
-are here.
+mostly wait, and Spark's tests wait for Java, so these run beside the other steps and are told at the end. Called by
+``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none are here.
 """
 
 import os
@@ -38,7 +37,9 @@ SHORT = () if os.environ.get("NSQ_HA_FULL") else ("-m", "not slow")
 """Spark's own servers, and the whole demo with Spark, are left to ``make test-full``."""
 
 FAULTS = ("tests/faults",)
-"""The rows of the table of faults, and the three minutes of chaos."""
+"""The rows of the table of faults, and what has to do with them."""
+CHAOS = ("tests/faults/test_chaos.py",)
+"""Three minutes, of which most is waiting."""
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
 ELSEWHERE = tuple(f"--ignore={path}" for path in FAULTS + SPARK)
@@ -55,9 +56,13 @@ STEPS = (
     Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
 )
 BESIDE = (
-    Step("faults", (*PYTEST, *FAULTS)),
-    Step("spark", ("coverage", "run", f"--data-file={COVERED_BY_SPARK}", "-m", *PYTEST, *SPARK, *SHORT)),
+    (Step("chaos", (*PYTEST, *CHAOS)),),
+    (
+        Step("faults", (*PYTEST, *FAULTS, *(f"--ignore={path}" for path in CHAOS))),
+        Step("spark", ("coverage", "run", f"--data-file={COVERED_BY_SPARK}", "-m", *PYTEST, *SPARK, *SHORT)),
+    ),
 )
+"""What runs one after another, beside the others."""
 COVERAGE = (
     Step("coverage of all tests together", ("coverage", "combine", "--append", "--quiet", COVERED_BY_SPARK)),
     Step("coverage in all, for information (%)", ("coverage", "report", "--format=total")),
@@ -136,13 +141,15 @@ def main() -> int:
     """Run every step and return the exit code."""
     print(f"=== gate on Python {sys.version.split()[0]}")
     started = time.monotonic()
-    aside = Aside(BESIDE)
+    asides = [Aside(steps) for steps in BESIDE]
     try:
         failed = [step.name for step in STEPS if not run(step)]
-        aside.tell()
+        for aside in asides:
+            aside.tell()
+            failed += aside.failed
     finally:
-        aside.end()
-    failed += aside.failed
+        for aside in asides:
+            aside.end()
     failed += [step.name for step in COVERAGE if not run(step)]
     result = f"FAILED: {', '.join(failed)}" if failed else "all steps passed"
     print(f"\n=== gate: {result} ({time.monotonic() - started:.0f} s)")
