@@ -57,7 +57,7 @@ class Offer:
         hostname: Name of the machine.
         user_agent: Name and version of the library.
         heartbeat_interval: Milliseconds, 1000..60000.
-        output_buffer_size: Bytes, 64..65536.
+        output_buffer_size: Bytes, 64..65536; -1 to send each message at once.
         output_buffer_timeout: Milliseconds, 10..1000.
         sample_rate: Percent, 1..99; 0 for all messages.
         msg_timeout: Milliseconds, 1000..900000; 0 for the server's default.

@@ -52,6 +52,7 @@ CONNECT_TIMEOUT: Final = 2.0
 _CODEC_FEED_BYTES: Final = 60 * 1024  # what an honest peer's bytes expand to then stays below the codec's limit
 _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
+_NO_OUTPUT_BUFFER: Final = -1  # the wire's word for it; a timeout of -1 would never send what does not fill a buffer
 _DEFLATE_LEVEL: Final = 6
 
 
@@ -62,18 +63,20 @@ class Link:
         node: Whom to talk to.
         access: Secrets, TLS, compression and times.
         extended: The connection is for a subscription to an extended topic.
+        gathers: Whether the server gathers messages before it sends; without, each goes out at once.
 
     Attributes:
         protocol: The protocol's state; requests that are encoded elsewhere are announced to it.
         early: Messages that came before the answer to a request.
     """
 
-    def __init__(self, node: Node, access: Access, *, extended: bool = False) -> None:
+    def __init__(self, node: Node, access: Access, *, extended: bool = False, gathers: bool = True) -> None:
         self.protocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
         self.early: list[Message] = []
         self._node = node
         self._access = access
         self._extended = extended
+        self._gathers = gathers
         self._socket: socket.socket | None = None
         self._codec: Codec | None = None
 
@@ -175,7 +178,7 @@ class Link:
             client_id="spark",
             hostname=socket.gethostname(),
             user_agent=_user_agent(),
-            output_buffer_size=_OUTPUT_BUFFER_BYTES,
+            output_buffer_size=_OUTPUT_BUFFER_BYTES if self._gathers else _NO_OUTPUT_BUFFER,
             output_buffer_timeout=round(access.output_buffer_timeout * 1000),
             msg_timeout=round((access.msg_timeout or 0) * 1000),
             tls=access.tls is not None,

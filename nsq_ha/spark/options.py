@@ -69,6 +69,7 @@ class ReadOptions:
         fetch_timeout: Seconds without progress after which a task opens another channel.
         fetch_retries: How often in a row it does that before it fails.
         metadata_refresh: Seconds that a survey of the partitions stays good.
+        driver_bytes: A micro-batch of up to so many bytes is read where it is planned. 0 for none.
         fail_on_data_loss: Whether missing messages are an error.
         include_headers: Whether there is a column of extension headers.
         channel: Registered channel to read through. None for throw-away ones.
@@ -101,6 +102,7 @@ class ReadOptions:
     fetch_timeout: float = 5.0
     fetch_retries: int = 10
     metadata_refresh: float = 0.1
+    driver_bytes: int = 64 * 1024
     fail_on_data_loss: bool = True
     include_headers: bool = False
     channel: str | None = None
@@ -154,6 +156,7 @@ class ReadOptions:
             fetch_timeout=values.duration(given, "fetchTimeout", 5.0),
             fetch_retries=values.count(given, "fetchRetries", 10),
             metadata_refresh=values.duration(given, "metadataRefresh", 0.1, 0.0, 600.0),
+            driver_bytes=values.size(given, "driverBytes", 64 * 1024, 0, 16 * 1024 * 1024),
             fail_on_data_loss=values.flag(given, "failOnDataLoss", default=True),
             include_headers=values.flag(given, "includeHeaders", default=False),
             channel=_channel(given, "channel"),

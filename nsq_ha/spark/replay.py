@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """What may be under way unfinished; RDY follows it and the largest message seen."""
 
+UNGATHERED_BYTES: Final = 32 * 1024
+"""Ranges up to this size are sent message by message: to gather them costs the server's 10 ms, and they take less."""
+
 _FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
 
 
@@ -59,7 +62,8 @@ class Replay:
         self._node = node
         self._cluster = cluster
         self._options = options
-        self._link = Link(node, options.access, extended=asked.extended)
+        gathers = asked.end - asked.start > UNGATHERED_BYTES
+        self._link = Link(node, options.access, extended=asked.extended, gathers=gathers)
         self._max_ready = 1
         self._ready = 0
         self._largest = 0

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from nsq_ha.spark.ack_planner import AckPlanner
 from nsq_ha.spark.checkpoint import dated, undated
 from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.handover import Handover
 from nsq_ha.spark.stream_planner import StreamPlanner
 from nsq_ha.spark.tasks import read_range
 
@@ -45,10 +47,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planning: StreamPlanner | AckPlanner | None = None
         self._begun: dict[str, Any] | None = None
         self._told: dict[str, Any] | None = None
+        self._handover = Handover(options, projection)
+        self._handed: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's connections behind."""
-        return {**self.__dict__, "_planning": None}
+        return {**self.__dict__, "_planning": None, "_handed": []}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a new query begins."""
@@ -83,8 +87,18 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.prepare_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the ranges of one micro-batch; one task each."""
-        return [InputPartition(part) for part in self._planner.ranges(start, end)]
+        """Return the ranges of one micro-batch, one task each; a small one is read here, and its rows go along."""
+        planner = self._planner
+        if isinstance(planner, AckPlanner):
+            return [InputPartition(part) for part in planner.ranges(start, end)]
+        ranges = planner.ranges(start, end)
+        if _HAS_ROWS_WITH_PLANS and self._handover.wants(ranges):
+            rows = self._handover.rows(ranges, planner.cluster)
+            if rows is not None:
+                self._handed, self.__class__ = rows, _Handing
+                # Should Spark have lost the rows by the time it needs them, a task reads the same ranges.
+                return [InputPartition(tuple(ranges))]
+        return [InputPartition(part) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one range; gives Arrow record batches."""
@@ -111,3 +125,22 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_ack = options.delivery == "ack"
             self._planning = AckPlanner(options) if is_ack else StreamPlanner(options, Cluster(options.lookupd))
         return self._planning
+
+
+_Wrapper: Any = getattr(datasource_internal, "_SimpleStreamReaderWrapper", object)
+_HAS_ROWS_WITH_PLANS: Final = hasattr(_Wrapper, "getCache")
+
+
+class _Handing(NsqStreamReader, _Wrapper):  # type: ignore[misc]
+    """The reader between two questions of PySpark's: for a plan, and for the rows that go with it.
+
+    PySpark has a way to give rows with a plan, and asks only its own wrapper of
+    simple readers for them. To be one all the time would give up the report of
+    the lag, which it does not ask a wrapper for.
+    """
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
+        """Give the rows of the plan that was just made."""
+        self.__class__ = NsqStreamReader  # type: ignore[assignment]
+        rows, self._handed = self._handed, []
+        return iter(rows)

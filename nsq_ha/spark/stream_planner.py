@@ -54,6 +54,11 @@ class StreamPlanner:
         self._reported: set[Place] = set()
         self._sameness = Sameness(options, cluster)
 
+    @property
+    def cluster(self) -> Cluster:
+        """Whom it asks; for whoever reads in the same process and thread."""
+        return self._cluster
+
     def close(self) -> None:
         """Close the connections to the cluster."""
         self._cluster.close()

@@ -24,7 +24,7 @@ def read_range(asked: object, options: ReadOptions, projection: Projection) -> I
     """Read one range, or some files of a spool; gives Arrow record batches.
 
     Args:
-        asked: The range, or the files. Spark invents an empty task where nothing was planned.
+        asked: The range, several of them, or the files. Spark invents an empty task where nothing was planned.
         options: Of the read.
         projection: The columns to build.
 
@@ -35,11 +35,13 @@ def read_range(asked: object, options: ReadOptions, projection: Projection) -> I
     """
     if isinstance(asked, SpoolPart):
         yield from (projection.stored(read_file(path)) for path in asked.paths)
-    if not isinstance(asked, Range):
+    ranges = asked if isinstance(asked, tuple) else (asked,) if isinstance(asked, Range) else ()
+    if not ranges:
         return
     with seldom_collected(), Cluster(options.lookupd) as cluster:
-        for rows in RangeReader(asked, options, cluster).batches():
-            yield projection.batch(rows)
+        for part in ranges:
+            for rows in RangeReader(part, options, cluster).batches():
+                yield projection.batch(rows)
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def size(given: Texts, name: str, default: T, least: int = 1, most: int = _MAX_I
     if text is None:
         return default
     found = _SIZE.fullmatch(text.lower())
-    number = int(found[1]) * _BYTES[found[2]] if found and len(found[1]) < 20 else 0
+    number = int(found[1]) * _BYTES[found[2]] if found and len(found[1]) < 20 else -1
     if not least <= number <= most:
         raise wrong(name, f"is {text!r}: bytes from {least} to {most}, such as 1000000, 512k or 64m")
     return number

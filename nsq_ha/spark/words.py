@@ -58,6 +58,11 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "fetchTimeout": _Option("bs", "5s", "without progress for so long a task opens its channel anew"),
         "fetchRetries": _Option("bs", "10", "how often in a row"),
         "metadataRefresh": _Option("s", "100ms", "how long the ends of the partitions are taken for true"),
+        "driverBytes": _Option(
+            "s",
+            "64k",
+            "a micro-batch of at most so many bytes of the log is read by the driver, without tasks in Python",
+        ),
         "channel": _Option(
             "bs",
             "",
@@ -97,6 +102,7 @@ OF_REPLAY: Final = frozenset(
     (
         "assign",
         "channelPrefix",
+        "driverBytes",
         "includeHeaders",
         "metadataRefresh",
         "reportChannel",

@@ -73,7 +73,9 @@ def test_the_same_offsets_keep_their_time_or_spark_would_plan_for_ever() -> None
 
 def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     model = one(OLD, OLD)
-    options = ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t", "metadataRefresh": "0"}, "stream")
+    options = ReadOptions.parse(
+        {"lookupd": "127.0.0.1:4161", "topic": "t", "metadataRefresh": "0", "driverBytes": "0"}, "stream"
+    )
     reader = NsqStreamReader(options, Projection(StructType([StructField("offset", LongType())])))
     monkeypatch.setattr(reader, "_planning", StreamPlanner(options, model.cluster))
     clock = itertools.count(THEN)

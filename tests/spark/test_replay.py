@@ -28,7 +28,7 @@ from nsq_ha.spark import link
 from nsq_ha.spark import replay as replay_module
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range
-from nsq_ha.spark.replay import Replay
+from nsq_ha.spark.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
 
 if TYPE_CHECKING:
@@ -123,9 +123,10 @@ def start() -> Iterator[Start]:
         ordered: bool = False,
         extended: bool = False,
         options: ReadOptions = OPTIONS,
+        size: int = 1000,
     ) -> tuple[Replay, ScriptedNsqd, Channels]:
         nsqd, channels = ScriptedNsqd(list(script), close), Channels()
-        asked = Range("flights", PARTITION, 0, 1000, nsqd.node, ordered=ordered, extended=extended)
+        asked = Range("flights", PARTITION, 0, size, nsqd.node, ordered=ordered, extended=extended)
         nsqds.append(nsqd)
         replays.append(Replay(asked, nsqd.node, channels, options))  # type: ignore[arg-type]
         return replays[-1], nsqd, channels
@@ -176,6 +177,19 @@ def test_the_server_hears_what_options_say(start: Start) -> None:
     assert b'"msg_timeout":3000' in nsqd.heard
     assert b'"output_buffer_timeout":30' in nsqd.heard
     assert channels.made[0][0].startswith("mine-")
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [(UNGATHERED_BYTES, b'"output_buffer_size":-1,'), (UNGATHERED_BYTES + 1, b'"output_buffer_size":65536,')],
+)
+def test_the_messages_of_a_small_range_are_not_gathered(start: Start, size: int, told: bytes) -> None:
+    replay, nsqd, _ = start(*HANDSHAKE, (b"RDY", HEARTBEAT), size=size)
+    replay.open(0)
+    assert replay.receive(soon()) == []
+    assert told in nsqd.heard
+    # Without a time what does not fill a buffer would stay in it: with compression there always is one.
+    assert b'"output_buffer_timeout":10,' in nsqd.heard
 
 
 def test_an_ordered_topic_is_subscribed_ordered(start: Start) -> None:
