@@ -164,6 +164,10 @@ class Rows:
         self._number += count
         return map(Row, topics, partitions, bodies, traces, exts)
 
+    def passed(self, count: int) -> None:
+        """Count rows that were published without this."""
+        self._number += count
+
     def _partitions(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[int]:
         how = self._options.partitioner
         named = columns["partition"].to_pylist() if how == "column" and "partition" in columns else [None] * len(topics)

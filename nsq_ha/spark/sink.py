@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
+from nsq_ha.spark.blocks import Block
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.outgoing import Identity, Row, Rows, Target, check_columns, check_target, encode
@@ -81,10 +82,22 @@ class _Writer:
             rows = Rows(self._options, self._targets, self._identity())
             try:
                 for batch in iterator:
-                    task.add(self._rows(rows, batch, cluster), self._targets)
+                    self._add(batch, task, rows, cluster)
                 return task.finish(self._targets)
             finally:
                 task.close()
+
+    def _add(self, batch: Any, task: _Task, rows: Rows, cluster: Cluster) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Publish a record batch: what fills whole MPUBs of one partition at one go, the rest row by row."""
+        block = Block.of(batch, self._options, self._targets)
+        if block is not None:
+            lacking = min(task.lacking(block), block.count)
+            task.add(self._rows(rows, batch.slice(0, lacking), cluster), self._targets)
+            sent = task.send_whole(block, lacking, self._targets)
+            rows.passed(sent)
+            batch = batch.slice(lacking + sent)
+        if batch.num_rows:
+            task.add(self._rows(rows, batch, cluster), self._targets)
 
     def _rows(self, rows: Rows, batch: Any, cluster: Cluster) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
         while True:
@@ -164,6 +177,26 @@ class _Task:
                 held = self._waiting[place]
                 part = part[len(fitting) :]
 
+    def lacking(self, block: Block) -> int:
+        """Return how many rows fill what already waits for the block's partition; 0 when nothing does."""
+        held = len(self._waiting.get((block.topic, block.partition), ()))
+        return self._options.batch_messages - held if held else 0
+
+    def send_whole(self, block: Block, start: int, targets: Mapping[str, Target]) -> int:
+        """Send messages of a block from ``start`` on, as far as they fill MPUBs; tells how many."""
+        place, most = (block.topic, block.partition), self._options.batch_messages
+        if len(self._waiting.get(place, ())) >= most:
+            self._send(place, targets)
+        at = start
+        # What waits stands before these.
+        while not self._waiting.get(place) and at + most <= block.count:
+            batch = block.mpub(at, at + most, self._options.batch_bytes)
+            if batch is None:
+                break
+            self._writer(place).send(batch)
+            at += most
+        return at - start
+
     def _hold(self, place: tuple[str, int], rows: list[Row]) -> bool:
         """Keep rows for the next MPUB, unless they are too large for one together with what waits."""
         size = self._sizes.get(place, 0) + sum([len(row[2]) + len(row[4]) for row in rows]) + _ROOM * len(rows)
@@ -202,10 +235,14 @@ class _Task:
         if not rows:
             return
         topic, partition = place
+        batch = encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace)
+        self._writer(place).send(batch)
+
+    def _writer(self, place: tuple[str, int]) -> PartitionWriter:
         writer = self._writers.get(place)
         if writer is None:
-            writer = self._writers[place] = PartitionWriter(topic, partition, self._options, self._cluster)
-        writer.send(encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace))
+            writer = self._writers[place] = PartitionWriter(*place, self._options, self._cluster)
+        return writer
 
 
 def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
