@@ -273,6 +273,18 @@ def _remember(pipe: Any, lookupd: str, name: str, onward: str | None) -> None:  
     spark.stop()
 
 
+def _write_large(pipe: Any, lookupd: str, name: str, count: int) -> None:  # noqa: ANN401 - one end of a pipe
+    """Write bodies of 1 MB that Spark itself makes, and tell the peak of the workers: they do nothing but write."""
+    spark = local_session("memory", threads="2", config=_SETTINGS)
+    value = f.repeat(f.lit("x"), LARGE_BYTES).cast("binary")
+    rows = spark.range(0, count, 1, PARTITIONS).select(
+        value.alias("value"), (f.col("id") % PARTITIONS).cast("int").alias("partition")
+    )
+    rows.write.format("nsq").mode("append").options(lookupd=lookupd, topic=name).save()
+    pipe.send(max(peaks(), default=0))
+    spark.stop()
+
+
 def _in_a_process(lookupd: str, name: str, onward: str | None = None) -> int:
     peak: int = in_a_process(_remember, lookupd, name, onward, join_timeout=60)
     return peak
@@ -288,7 +300,12 @@ def memory(lookupd: str) -> list[str]:
     for count in LARGE_COUNTS:
         with topic(lookupd, f"large{count}", count, LARGE_BYTES) as name, topic(lookupd, f"copy{count}") as copy:
             told = _in_a_process(lookupd, name), _in_a_process(lookupd, name, copy)
-        lines.append(f"  {count} bodies of 1 MB: read {told[0] / 1e6:.0f}, read and written {told[1] / 1e6:.0f}")
+        with topic(lookupd, f"made{count}") as made:
+            written: int = in_a_process(_write_large, lookupd, made, count, join_timeout=60)
+        lines.append(
+            f"  {count} bodies of 1 MB: read {told[0] / 1e6:.0f}, read and written {told[1] / 1e6:.0f}, "
+            f"only written {written / 1e6:.0f}"
+        )
     return lines
 
 
