@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.cli.options import LOOKUPD_VARIABLE, TOPIC, addresses
+from nsq_ha.cli.options import LOOKUPD_VARIABLE, SECONDS, TOPIC, Number, addresses
 from nsq_ha.cli.output import clean, print_json, print_table
 from nsq_ha.cli.running import run
 from nsq_ha.errors import NsqError
@@ -47,9 +47,9 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 @click.option("--topic", type=TOPIC, help="Created if it is not there. Default: one of its own, deleted at the end.")
 @click.option("--keep-topic", is_flag=True, help="Do not delete the topic that was created.")
 @click.option("--months", default="1", show_default=True, callback=_months, help="Of 2013: 1, 1-3, 1-12 ...")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option("--rate", type=SECONDS, help="Messages a second at most.")
 @click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
-@click.option("--stall-limit", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds; then give up.")
+@click.option("--stall-limit", type=Number(1), default=60.0, show_default=True, help="Seconds; then give up.")
 @click.option("--spark/--no-spark", default=True, help="Let Spark read the topic back.  [default: spark]")
 @click.option(
     "--page",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import click
@@ -38,6 +39,18 @@ class Name(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
+class Number(click.FloatRange):
+    """A number within bounds; NaN, which every comparison lets through, and infinity are none."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or tell what is wrong with it."""
+        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # text is what it converts
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that can be counted with", param, ctx)
+        return number
+
+
+SECONDS: Final = Number(0, min_open=True)
 TOPIC: Final = Name("topic")
 CHANNEL: Final = Name("channel")
 PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)

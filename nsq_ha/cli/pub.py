@@ -14,11 +14,11 @@ import click
 
 from nsq_ha import Producer
 from nsq_ha.cli.lines import Line, read_lines
-from nsq_ha.cli.options import PARTITION, TOPIC, lookupd_option
+from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, lookupd_option
 from nsq_ha.cli.output import clean, print_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
-from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.errors import ConfigError, NsqError, PublishError
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PubOptions:
 @click.option("--trace", is_flag=True, help="Publish with a trace id each.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", callback=_headers, help="May be repeated.")
 @click.option("--tag", help="Dispatch tag.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds.")
 @click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Read no more lines after the first that failed.")
@@ -77,6 +77,8 @@ def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
     chosen = PubOptions(**options)  # type: ignore[arg-type]  # click's names and types are the fields'
     if chosen.key is not None and chosen.key_field is not None:
         raise click.UsageError("give --key or --key-field, not both")
+    if sys.stdin is None:
+        raise click.ClickException("standard input is closed: there is nothing to publish")
     failed = run(_pub(topic, lookupd, sys.stdin.buffer, chosen))
     if failed:
         raise click.exceptions.Exit(1)
@@ -172,8 +174,9 @@ class Publishing:
         self.failed += 1
         doubt = getattr(error, "maybe_stored", False)
         self.maybe_stored += doubt
-        known = "may be stored" if doubt else "not stored"
-        click.echo(f"line {line.number}: {known}: {clean(str(error))}", err=True)
+        # A publish that failed says itself whether it may be stored.
+        known = "" if isinstance(error, PublishError) else "not stored: "
+        click.echo(f"line {line.number}: {known}{clean(str(error))}", err=True)
 
     def summary(self, seconds: float) -> str:
         """Return one line for people."""

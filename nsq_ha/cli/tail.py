@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha import Consumer, StartFrom
-from nsq_ha.cli.options import CHANNEL, PARTITION, TOPIC, json_option, lookupd_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _LOSS: Final = 1.0
 """Seconds: a leader that moves is found in less, and is nothing that a person must know."""
+_LATEST: Final = 2**63 // 10**9
+"""Seconds since 1970 that the server can count in nanoseconds."""
 
 
 def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
@@ -35,16 +37,19 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
         return named[value]
     try:
         when = datetime.fromisoformat(value or "")
-    except ValueError:
-        raise click.BadParameter("give beginning, end, or a time such as 2026-01-31T09:00") from None
-    return StartFrom.timestamp(when if when.tzinfo is not None else when.astimezone())
+        seconds = when.timestamp()
+    except (ValueError, OverflowError, OSError):  # a time of the year 0 or 10000, once it is in UTC
+        seconds = -1.0
+    if not 0 <= seconds <= _LATEST:
+        raise click.BadParameter("give beginning, end, or a time from 1970 to 2262 such as 2026-01-31T09:00")
+    return StartFrom.timestamp(seconds)
 
 
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.option("--channel", type=CHANNEL, help="Default: one of its own that goes with it, tail<random>#ephemeral.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--idle", type=click.FloatRange(0, min_open=True), help="Stop when nothing came for this many seconds.")
+@click.option("--idle", type=SECONDS, help="Stop when nothing came for this many seconds.")
 @click.option("-p", "--partition", "partitions", type=PARTITION, multiple=True, help="May be repeated.")
 @click.option("--from", "start", callback=_start, metavar="WHERE", help="beginning, end, or a time. Default: new ones.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
+from nsq_ha.cli.options import SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
+from nsq_ha.cli.views import no_such
 from nsq_ha.discovery.admin import MAX_REPLICAS, AdminClient
+from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
 from nsq_ha.names import MAX_PARTITIONS
 from nsq_ha.policy.topology import tcp_address
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 USUAL_REPLICAS = 3
 """Copies that survive the loss of a node without a gap in writing."""
+_TOO_FEW_NODES = "No node is available"
 
 
 @click.group()
@@ -38,7 +41,7 @@ def topic() -> None:
 @click.option("--multi-part/--no-multi-part", default=None, help="Several partitions on a node. Default: if it must.")
 @click.option("--retention-days", type=click.IntRange(1), help="How long messages are kept. Default: the server's.")
 @click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer may use them.")
-@click.option("--timeout", type=float, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
+@click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
 @lookupd_option
 @json_option
 def create(name: str, lookupd: tuple[str, ...], as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
@@ -90,7 +93,20 @@ async def _create(lookupd: tuple[str, ...], name: str, **options: Any) -> TopicV
     async with AdminClient(lookupd) as admin:
         replicas = options.pop("replicas") or max(1, min(USUAL_REPLICAS, len(await admin.nodes())))
         options["disable_channel_auto_create"] = options.pop("register_channels")
-        return await admin.create_topic(name, replicas=replicas, **options)
+        try:
+            return await admin.create_topic(name, replicas=replicas, **options)
+        except ServerError as error:
+            if _TOO_FEW_NODES not in str(error):
+                raise
+            needed = replicas * (options["partitions"] if options["multi_part"] is False else 1)
+            raise ConfigError(
+                f"{error}: this takes {needed} nsqds, and the cluster has {len(await admin.nodes())}; "
+                f"ask for fewer --replicas{_or_shared(options)}"
+            ) from error
+
+
+def _or_shared(options: dict[str, Any]) -> str:
+    return "" if options["multi_part"] is not False else ", fewer --partitions, or --multi-part"
 
 
 async def _topics(lookupd: tuple[str, ...]) -> tuple[TopicInfo, ...]:
@@ -100,7 +116,10 @@ async def _topics(lookupd: tuple[str, ...]) -> tuple[TopicInfo, ...]:
 
 async def _describe(lookupd: tuple[str, ...], name: str) -> TopicDescription:
     async with AdminClient(lookupd) as admin:
-        return await admin.describe(name)
+        try:
+            return await admin.describe(name)
+        except TopicNotFoundError as error:
+            raise no_such(name) from error
 
 
 async def _delete(lookupd: tuple[str, ...], name: str) -> None:

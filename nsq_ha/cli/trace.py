@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsq_ha.cli.options import TOPIC, json_option
+from nsq_ha.cli.options import TOPIC, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
     from nsq_ha.spark.trace.report import TraceReport
 
-_KINDS = ("lost", "repeated", "out_of_order", "gap")
+_KINDS = ("lost", "repeated", "out_of_order")
 
 
 @click.group()
@@ -28,17 +28,30 @@ def trace() -> None:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the page, JSON and Parquet.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only this one. May be repeated.")
 @click.option("--ordered", type=TOPIC, multiple=True, help="A topic whose order counts. May be repeated.")
-@click.option("--grace", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds; later it is lost.")
-@click.option("--skip-prefix", default="spark-", show_default=True, help="Of channels that are no consumers.")
+@click.option(
+    "--grace",
+    type=Number(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which a message without a finish is lost.",
+)
+@click.option(
+    "--skip-prefix",
+    default="spark-",
+    show_default=True,
+    help="Leave out channels that begin so: they are no consumers.",
+)
 @click.option(
     "--fail-on",
     type=click.Choice(_KINDS),
     multiple=True,
-    default=("lost", "out_of_order", "gap"),
+    default=("lost", "out_of_order"),
     show_default=True,
     help="What makes the exit code 1. May be repeated.",
 )
-@click.option("--threads", default="*", show_default=True, help="Of Spark on this machine.")
+@click.option(
+    "--threads", default="*", show_default=True, help="Threads that Spark uses on this machine; * is one for each core."
+)
 @json_option
 def report(
     logs: tuple[Path, ...],

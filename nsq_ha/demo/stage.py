@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import tempfile
 import threading
@@ -159,11 +160,12 @@ class Demo:
         """Run everything and return the report.
 
         Raises:
-            NsqError: The cluster cannot be used, or the topic is not ordered.
+            NsqError: The cluster cannot be used, the topic is not ordered, or the page cannot be written.
             OSError: The flights are not installed, or a port or file cannot be had.
 
         Cancelled, it closes and deletes what it made.
         """
+        _check_page(self._options)
         rows = await asyncio.to_thread(flights.read, self._options.months)
         async with contextlib.AsyncExitStack() as stack:
             cluster: DevCluster | None = None
@@ -249,6 +251,16 @@ class Demo:
         report.spark = found
         if found.flights < report.audit.acknowledged:
             report.spark_error = f"Spark read {found.flights} flights of {report.audit.acknowledged} acknowledged ones"
+
+
+def _check_page(options: DemoOptions) -> None:
+    """Refuse at once a page that could not be written after the whole run."""
+    if options.spark and options.page is not None:
+        folder = options.page.parent
+        if not folder.is_dir():
+            raise ConfigError(f"there is no folder {str(folder)!r} for the page {options.page.name}")
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"the folder {str(folder.resolve())!r} cannot be written: name another page")
 
 
 async def _in_thread(work: Callable[[], SparkReport]) -> SparkReport:

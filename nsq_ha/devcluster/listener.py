@@ -120,6 +120,9 @@ def _bound(port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setblocking(False)
         bound.bind((HOST, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"port {port} of {HOST}: {error.strerror}") from error
     except BaseException:
         bound.close()
         raise

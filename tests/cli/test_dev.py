@@ -77,4 +77,5 @@ def test_a_port_can_be_fixed_and_a_taken_one_is_told(invoke: Invoke, unused_tcp_
         process.communicate(timeout=20)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Error: ")
+    assert f"port {unused_tcp_port} of 127.0.0.1: " in refused.stderr
     assert "in use" in refused.stderr

@@ -124,4 +124,6 @@ def test_a_cluster_that_takes_no_writes_fails_each_line_in_time(invoke: Invoke, 
         "line 1",
         "line 2",
     ]
+    failures = [line for line in told.stderr.splitlines() if line.startswith("line")]
+    assert all(line.count("stored") == 1 for line in failures)
     assert "published 0 of 2 lines" in told.stderr

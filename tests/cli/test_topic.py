@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
 
@@ -22,8 +24,7 @@ def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: s
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", f"deleted {name}\n")
     gone = invoke("topic", "describe", name)
     assert (gone.exit_code, gone.stdout) == (1, "")
-    assert gone.stderr.startswith("Error: ")
-    assert name in gone.stderr
+    assert gone.stderr == f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
 
 
 def test_options_of_a_topic_reach_the_cluster(invoke: Invoke, name: str) -> None:
@@ -64,6 +65,25 @@ def test_tables_are_for_people(invoke: Invoke, name: str) -> None:
 def test_a_refusal_of_the_cluster_is_one_line(invoke: Invoke, topic: str) -> None:
     refused = invoke("topic", "create", topic, "--partitions", "5", "--timeout", "2")
     assert (refused.exit_code, refused.stdout) == (1, "")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--replicas", "5"), "this takes 5 nsqds, and the cluster has 3; ask for fewer --replicas"),
+        (
+            ("--partitions", "2", "--no-multi-part"),
+            "this takes 6 nsqds, and the cluster has 3; ask for fewer --replicas, fewer --partitions, or --multi-part",
+        ),
+    ],
+)
+def test_too_few_nodes_are_told_with_what_to_do(
+    invoke: Invoke, name: str, arguments: tuple[str, ...], hint: str
+) -> None:
+    refused = invoke("topic", "create", name, *arguments)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.endswith(hint + "\n")
     assert len(refused.stderr.splitlines()) == 1
 
 

@@ -1,5 +1,6 @@
 import json
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,14 @@ async def test_a_topic_that_was_there_is_used_and_never_deleted(cluster: DevClus
     report = await report_of(on(cluster, topic))
     assert (report.is_clean, report.partitions) == (True, 2)
     assert topic in await topics(cluster)
+
+
+async def test_a_page_without_a_folder_is_refused_before_anything_is_made(cluster: DevCluster, tmp_path: Path) -> None:
+    events: list[Event] = []
+    options = DemoOptions(lookupd=tuple(cluster.lookupd), page=tmp_path / "none" / "page.html")
+    with pytest.raises(ConfigError, match=r"there is no folder .*none' for the page page.html"):
+        await report_of(options, events)
+    assert events == []
 
 
 async def test_an_ordinary_topic_is_refused(cluster: DevCluster) -> None:

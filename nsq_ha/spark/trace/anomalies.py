@@ -97,12 +97,14 @@ def leaders(events: DataFrame) -> DataFrame:
     """Return since when each node has led each partition: one row at the first event and at each change.
 
     Columns: ``topic``, ``partition``, ``node``, ``ts_ns``. Taken from publishes,
-    which only a leader takes.
+    which only a leader takes, in the order of their acknowledgements: a call that
+    began before a move may be answered after it, by the new leader. ``ts_ns`` is when
+    the first publish of that leader was acknowledged.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    turn = Window.partitionBy("side", "topic", "partition").orderBy("ts_ns")
+    turn = Window.partitionBy("side", "topic", "partition").orderBy("acknowledged_ns", "message_id")
     written = events.where("event = 'publish'").withColumn("before", f.lag("node").over(turn))
     changed = written.where("before is null or before != node")
-    return changed.groupBy("topic", "partition", "node", "ts_ns").agg(f.count("*").alias("n")).drop("n")
+    return changed.select("topic", "partition", "node", f.col("acknowledged_ns").alias("ts_ns")).distinct()

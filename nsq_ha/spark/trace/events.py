@@ -70,8 +70,10 @@ def events(lines: DataFrame) -> DataFrame:
     ``delivery``, ``finish``, ``requeue``, ``timeout``, ``other``, ``bad``),
     ``ts_ns``, ``topic``, ``partition``, ``channel``, ``trace_id`` decimal(20,0),
     ``message_id`` (the server's internal one), ``offset``, ``attempt``,
-    ``published_ns`` (where the line tells it), ``cost_ns``, ``client``, ``node``.
-    A client's ``publish`` has the time of the call, a server's that of its answer.
+    ``published_ns`` (where the line tells it), ``acknowledged_ns``, ``cost_ns``,
+    ``client``, ``node``. ``ts_ns`` of a client's ``publish`` is the time of the
+    call, ``acknowledged_ns`` that of the answer (of the call where the log does not
+    tell it); a server's ``publish`` has the time of its answer in both.
 
     Args:
         lines: With a column ``value``, and ``file`` to name the node of a server's log.
@@ -124,6 +126,7 @@ def _columns() -> list[Column]:
         pick("offset", "p6", "c6", "bigint").alias("offset"),
         pick("attempt", None, "c11", "int").alias("attempt"),
         f.when(~is_client, f.nullif(f.col("c5"), f.lit("")).cast("bigint")).alias("published_ns"),
+        f.when(event == "publish", f.coalesce(told["acknowledged_ns"], times)).alias("acknowledged_ns"),
         f.when(~is_client, f.nullif(f.col("c10"), f.lit("")).cast("bigint")).alias("cost_ns"),
         f.when(~is_client, f.nullif(f.col("c8"), f.lit(""))).alias("client"),
         f.when(is_client, told["nsqd"]).otherwise(f.col("file")).alias("node"),

@@ -74,7 +74,7 @@ def _section(heading: str, content: str) -> str:
 
 def _verdict(report: Mapping[str, Any]) -> str:
     counts: Mapping[str, int] = report["counts"]
-    told = ", ".join(f"{counts.get(kind, 0):,} {name}" for kind, name in _KINDS.items())
+    told = ", ".join(f"{counts[kind]:,} {name}" for kind, name in _KINDS.items() if kind in counts)
     if report["begin_ns"] is None:
         told = "no trace lines"
     kind, word = ("ok", "ok") if report["is_ok"] else ("failed", "FAILED")

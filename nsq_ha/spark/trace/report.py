@@ -54,11 +54,11 @@ class TraceReport:
 
     Attributes:
         is_ok: There were events, and no anomaly of a kind that fails: logs without any prove nothing.
-        counts: Anomalies by kind.
+        counts: Anomalies by kind; ``gap`` only where the topic itself was looked at.
         first: The first anomalies by time, at most :data:`FIRST`.
         outcomes: Messages by side, topic, channel and outcome.
         latency: Percentiles of each stage by side, topic and channel, for each partition (None: all).
-        leaders: Since when a node has led a partition.
+        leaders: Since when a node has led a partition: when its first publish was acknowledged.
         begin_ns: Of the first event. None without events.
         end_ns: Of the last event.
         bucket_ns: Width of the buckets of ``series`` and ``timeline``.
@@ -125,9 +125,10 @@ def trace_report(
     lives = lifecycle(kept.where("event != 'bad'"), grace_s=options.grace_s).persist()
     try:
         wrong = anomalies(lives, ordered=options.ordered)
+        kinds = [kind for kind in KINDS if kind != "gap"]
         if topic_gaps is not None:
-            wrong = wrong.union(topic_gaps)
-        report = _report(kept, lives, wrong.persist(), options)
+            wrong, kinds = wrong.union(topic_gaps), list(KINDS)
+        report = _report(kept, lives, wrong.persist(), kinds, options)
         if out is not None:
             _write(Path(out), report, lives, wrong)
         wrong.unpersist()
@@ -137,7 +138,9 @@ def trace_report(
     return report
 
 
-def _report(kept: DataFrame, lives: DataFrame, wrong: DataFrame, options: ReportOptions) -> TraceReport:
+def _report(
+    kept: DataFrame, lives: DataFrame, wrong: DataFrame, kinds: Collection[str], options: ReportOptions
+) -> TraceReport:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     good = kept.where("event != 'bad'")
@@ -153,11 +156,11 @@ def _report(kept: DataFrame, lives: DataFrame, wrong: DataFrame, options: Report
     begin, end = total["begin"], total["end"]
     bucket = max(_NARROWEST_NS, -(-((end or 0) - (begin or 0) + 1) // _BUCKETS))
     side = "client" if total["has_client"] else "server"
-    counts = dict.fromkeys(KINDS, 0) | {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
+    counts = dict.fromkeys(kinds, 0) | {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
     unstarted = lives.where("first_start_ns is null")
     earliest = wrong.orderBy("ts_ns", "message_id").limit(FIRST)
     return TraceReport(
-        is_ok=total["events"] > 0 and not any(counts[kind] for kind in options.fail_on),
+        is_ok=total["events"] > 0 and not any(counts.get(kind) for kind in options.fail_on),
         counts=counts,
         first=_rows(earliest.withColumn("trace_id", f.col("trace_id").cast("string"))),
         outcomes=_rows(lives.groupBy(*_PLACES, "outcome").count().orderBy(*_PLACES, "outcome")),
