@@ -6,7 +6,7 @@ Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
 """
 
 from nsq_ha._version import __version__
-from nsq_ha.config import Backoff, ClientConfig, Compression, ConsumerConfig, ProducerConfig, StartFrom, TlsConfig
+from nsq_ha.config import Backoff, ClientConfig, Compression, ConsumerConfig, ProducerConfig, TlsConfig
 from nsq_ha.consumer import Consumer
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import (
@@ -23,6 +23,7 @@ from nsq_ha.message import Message, OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import JavaInt
 from nsq_ha.policy.topology import TopicMeta
 from nsq_ha.producer import Producer
+from nsq_ha.start_from import StartFrom
 
 __all__ = [
     "Backoff",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,7 +16,7 @@ def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
     """Return base URLs for one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
 
     Raises:
-        ConfigError: An address is no string, empty, or not of these forms.
+        ConfigError: An address is no string, empty, or not of these forms; an IPv6 host wants brackets.
     """
     listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     urls: list[str] = []
@@ -39,13 +40,30 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
         host, _, port = text.rpartition(":")
         if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
             raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
+        if not _is_host(host):
+            raise ConfigError(f"nsqd address {address!r} is not legal: {_BRACKETS}")
         if text not in found:
             found.append(text)
     return tuple(found)
 
 
+_BRACKETS: Final = "an IPv6 host stands in brackets, as in [::1]:4161"
+
+
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+
+
+def _is_host(text: str) -> bool:
+    if not any(c in text for c in ":[]"):
+        return True
+    if not (text.startswith("[") and text.endswith("]")):
+        return False
+    try:
+        ipaddress.IPv6Address(text[1:-1])
+    except ValueError:
+        return False
+    return True
 
 
 def _lookupd_url(address: object) -> str:
@@ -59,12 +77,15 @@ def _lookupd_url(address: object) -> str:
         scheme, rest = "http", text
     if scheme not in ("http", "https") or not rest or any(c in rest for c in "/?#@ \t\r\n\\"):
         raise ConfigError(f"lookupd address {address!r} is not legal: host:port or http://host:port")
-    bare = rest.rpartition("]")[2] if rest.startswith("[") else rest
-    host, colon, port = bare.rpartition(":")
+    host, colon, port = rest.rpartition(":")
+    if not colon or rest.endswith("]"):
+        host, colon, port = rest, "", ""
+    if not host:
+        raise ConfigError(f"lookupd address {address!r} has no host: host:port or http://host:port")
+    if not _is_host(host):
+        raise ConfigError(f"lookupd address {address!r} is not legal: {_BRACKETS}")
     if not colon:
         return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
-    if not host and not rest.startswith("["):
-        raise ConfigError(f"lookupd address {address!r} has no host: host:port or http://host:port")
     if not _is_port(port):
         raise ConfigError(f"lookupd address {address!r} has no legal port: host:port or http://host:port")
     return f"{scheme}://{rest}"

@@ -12,13 +12,24 @@ import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Literal, Self
 
 from nsq_ha.addresses import lookupd_urls, nsqd_addresses
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_partition, check_topic
-from nsq_ha.option_checks import count_in_range, in_range, is_a, is_number, iterable, named, one_of
+from nsq_ha.option_checks import (
+    MAX_SECONDS,
+    count_in_range,
+    file_name,
+    function,
+    in_range,
+    is_a,
+    is_number,
+    iterable,
+    named,
+    one_of,
+)
+from nsq_ha.start_from import StartFrom
 
 Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
 """How a key becomes a number: a named rule, or a function to a non-negative hash."""
@@ -57,73 +68,9 @@ class Backoff:
         """
         numbers = (self.initial, self.maximum, self.factor, self.jitter)
         if not all(is_number(number) for number in numbers) or not (
-            0 < self.initial <= self.maximum < math.inf and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
+            0 < self.initial <= self.maximum <= MAX_SECONDS and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
         ):
             raise ConfigError(f"Backoff needs 0 < initial <= maximum, factor >= 1 and jitter 0..1: {self}")
-
-
-@dataclass(frozen=True, slots=True)
-class StartFrom:
-    """Where a channel starts to read, as the fifth word of ``SUB_ADVANCED`` or the body of ``setoffset``.
-
-    Make one with a class method. The server applies it only when this client is
-    the channel's only one.
-
-    Source: protocol reference 5, "Start positions".
-    """
-
-    kind: Literal["timestamp", "virtual_queue", "msgcount", "special"]
-    value: int
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: The kind is unknown or the value negative.
-        """
-        if self.kind not in ("timestamp", "virtual_queue", "msgcount", "special"):
-            raise ConfigError(f"start position {self.kind!r} is unknown: use a class method of StartFrom")
-        if isinstance(self.value, bool) or not isinstance(self.value, int):
-            raise ConfigError(f"start position {self.kind} must be an int, not {self.value!r}")
-        if self.kind == "special" and self.value != -1:
-            raise ConfigError("the only special start position is the end (-1)")
-        if self.kind != "special" and self.value < 0:
-            raise ConfigError(f"start position {self.kind} must be 0 or more, not {self.value}")
-
-    @classmethod
-    def beginning(cls) -> Self:
-        """Start at the oldest message that is kept."""
-        return cls("virtual_queue", 0)
-
-    @classmethod
-    def end(cls) -> Self:
-        """Start behind the newest message."""
-        return cls("special", -1)
-
-    @classmethod
-    def timestamp(cls, when: float | datetime) -> Self:
-        """Start at the first message not older than ``when`` (Unix seconds or an aware datetime), by whole seconds."""
-        if isinstance(when, datetime):
-            if when.tzinfo is None:
-                raise ConfigError("a start time needs a time zone: use datetime.now(timezone.utc) or alike")
-            when = when.timestamp()
-        if not is_number(when) or not math.isfinite(when):
-            raise ConfigError(f"a start time must be Unix seconds or a datetime, not {when!r}")
-        return cls("timestamp", int(when))
-
-    @classmethod
-    def offset(cls, offset: int) -> Self:
-        """Start at a byte offset of the partition's queue; inside a message means the next one."""
-        return cls("virtual_queue", offset)
-
-    @classmethod
-    def count(cls, number: int) -> Self:
-        """Start at the n-th message of the partition, counted from 1."""
-        return cls("msgcount", number)
-
-    def __str__(self) -> str:
-        """The wire form, ``type:value``."""
-        return f"{self.kind}:{self.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +90,17 @@ class TlsConfig:
     key_file: str | None = None
     verify: bool = True
     server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the types.
+
+        Raises:
+            ConfigError: Names what is of another.
+        """
+        for name in ("ca_file", "cert_file", "key_file"):
+            object.__setattr__(self, name, file_name(self, name))
+        is_a(self, "server_name", str, None)
+        is_a(self, "verify", bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +234,7 @@ class ProducerConfig(ClientConfig):
         one_of(self, "partition_change", ("follow", "refuse", "drain"))
         if not callable(self.sharding):
             one_of(self, "sharding", ("murmur3", "java", "modulo"))
+        function(self, "on_partition_change")
         object.__setattr__(self, "trace", traced_topics(self.trace))
 
 
@@ -336,13 +295,15 @@ class ConsumerConfig(ClientConfig):
             in_range(self, "msg_timeout", 1.0, 900.0)
         if self.max_attempts is not None:
             count_in_range(self, "max_attempts", 1, 65535)
-        if self.ordered not in (True, False, "auto"):
+        if not isinstance(self.ordered, bool) and self.ordered != "auto":
             raise ConfigError(f"ordered must be True, False or 'auto', not {self.ordered!r}")
         is_a(self, "tag", str, None)
         is_a(self, "requeue_backoff", Backoff)
         if self.partitions is not None:
             object.__setattr__(self, "partitions", _partitions(iterable(self, "partitions")))
         _check_start(self.start_from)
+        if self.nsqd and self.start_from is not None:
+            raise ConfigError("start_from needs lookupd=: nsqds that are named by nsqd= take no start positions")
         if self.dead_letter_topic is not None:
             named("dead_letter_topic", check_topic, self.dead_letter_topic)
         if self.on_give_up == "dead_letter" and not self.dead_letter_topic:
@@ -371,6 +332,8 @@ def _partitions(values: Iterable[object]) -> tuple[int, ...]:
 
 def _check_start(start: object) -> None:
     if isinstance(start, Mapping):
+        if not start:
+            raise ConfigError("start_from must name one partition at least; None starts where the channel stands")
         for partition, entry in start.items():
             named("start_from", check_partition, partition)
             if not isinstance(entry, StartFrom):

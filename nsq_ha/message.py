@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 import msgspec
 
 from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from nsq_ha.option_checks import MAX_SECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -169,13 +170,14 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
         Raises:
             LocalProtocolError: It was finished or requeued already.
-            ConfigError: ``delay`` is no number, negative or not finite.
+            ConfigError: ``delay`` is no number, negative or more than the server can count. The message is not
+                answered by that.
         """
         given: object = delay
         if given is not None and (
-            isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf")
+            isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= MAX_SECONDS
         ):
-            raise ConfigError(f"delay must be 0 or more seconds, not {given!r}")
+            raise ConfigError(f"delay must be 0..{MAX_SECONDS} seconds, not {given!r}")
         if self.answered:
             self._refuse()
         self.answered = True

@@ -5,10 +5,17 @@ What each option may be is ``config``'s.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from nsq_ha.errors import ConfigError
+
+MAX_INT64: Final = 2**63 - 1
+"""Largest number that the server reads."""
+
+MAX_SECONDS: Final = MAX_INT64 // 10**9
+"""Largest time and delay that mean the same to the server, which counts nanoseconds: later than the year 2261."""
 
 _T = TypeVar("_T")
 
@@ -49,6 +56,30 @@ def is_a(config: object, name: str, kind: type, *others: None) -> None:
     value = getattr(config, name)
     if not (isinstance(value, kind) or (others and value is None)):
         raise ConfigError(f"{name} must be a {kind.__name__}{' or None' * len(others)}, not {type(value).__name__}")
+
+
+def function(config: object, name: str) -> None:
+    """Check that an option is a function or None.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    value = getattr(config, name)
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name} must be a function or None, not {value!r}")
+
+
+def file_name(config: object, name: str) -> str | None:
+    """Return an option that names a file as text; None for none.
+
+    Raises:
+        ConfigError: It is neither a str nor a path.
+    """
+    value = getattr(config, name)
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if path is not None and not isinstance(path, str):
+        raise ConfigError(f"{name} must be a str or None, not {type(value).__name__}")
+    return path
 
 
 def one_of(config: object, name: str, allowed: tuple[object, ...]) -> None:

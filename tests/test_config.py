@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,8 +61,8 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "tls": (True, "ca.pem"),
     "auth_secret": (7, b"bytes"),
     "client_id": (7, None),
-    "lookupd": (7, None, [7], "two words:1"),
-    "nsqd": (7, None, [7], "no-port"),
+    "lookupd": (7, None, [7], "two words:1", "::1"),
+    "nsqd": (7, None, [7], "no-port", "::1:4150"),
 }
 PRODUCER: dict[str, tuple[object, ...]] = {
     "publish_timeout": (0, -1, math.nan, "30"),
@@ -70,14 +71,15 @@ PRODUCER: dict[str, tuple[object, ...]] = {
     "trace": (7, [7], ["bad topic"]),
     "on_unreachable": ("wait", None),
     "max_pending_bytes": (0, -1, 10.5),
+    "on_partition_change": (5, "log"),
     "window": (0, 100_001, 1.5),
     "idle_timeout": (0.5, 86401),
     "max_connections": (0, 1.5),
 }
 CONSUMER: dict[str, tuple[object, ...]] = {
-    "ordered": ("yes", None),
+    "ordered": ("yes", None, 1, 0, []),
     "partitions": (3, ["0"], [0, "a"], [-1], [1024], [True], [0.0]),
-    "start_from": ("beginning", 0, {0: "beginning"}, {"0": StartFrom.end()}),
+    "start_from": ("beginning", 0, {0: "beginning"}, {"0": StartFrom.end()}, {}),
     "max_in_flight": (0, -1, 1_000_001, 2.5, True),
     "msg_timeout": (0.5, 901, 0),
     "sample_rate": (-1, 100, 5.5),
@@ -145,6 +147,12 @@ def test_a_config_or_options_but_not_both() -> None:
         Producer(config=config, window=5)
     with pytest.raises(ConfigError, match="either config= or options"):
         Consumer("t", "ch", config=ConsumerConfig(lookupd=("a",)), lookupd="b")
+    for kind, other in (("ProducerConfig", ConsumerConfig), ("ConsumerConfig", ProducerConfig)):
+        make: Any = Producer if kind == "ProducerConfig" else lambda **options: Consumer("t", "ch", **options)
+        wrong_ones: tuple[object, ...] = ("x", {}, other(lookupd=("a",)))
+        for wrong_one in wrong_ones:
+            with pytest.raises(ConfigError, match=f"config must be a {kind}, not "):
+                make(config=wrong_one)
     with pytest.raises(ConfigError, match="lookupd"):
         Producer()
     with pytest.raises(ConfigError, match="not both"):
@@ -170,6 +178,17 @@ def test_one_topic_to_trace_is_no_set_of_letters() -> None:
     assert producer.trace == frozenset({"a", "b"})
     producer.trace = False
     assert producer.trace is False
+
+
+def test_nsqds_that_are_named_take_no_start_positions() -> None:
+    with pytest.raises(ConfigError, match="start_from needs lookupd="):
+        ConsumerConfig.of({"nsqd": "a:4150", "start_from": StartFrom.beginning()})
+
+
+@pytest.mark.parametrize("producer", [5, "producer", object()])
+def test_what_cannot_publish_is_no_producer(producer: Any) -> None:  # noqa: ANN401 - anything
+    with pytest.raises(ConfigError, match="producer must be a Producer"):
+        Consumer("t", "ch", lookupd="a", producer=producer)
 
 
 def test_partitions_are_sorted_and_named_once() -> None:
@@ -199,14 +218,17 @@ def test_addresses_of_nsqlookupds(given: Any, urls: list[str]) -> None:  # noqa:
 @pytest.mark.parametrize(
     "address",
     ["", " ", ",", "a:", ":1", "a:0", "a:65536", "a:1x", "a:-1", "a:1/path", "ftp://a:1", "http://", "a b:1", "a\n:1",
-     "http://user@a:1", "http://a:1?x=1", "a:\N{FULLWIDTH DIGIT ONE}"],
+     "http://user@a:1", "http://a:1?x=1", "a:\N{FULLWIDTH DIGIT ONE}", "::1", "::1:4161", "[::1", "[::1]x:1", "[::1]1",
+     "[]:1", "[a]:1", "a]:1", "http://::1:4161", "a:0000012345678", "a:000004161"],
 )  # fmt: skip
 def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ConfigError, match="lookupd address"):
         lookupd_urls(address)
 
 
-@pytest.mark.parametrize(("address", "wrong"), [("http://:4161", "no host"), ("a:http", "no legal port")])
+@pytest.mark.parametrize(
+    ("address", "wrong"), [("http://:4161", "no host"), ("a:http", "no legal port"), ("::1:4161", "in brackets, as in")]
+)
 def test_an_address_says_which_part_of_it_is_wrong(address: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         lookupd_urls(address)
@@ -214,7 +236,18 @@ def test_an_address_says_which_part_of_it_is_wrong(address: str, wrong: str) -> 
 
 def test_addresses_of_nsqds() -> None:
     assert nsqd_addresses("a:1, [::1]:2 ,a:1") == ("a:1", "[::1]:2")
-    for wrong_one in ("a", "a:", ":1", "a:0", "a:70000", "http://a:1"):
+    for wrong_one in (
+        "a",
+        "a:",
+        ":1",
+        "a:0",
+        "a:70000",
+        "http://a:1",
+        "::1:4150",
+        "[::1]",
+        "[::1:2",
+        "a:0000012345678",
+    ):
         with pytest.raises(ConfigError, match="nsqd address"):
             nsqd_addresses(wrong_one)
 
@@ -235,6 +268,24 @@ def test_tls_verifies_by_default() -> None:
     assert TlsConfig().verify is True
 
 
+@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file", "server_name", "verify"])
+def test_tls_of_wrong_types_is_refused(name: str) -> None:
+    wrong_one: dict[str, Any] = {name: 5}
+    with pytest.raises(ConfigError, match=f"{name} must be a"):
+        TlsConfig(**wrong_one)
+
+
+def test_a_file_of_tls_may_be_a_path(tmp_path: Path) -> None:
+    path: Any = tmp_path / "ca.pem"
+    assert TlsConfig(ca_file=path).ca_file == str(path)
+
+
+@pytest.mark.parametrize("name", ["missing.pem", "no\0name"])
+def test_tls_files_that_cannot_be_opened_are_told(name: str) -> None:
+    with pytest.raises(ConfigError, match="tls: the files cannot be used"):
+        Producer(lookupd="a", tls=TlsConfig(ca_file=name))
+
+
 # ------------------------------------------------------------ values
 
 
@@ -245,6 +296,7 @@ def test_tls_verifies_by_default() -> None:
         {"initial": -1.0},
         {"initial": 2.0, "maximum": 1.0},
         {"maximum": math.inf},
+        {"initial": 1e13, "maximum": 1e13},
         {"maximum": math.nan},
         {"factor": 0.9},
         {"jitter": -0.1},
@@ -267,6 +319,8 @@ def test_start_positions_have_the_wire_form() -> None:
     assert str(StartFrom.offset(66)) == "virtual_queue:66"
     assert str(StartFrom.count(6)) == "msgcount:6"
     assert StartFrom.offset(0) == StartFrom.beginning()
+    assert str(StartFrom.offset(2**63 - 1)) == f"virtual_queue:{2**63 - 1}"
+    assert str(StartFrom.timestamp(9223372036)) == "timestamp:9223372036"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +334,12 @@ def test_start_positions_have_the_wire_form() -> None:
         lambda: StartFrom.offset(1.5),  # type: ignore[arg-type]
         lambda: StartFrom.offset("7"),  # type: ignore[arg-type]
         lambda: StartFrom.count(True),
+        lambda: StartFrom.offset(2**63),
+        lambda: StartFrom.count(10**5000),
+        lambda: StartFrom.timestamp(1e300),
+        lambda: StartFrom.timestamp(10**400),
+        lambda: StartFrom.timestamp(253402214400),
+        lambda: StartFrom.timestamp(datetime.max.replace(tzinfo=UTC)),
         lambda: StartFrom.timestamp(math.nan),
         lambda: StartFrom.timestamp(math.inf),
         lambda: StartFrom.timestamp("now"),  # type: ignore[arg-type]

@@ -87,14 +87,14 @@ def test_a_header_that_is_no_object(ext: bytes) -> None:
     assert answers(one) == [("finish", None)]
 
 
-@pytest.mark.parametrize("delay", [None, 0, 0.5, 900])
+@pytest.mark.parametrize("delay", [None, 0, 0.5, 900, 9223372036])
 def test_requeue_passes_the_delay_on(delay: float | None) -> None:
     one = message()
     one.requeue(delay)
     assert answers(one) == [("requeue", delay)]
 
 
-@pytest.mark.parametrize("delay", [-1, -0.001, float("inf"), float("nan")])
+@pytest.mark.parametrize("delay", [-1, -0.001, float("inf"), float("nan"), 1e13, 9223372037])
 def test_a_delay_that_is_none_answers_nothing(delay: float) -> None:
     one = message()
     with pytest.raises(ValueError, match="delay"):

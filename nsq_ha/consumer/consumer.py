@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any
 
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.closing import drain, supervisor_ended, until_closed
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.handling import Handling, Publisher, Tries
+from nsq_ha.consumer.messages import Messages
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
@@ -29,7 +30,7 @@ from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.discovery.watcher import TopicWatch
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 log = logging.getLogger("nsq_ha.consumer")
-
-_FOREIGN_LOOP: Final = "a Consumer belongs to the event loop that entered it; this is another one"
 
 
 class Consumer(EnteredOnce):
@@ -84,12 +83,12 @@ class Consumer(EnteredOnce):
         if self.config.partitions == ():
             raise ConfigError("partitions must name one at least; None takes all")
         self._tries = Tries(self.config, producer)
-        self._fine_below = self._tries.fine_below
         self._subscriptions: dict[int, Subscription] = {}
         self._flow = Flow(self.config.max_in_flight, self.config.max_in_flight_bytes, self._subscriptions)
         self._open_inbox: deque[Message] = deque()
         self._inbox = self._open_inbox  # until it closes: then nothing more is handed out
         self._arrivals = Arrivals()
+        self._messages = Messages(self._open_inbox, self._tries.fine_below, self, self._check_loop)
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
@@ -97,7 +96,6 @@ class Consumer(EnteredOnce):
         self._over = asyncio.Event()
         self._handlings: set[Handling] = set()
         self._absent = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: NsqError | None = None
         self._directory: Directory | None = None
         self._watch: TopicWatch | None = None
@@ -106,7 +104,6 @@ class Consumer(EnteredOnce):
         self._group: asyncio.TaskGroup | None = None
 
     async def _open(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._directory = Directory(self.config, access="r")
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
@@ -129,7 +126,9 @@ class Consumer(EnteredOnce):
         Raises:
             ClosedError: The consumer is closed.
             ServerError: A refusal that no retry cures.
+            ConfigError: Called from another event loop than the one that entered it.
         """
+        self._check_loop()
         while True:
             self._check_open()
             if self._partitions is not None and self._partitions.are_subscribed():
@@ -152,10 +151,14 @@ class Consumer(EnteredOnce):
         another thread, this waits for the handler, so let that not wait for it.
 
         Cancelled, it does not wait for answers, and closes.
+
+        Raises:
+            ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
         directory = self._directory
-        if directory is None:
+        if directory is None or (self._closed is not None and self._closed.is_set()):
             return
+        self._check_loop()
         is_awaited = self._is_awaited(asyncio.current_task())
         if self._closed is None:
             self._closed = asyncio.Event()
@@ -296,9 +299,14 @@ class Consumer(EnteredOnce):
 
     # -- handing out
 
-    def __aiter__(self) -> Self:
-        """Iterate over messages until the consumer is closed."""
-        return self
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate over messages until the consumer is closed.
+
+        Raises:
+            ConfigError: Called from another event loop than the one that entered it.
+        """
+        self._check_loop()
+        return self._messages
 
     async def __anext__(self) -> Message:
         """Hand out the next message.
@@ -311,30 +319,28 @@ class Consumer(EnteredOnce):
             ClosedError: The supervisor died, or the consumer was not entered.
             ConfigError: Called from another event loop than the one that entered it.
         """
-        inbox = self._open_inbox
-        while True:
-            while inbox:
-                message = inbox.popleft()
-                if message.attempts < self._fine_below or await self._may_be_handled(message):
-                    return message
-            if self._closing.is_set() and self._failure is None:
-                self._raise_if_died()
-                raise StopAsyncIteration
-            loop = self._check_open()
-            waiter = self._arrivals.wait(loop)
-            try:
-                await waiter
-            except RuntimeError:  # asking each time which loop runs would cost more than the rest
-                waiter.cancel()
-                if asyncio.get_running_loop() is loop:
-                    raise
-                raise ConfigError(_FOREIGN_LOOP) from None
+        self._check_loop()
+        return await anext(self._messages)
 
-    async def _may_be_handled(self, message: Message) -> bool:
+    # -- what handing out asks (consumer.messages.Owner)
+
+    def next_arrival(self) -> asyncio.Future[None]:
+        """Return what to await until there may be a message.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+        """
+        if self._closing.is_set() and self._failure is None:
+            self._raise_if_died()
+            raise StopAsyncIteration
+        return self._arrivals.wait(self._check_open())
+
+    async def may_be_handled(self, message: Message) -> bool:
+        """Tell whether a message that was tried often is to be handed out; else it is answered."""
         try:
             return await self._tries.may_be_handled(message)
-        except BaseException:
-            # Cancelled while it was given up: it waits for who comes next.
+        except asyncio.CancelledError:
+            # While it was given up: it waits for who comes next.
             if not message.answered and getattr(message.source, "is_alive", True):
                 self._inbox.appendleft(message)
                 self._arrivals.wake()
@@ -358,7 +364,8 @@ class Consumer(EnteredOnce):
             concurrency: Handlers that run at once, 1 or more.
 
         Raises:
-            ConfigError: ``concurrency`` is no int of 1 or more, or ``handler`` no function.
+            ConfigError: ``concurrency`` is no int of 1 or more, ``handler`` no function, or this is another
+                event loop than the one that entered it.
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died.
 
@@ -366,7 +373,8 @@ class Consumer(EnteredOnce):
         the consumer is closed, handlers that still run at ``close_timeout`` are cancelled; a plain
         function in its thread runs on, and its answer is dropped.
         """
-        handling = Handling(self, handler)
+        self._check_loop()
+        handling = Handling(self._messages, handler)
         self._handlings.add(handling)
         try:
             await handling.run(concurrency, self._over)

@@ -34,7 +34,8 @@ class Delivery:
     """What one subscribed connection delivers; the ``source`` of its messages.
 
     A message may be answered from any thread, since plain handlers run in one of
-    their own; the answer then goes by way of the event loop.
+    their own; the answer then goes by way of the event loop. From one thread at a
+    time: that it is answered once is looked at without a lock.
 
     Attributes:
         arrived_at: When the last message of an ordered channel came: there is one in flight.

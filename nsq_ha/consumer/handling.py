@@ -37,8 +37,11 @@ class Tries:
         """Keep the policy.
 
         Raises:
-            ConfigError: The policy publishes and there is no producer.
+            ConfigError: The policy publishes and there is no producer, or it is none.
         """
+        given: object = producer
+        if given is not None and not callable(getattr(given, "publish", None)):
+            raise ConfigError(f"producer must be a Producer, not {type(given).__name__}")
         if config.on_give_up in ("republish", "dead_letter") and config.max_attempts is not None and producer is None:
             raise ConfigError(f"on_give_up={config.on_give_up!r} publishes: give producer=")
         self._config = config
@@ -70,6 +73,10 @@ class Tries:
             if not message.answered:
                 message.requeue()
             return False
+        except BaseException:  # ends the iteration or the run: not to be given up once more on its way
+            if not message.answered:
+                message.requeue(0)
+            raise
         finally:
             self._busy.discard(task)
         if not message.answered:
@@ -116,6 +123,7 @@ class Handling:
         # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: set[asyncio.Task[object]] = set()
+        self._is_failing = False
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Tell whether ``task`` calls the handler at this moment."""
@@ -133,7 +141,7 @@ class Handling:
             NsqError: What the messages' source raised.
         """
         given: object = concurrency
-        if not isinstance(given, int) or given < 1:
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
         # __anext__ may await inside: one worker at a time takes messages, in their order.
         turn = asyncio.Lock() if concurrency > 1 else None
@@ -160,6 +168,9 @@ class Handling:
                 message = await (anext(self._messages) if turn is None else self._take(turn))
             except StopAsyncIteration:
                 return
+            except BaseException:
+                self._is_failing = True
+                raise
             if turn is None or not getattr(message.source, "is_ordered", False):
                 await self._handle(message, worker)
             else:
@@ -167,6 +178,8 @@ class Handling:
 
     async def _take(self, turn: asyncio.Lock) -> Message:
         async with turn:
+            if self._is_failing:  # the group that ends all workers is told a turn later
+                raise StopAsyncIteration
             return await anext(self._messages)
 
     async def _handle_in_order(self, message: Message, worker: asyncio.Task[object]) -> None:

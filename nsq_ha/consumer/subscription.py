@@ -41,11 +41,12 @@ from nsq_ha.transport.opening import open_while
 from nsq_ha.transport.pausing import pause
 
 if TYPE_CHECKING:
-    from nsq_ha.config import ConsumerConfig, StartFrom
+    from nsq_ha.config import ConsumerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.protocol import DamagedMessage
+    from nsq_ha.start_from import StartFrom
 
 log = logging.getLogger("nsq_ha.consumer")
 

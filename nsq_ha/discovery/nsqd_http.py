@@ -18,6 +18,7 @@ from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
+    InvalidCommandError,
     RemoteProtocolError,
     ServerError,
     TransportError,
@@ -29,7 +30,7 @@ from nsq_ha.policy.topology import Node
 if TYPE_CHECKING:
     import httpx
 
-    from nsq_ha.config import StartFrom
+    from nsq_ha.start_from import StartFrom
 
 Search = Literal["id", "count", "virtual_offset"]
 """How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
@@ -37,6 +38,8 @@ Search = Literal["id", "count", "virtual_offset"]
 
 _EMPTY: Final = "commit log end of file"
 _NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
+_BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
+"""Beginnings of texts that refuse a start position for good; SUB's errors have the code E_INVALID before them."""
 
 
 class _Channel(msgspec.Struct):
@@ -230,8 +233,16 @@ class NsqdHttp(HttpPeer):
             partition: The partition.
             channel: The channel.
             start: The position; as text in its wire form, such as ``virtual_queue:0``.
+
+        Raises:
+            InvalidCommandError: The server takes no such position, at no time.
         """
-        await self._ask("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
+        try:
+            await self._ask("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
+        except ServerError as error:
+            if str(error).startswith(_BAD_START):
+                raise InvalidCommandError("E_INVALID", str(error)) from error
+            raise
 
     async def start_channel_from(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
         """Create a channel and put it to ``start``, before anybody subscribes.

@@ -117,7 +117,9 @@ def _header(headers: object, tag: object, trace_id: int | None) -> bytes:
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers must be a mapping, not {type(headers).__name__}")
     for key in headers:
-        if str(key).startswith("##"):
+        if not isinstance(key, str):
+            raise ConfigError(f"a header's name must be a str, not {key!r}")
+        if key.startswith("##"):
             raise ConfigError(f"header {key!r}: keys beginning ## are the server's own; use tag= and trace_id=")
     full = dict(headers)
     if tag is not None:

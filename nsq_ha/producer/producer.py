@@ -94,10 +94,14 @@ class Producer(EnteredOnce):
         whether it may be stored.
 
         Cancelled, it does not wait for what is under way, and closes.
+
+        Raises:
+            ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
         directory = self._directory
-        if directory is None:
+        if directory is None or (self._closed is not None and self._closed.is_set()):
             return
+        self._check_loop()
         if self._closed is not None:
             await self._closed.wait()
             return
@@ -153,8 +157,7 @@ class Producer(EnteredOnce):
             if self._supervisor is not None and self._supervisor.done() and not self._supervisor.cancelled():
                 closed.__cause__ = self._supervisor.exception()
             raise closed
-        if get_running_loop() is not self._under_way.loop:
-            raise ConfigError("a Producer belongs to the event loop that entered it; this is another one")
+        self._check_loop()
         return self._under_way
 
     async def publish(
@@ -197,6 +200,11 @@ class Producer(EnteredOnce):
         under_way = self._under_way
         if under_way is None or not under_way.is_open or get_running_loop() is not under_way.loop:
             under_way = self._check_open()
+        try:
+            publisher = self._topics.get(topic)
+        except TypeError:  # it cannot be looked up, so it is no name
+            check_topic(topic)
+            raise
         if (
             trace_id is None
             and partition is None
@@ -207,7 +215,7 @@ class Producer(EnteredOnce):
             and type(body) is bytes
             and 0 < (size := len(body)) <= MAX_MESSAGE_BYTES
             and (not under_way.pending_bytes or under_way.pending_bytes + size <= under_way.max_bytes)
-            and (publisher := self._topics.get(topic)) is not None
+            and publisher is not None
             and (sender := publisher.quick_sender(key)) is not None
         ):
             plain = Plain(topic, body, size, under_way.new_future(), sender)
@@ -275,6 +283,8 @@ class Producer(EnteredOnce):
         Cancelled, any part of it may be stored.
         """
         under_way = self._check_open()
+        if not isinstance(topic, str):
+            check_topic(topic)
         messages = as_list(messages)
         if (
             timeout is None
@@ -341,9 +351,8 @@ class Producer(EnteredOnce):
         if message.trace_id is not None:
             return message.trace_id
         trace = self._trace
-        if trace is True or (trace is not False and topic in trace):
-            return random.getrandbits(63) | 1
-        return None
+        is_traced = trace is True or (trace is not False and topic in trace)
+        return random.getrandbits(63) | 1 if is_traced else None
 
     def _publisher(self, topic: str, under_way: UnderWay) -> TopicPublisher:
         check_topic(topic)

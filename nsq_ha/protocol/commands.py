@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nsq_ha.config import StartFrom
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_channel, check_partition, check_topic
 from nsq_ha.protocol.encoding import (
@@ -33,6 +32,7 @@ from nsq_ha.protocol.encoding import (
     encode_touch,
     refuse_size,
 )
+from nsq_ha.start_from import StartFrom
 
 
 def _with_body(word: bytes, kind: str, body: bytes) -> bytes:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
-from nsq_ha.errors import ClosedError
+from nsq_ha.errors import ClosedError, ConfigError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
 class EnteredOnce(ABC):
-    """A client that is used with ``async with``, one time."""
+    """A client that is used with ``async with``, one time, in one event loop."""
 
     _was_entered = False
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         """Start, as the class says. Cancelled, nothing of it stays.
@@ -25,6 +27,7 @@ class EnteredOnce(ABC):
         if self._was_entered:
             raise ClosedError(f"a {type(self).__name__} is used once: make a new one")
         self._was_entered = True
+        self._loop = asyncio.get_running_loop()
         try:
             await self._open()
         except BaseException:
@@ -37,6 +40,22 @@ class EnteredOnce(ABC):
     ) -> None:
         """Close, see :meth:`aclose`."""
         await self.aclose()
+
+    def _check_loop(self) -> None:
+        """Refuse to be used from elsewhere: what is waited for there is never woken.
+
+        Raises:
+            ConfigError: Another event loop entered it.
+        """
+        if self._loop is None:
+            return
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            name = type(self).__name__
+            raise ConfigError(f"a {name} belongs to the event loop that entered it; this is another one")
 
     @abstractmethod
     async def _open(self) -> None:

@@ -27,12 +27,14 @@ def options_of(
         options: Fields of ``kind`` by name.
 
     Raises:
-        ConfigError: They are given both ways, an option is unknown or out of
+        ConfigError: They are given both ways, the value is of another kind, an option is unknown or out of
             range, nothing tells where to connect to, or a file that TLS names
             cannot be used.
     """
     if config is not None and (options or lookupd):
         raise ConfigError("give either config= or options, not both")
+    if config is not None and not isinstance(config, kind):
+        raise ConfigError(f"config must be a {kind.__name__}, not {type(config).__name__}")
     config = config or kind.of({"lookupd": lookupd, **options})
     if not config.lookupd and not config.nsqd:
         raise ConfigError("give lookupd=, the address of an nsqlookupd")

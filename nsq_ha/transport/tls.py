@@ -24,7 +24,7 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.ca_file)
         if tls.cert_file:
             context.load_cert_chain(tls.cert_file, tls.key_file)
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ValueError) as error:  # an SSLError is an OSError; a name with a NUL in it is neither
         raise ConfigError(f"tls: the files cannot be used: {error}") from error
     if not tls.verify:
         context.check_hostname = False

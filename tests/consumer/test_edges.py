@@ -1,7 +1,6 @@
 """Where an application's mistakes and limits end: loops, partitions, handlers that never return."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -33,31 +32,6 @@ async def test_a_handler_that_never_returns_is_cancelled_at_the_limit_of_closing
     assert ended.is_set()
 
 
-async def test_another_event_loop_is_refused_and_breaks_nothing(stage: Stage) -> None:
-    async with stage.consumer() as consumer:
-        peer = await stage.nsqd.subscriber()
-        refused: list[BaseException] = []
-
-        def elsewhere() -> None:
-            async def take() -> None:
-                await anext(consumer)
-
-            try:
-                asyncio.run(take())
-            except ConfigError as error:
-                refused.append(error)
-
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        await asyncio.to_thread(thread.join)
-        assert "another one" in str(refused[0])
-        peer.message(b"still works", message_id(2))
-        async with asyncio.timeout(5):
-            message = await anext(consumer)
-        message.finish()
-        assert message.body == b"still works"
-
-
 async def test_a_partition_that_the_topic_does_not_have_is_told_at_once(stage: Stage) -> None:
     with pytest.raises(ConfigError, match=r"has partitions 0\.\.\d+, not 9"):
         async with stage.consumer(partitions=[9]):
@@ -78,7 +52,7 @@ async def generates_too(message: Message) -> AsyncIterator[Message]:
 
 
 @pytest.mark.parametrize(
-    ("handler", "concurrency"), [(None, 1), (print, 0), (print, "8"), (generates, 1), (generates_too, 1)]
+    ("handler", "concurrency"), [(None, 1), (print, 0), (print, "8"), (print, True), (generates, 1), (generates_too, 1)]
 )
 async def test_what_is_no_handler_or_no_number_is_refused(stage: Stage, handler: object, concurrency: object) -> None:
     async with stage.consumer() as consumer:

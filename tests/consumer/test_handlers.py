@@ -10,6 +10,7 @@ from nsq_ha import Message
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
+from tests.support.waiting import eventually
 
 
 async def fails_by_a_task(message: Message) -> None:
@@ -76,3 +77,45 @@ async def test_a_way_to_give_up_that_awaits_what_is_cancelled_loses_nobody_and_n
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 1)
         assert not running.done()
     await running
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_way_to_give_up_that_raises_what_is_no_exception_ends_the_run_at_once(
+    stage: Stage, concurrency: int
+) -> None:
+    given_up = []
+
+    async def give_up(message: Message) -> None:
+        given_up.append(message.body)
+        raise Enough
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(3):
+            peer.message(b"%d" % number, message_id(number + 2), attempts=2)
+        await eventually(lambda: len(consumer._open_inbox) == 3)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await consumer.run(finishes, concurrency=concurrency)
+        assert len(caught.value.exceptions) == 1
+        assert caught.group_contains(Enough)
+        assert given_up == [b"0"]
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        assert peer.of(Requeue) == [Requeue(message_id(2), 0)]
+
+
+async def test_a_way_to_give_up_that_is_cancelled_leaves_the_message_to_who_comes_next(stage: Stage) -> None:
+    began = asyncio.Event()
+
+    async def give_up(message: Message) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2), attempts=2)
+        waiting = asyncio.create_task(consumer.run(finishes, concurrency=2))
+        await began.wait()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert len(consumer._open_inbox) == 1
+        assert peer.of(Requeue) == []

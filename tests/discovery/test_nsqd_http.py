@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.config import StartFrom
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.nsqd_http import ChannelStats, NsqdHttp, PartitionStats
 from nsq_ha.errors import (
@@ -17,6 +16,7 @@ from nsq_ha.errors import (
     ClosedError,
     ConfigError,
     ConnectError,
+    InvalidCommandError,
     NotLeaderError,
     RemoteProtocolError,
     ResponseTimeoutError,
@@ -24,6 +24,7 @@ from nsq_ha.errors import (
     TopicNotExistError,
 )
 from nsq_ha.policy.topology import Node
+from nsq_ha.start_from import StartFrom
 from tests.discovery.loopback import Fake, hang, http_answer
 
 if TYPE_CHECKING:
@@ -159,6 +160,16 @@ async def test_recorded_refusals_are_server_errors(fake: Fake, exchange: str, wa
             await nsqd.create_channel("orders", 0, "billing")
     assert type(caught.value) is wanted
     assert step["body"]["message"] in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "Invalid timestamp 253402214400"])
+async def test_a_start_position_that_is_refused_for_good(fake: Fake, text: str | None) -> None:
+    step = recorded("channel_setoffset_bad")
+    fake.answer("/channel/setoffset", {"message": text} if text else step["body"], 500 if text else step["status"])
+    async with NsqdHttp(fake.url) as nsqd:
+        with pytest.raises(InvalidCommandError, match=text or "invalid consume offset:bogus:1") as caught:
+            await nsqd.set_offset("orders", 0, "billing", "bogus:1")
+    assert caught.value.code == "E_INVALID"
 
 
 async def test_a_refusal_without_words_tells_its_status(fake: Fake) -> None:

@@ -1,4 +1,6 @@
-"""What is no batch, and what is no time limit, is refused before anything is sent."""
+"""What is no topic, batch, header or time limit is refused before anything is sent."""
+
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,26 @@ async def test_what_is_no_batch_is_refused(stage: Stage, messages: object) -> No
     async with stage.producer() as producer:
         with pytest.raises(ConfigError, match="messages must be a list"):
             await producer.publish_many(TOPIC, messages)  # type: ignore[arg-type]
+    assert stage.nsqd.commands == []
+
+
+@pytest.mark.parametrize("topic", [["p"], {"p": 1}, None, 5, b"p", "no name"])
+@pytest.mark.parametrize("trace", [False, "traced"])
+async def test_what_is_no_topic_is_refused(stage: Stage, topic: Any, trace: bool | str) -> None:  # noqa: ANN401
+    async with stage.producer(trace=trace) as producer:
+        with pytest.raises(ConfigError, match="topic"):
+            await producer.publish(topic, b"x")
+        with pytest.raises(ConfigError, match="topic"):
+            await producer.publish_many(topic, [b"x"])
+    assert stage.nsqd.commands == []
+
+
+@pytest.mark.parametrize("headers", [{1: 2}, {None: 1}, {"a": 1, b"b": 2}])
+async def test_names_of_headers_are_text(stage: Stage, headers: Any) -> None:  # noqa: ANN401
+    stage.lead({0: stage.nsqd}, extended=True)
+    async with stage.producer() as producer:
+        with pytest.raises(ConfigError, match="a header's name must be a str"):
+            await producer.publish(TOPIC, b"x", headers=headers)
     assert stage.nsqd.commands == []
 
 
