@@ -280,6 +280,10 @@ class Stage:
             row.figures.append(figures)
             row.faults = self.faults
             row.broken += broken_by(figures, load.audit.limit)
+            if (error := load.why_consuming_ended()) is not None:
+                row.broken.append(f"{figures.topic}: consuming ended: {error!r}")
+            if load.unreadable:
+                row.notes.append(f"{figures.topic}: {load.unreadable} unreadable bodies, asked for again")
             if load.ordered and figures.stored_again_worst_key > self.faults:
                 row.notes.append(
                     f"a key was stored again {figures.stored_again_worst_key} times in {self.faults} faults"

@@ -60,17 +60,20 @@ class Load:
         self.fails: Callable[[Message], bool] = lambda _: False
         self.hold_ups = HoldUps()
         self.probes_seen = 0
+        self.unreadable = 0
         self.most_calls = 0
         self.notes: list[str] = []
         self._handled = handled
         self._calls: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: asyncio.Task[None] | None = None
+        self._consuming: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Subscribe, then publish; returns when all partitions are subscribed."""
         await self.consumer.__aenter__()
-        self._tasks.append(asyncio.create_task(self._handle() if self._handled else self._consume()))
+        self._consuming = asyncio.create_task(self._handle() if self._handled else self._consume())
+        self._tasks.append(self._consuming)
         await self.producer.__aenter__()
         self._publishing = asyncio.create_task(self._publish())
         self._tasks.append(asyncio.create_task(self.hold_ups.watch()))
@@ -102,6 +105,11 @@ class Load:
         await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
         await self.consumer.aclose()
         await self.producer.aclose()
+
+    def why_consuming_ended(self) -> BaseException | None:
+        """Return the error with which consuming ended, if it did; then what is missing was never asked for."""
+        task = self._consuming
+        return task.exception() if task is not None and task.done() and not task.cancelled() else None
 
     def kept_back(self) -> dict[int, int]:
         """Count what is acknowledged and not delivered, by partition."""
@@ -145,8 +153,14 @@ class Load:
 
     async def _consume(self) -> None:
         async for message in self.consumer:
-            self.take(message)
-            message.finish()
+            try:
+                self.take(message)
+            except ValueError:
+                # A flipped bit of a frame's size can make a body of the frames that follow: no protocol can know.
+                self.unreadable += 1
+                message.requeue(0)
+            else:
+                message.finish()
 
     async def _handle(self) -> None:
         async def handler(message: Message) -> None:
@@ -157,7 +171,11 @@ class Load:
         await self.consumer.run(handler, concurrency=8)
 
     def take(self, message: Message) -> None:
-        """Enter a delivery; probes are only counted."""
+        """Enter a delivery; probes are only counted.
+
+        Raises:
+            ValueError: Its body is not one that was published.
+        """
         if message.body == MARK:
             self.probes_seen += 1
             return
