@@ -25,6 +25,7 @@ if ! run pip --version >/dev/null 2>&1; then
 fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
-echo "set-up: installing $requirements (the first time about 1.3 GB on disk and a few minutes)"
+echo "set-up: installing $requirements: the first time that downloads more than half a gigabyte, most of it PySpark with"
+echo "set-up: its Java libraries, and takes some quiet minutes and 1.3 GB on disk"
 run pip install --quiet --require-hashes -r requirements/build.txt
 run pip install --quiet --require-hashes --no-build-isolation -r "$requirements"

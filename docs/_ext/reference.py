@@ -55,12 +55,11 @@ _SHOWN_NUMBERS: Final = (1, 123456789012345, -1)
 
 
 class Option(NamedTuple):
-    """One option: its name, whose it is, its default, its unit and what it is for."""
+    """One option: its name, whose it is, its default with its unit, and what it is for."""
 
     name: str
     owner: str
     default: str
-    unit: str
     meaning: str
 
 
@@ -80,8 +79,7 @@ def options() -> list[Option]:
             seen.add(field.name)
             if field.name not in told:
                 raise LookupError(f"{owner.__name__}.{field.name} has no docstring")
-            default = _shown(field.default)
-            listed.append(Option(field.name, whose, default, unit_of(field), told[field.name]))
+            listed.append(Option(field.name, whose, _shown(field.default, unit_of(field)), told[field.name]))
     return listed
 
 
@@ -115,34 +113,33 @@ def unit_of(field: dataclasses.Field[Any]) -> str:
     return ""
 
 
-def _shown(default: object) -> str:
+def _shown(default: object, unit: str) -> str:
     if default in ((), ""):
         return "none"
     if isinstance(default, config.Backoff):
-        return f"{default.initial:g}, then × {default.factor:g} up to {default.maximum:g}, jitter {default.jitter:g}"
+        return (
+            f"{default.initial:g} {unit}, then × {default.factor:g} up to {default.maximum:g} {unit}, "
+            f"jitter {default.jitter:g}"
+        )
     if isinstance(default, enum.Enum):
         return f"``{default}``"
-    if isinstance(default, int) and not isinstance(default, bool):
-        return _number(default)
-    if isinstance(default, float):
-        return f"{default:g}"
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return _number(default, unit)
     return f"``{default!r}``"
 
 
-def _number(value: float) -> str:
-    for size, unit in ((1 << 20, "Mi"), (1 << 10, "Ki")):
-        if isinstance(value, int) and value >= size and value % size == 0:
-            return f"{value // size} {unit}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+def _number(value: float, unit: str) -> str:
+    if isinstance(value, int) and unit == "bytes":
+        for size, larger in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value >= size and value % size == 0:
+                return f"{value // size} {larger}"
+    return (f"{value:,}" if isinstance(value, int) else f"{value:g}") + (f" {unit}" if unit else "")
 
 
 def options_table() -> str:
     """Return the table of all options."""
     head = ("Option", "For", "Default", "What it is, and why")
-    rows = [
-        (f"``{option.name}``", option.owner, f"{option.default} {option.unit}".rstrip(), option.meaning)
-        for option in options()
-    ]
+    rows = [(f"``{option.name}``", option.owner, option.default, option.meaning) for option in options()]
     return _in_module("nsq_ha.config", table(head, rows, widths="26 12 20 42"))
 
 
@@ -159,7 +156,8 @@ def constants_table(names: Iterable[str]) -> str:
         told = dict(_documented(ast.parse(inspect.getsource(module)).body))
         if name not in told:
             raise LookupError(f"{dotted} is no documented constant")
-        rows.append((f"``{name}``", _number(getattr(module, name)), told[name]))
+        unit = "bytes" if name.endswith("_BYTES") else ""
+        rows.append((f"``{name}``", _number(getattr(module, name), unit), told[name]))
     return table(("Name", "Value", "What it is"), rows)
 
 

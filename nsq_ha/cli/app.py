@@ -19,7 +19,7 @@ from nsq_ha.cli.trace import trace
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM.",
 )
 @click.version_option(__version__, prog_name="nsq-ha")
 @click.option("-v", "--verbose", count=True, help="Show the library's log: -v what changes, -vv everything.")

@@ -46,10 +46,24 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 )
 @click.option("--topic", type=TOPIC, help="Created if it is not there. Default: one of its own, deleted at the end.")
 @click.option("--keep-topic", is_flag=True, help="Do not delete the topic that was created.")
-@click.option("--months", default="1", show_default=True, callback=_months, help="Of 2013: 1, 1-3, 1-12 ...")
-@click.option("--rate", type=SECONDS, help="Messages a second at most.")
-@click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
-@click.option("--stall-limit", type=Number(1), default=60.0, show_default=True, help="Seconds; then give up.")
+@click.option(
+    "--months",
+    default="1",
+    show_default=True,
+    callback=_months,
+    help="Months of 2013 whose flights are published: 1, 1-3, 1-12 ...",
+)
+@click.option("--rate", type=SECONDS, help="Publish at most this many messages a second. Default: no limit.")
+@click.option(
+    "--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way at most."
+)
+@click.option(
+    "--stall-limit",
+    type=Number(1),
+    default=60.0,
+    show_default=True,
+    help="Give up when nothing moved for this many seconds.",
+)
 @click.option("--spark/--no-spark", default=True, help="Let Spark read the topic back.  [default: spark]")
 @click.option(
     "--page",
@@ -173,7 +187,7 @@ def _print(report: Report) -> None:
         ("consumed", audit.consumed),
         ("lost", audit.lost),
         ("out of order per key", audit.out_of_order),
-        ("repeated", audit.repeated),
+        ("repeated deliveries", audit.repeated),
         ("errors", audit.failed),
         ("aircraft (keys)", audit.keys),
         ("messages per second", f"{audit.messages_per_second:,.0f}"),
@@ -203,6 +217,8 @@ def _verdict(report: Report) -> str:
 
 
 def _print_spark(report: Report) -> None:
+    from nsq_ha.demo.spark_step import AHEAD
+
     if report.spark_missing is not None:
         click.echo(f"Spark step left out: {clean(report.spark_missing)}\n")
     found = report.spark
@@ -222,6 +238,7 @@ def _print_spark(report: Report) -> None:
         ],
         title=f"Spark {found.spark_version} read {found.rows:,} messages in one batch ({found.read_seconds:.1f} s)",
     )
+    click.echo(f"{found.contents}\n")
     print_table(
         ["partition", "messages#", "50 % ms#", "95 % ms#", "99 % ms#", "max ms#"],
         [
@@ -232,10 +249,13 @@ def _print_spark(report: Report) -> None:
             )
             for entry in found.latency
         ],
-        title="from publish to delivery, by the trace log; publishing runs ahead of the consumer, --rate evens it out",
+        title="from publish to delivery, by the trace log",
     )
+    click.echo(f"{AHEAD}\n")
     if found.page is not None:
-        click.echo(f"every message's life: {found.page}")
+        again = found.anomalies.get("repeated", 0)
+        told = f"; {again:,} of them were given out again after they had been finished" if again else ""
+        click.echo(f"every message's life: {found.page}{told}")
 
 
 def _number(value: float | None, *, percent: bool = False) -> str | None:

@@ -54,8 +54,8 @@ class WantedTopic(click.ParamType[Wanted]):
 
 
 @click.command()
-@click.option("--nsqds", type=click.IntRange(1, 32), default=3, show_default=True)
-@click.option("--nsqlookupds", type=click.IntRange(1, 8), default=2, show_default=True)
+@click.option("--nsqds", type=click.IntRange(1, 32), default=3, show_default=True, help="Number of nsqds.")
+@click.option("--nsqlookupds", type=click.IntRange(1, 8), default=2, show_default=True, help="Number of nsqlookupds.")
 @click.option("--topic", "topics", type=WantedTopic(), multiple=True, help="Create it at the start. May be repeated.")
 @click.option(
     "--time-scale",

@@ -61,10 +61,21 @@ class PubOptions:
 @click.option("--key-field", metavar="FIELD", help="Sharding key is this field of each line's JSON object.")
 @click.option("-p", "--partition", type=PARTITION, help="Publish to this partition.")
 @click.option("--trace", is_flag=True, help="Publish with a trace id each.")
-@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", callback=_headers, help="May be repeated.")
-@click.option("--tag", help="Dispatch tag.")
-@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds.")
-@click.option("--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_headers,
+    help="Header of all messages. May be repeated.",
+)
+@click.option("--tag", help="Dispatch tag of all messages.")
+@click.option(
+    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds for each message, retries included."
+)
+@click.option(
+    "--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way at most."
+)
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Read no more lines after the first that failed.")
 @lookupd_option

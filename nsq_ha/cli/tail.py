@@ -50,7 +50,9 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
 @click.option("--channel", type=CHANNEL, help="Default: one of its own that goes with it, tail<random>#ephemeral.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--idle", type=SECONDS, help="Stop when nothing came for this many seconds.")
-@click.option("-p", "--partition", "partitions", type=PARTITION, multiple=True, help="May be repeated.")
+@click.option(
+    "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read this one only. May be repeated."
+)
 @click.option("--from", "start", callback=_start, metavar="WHERE", help="beginning, end, or a time. Default: new ones.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--raw", is_flag=True, help="Print the bodies alone, byte for byte, each with a newline.")

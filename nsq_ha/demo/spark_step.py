@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 _FLIGHT: Final = "run string, number bigint, carrier string, dep_delay double, arr_delay double"
 _LATE_MINUTES: Final = 15
+AHEAD: Final = (
+    "Without a low --rate the demo publishes faster than its consumer reads, and most of the time is the wait "
+    "in the topic."
+)
+"""What the latencies of the demo are made of, in words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +114,11 @@ class SparkReport:
     anomalies: dict[str, int] = dataclasses.field(default_factory=dict)
     page: str | None = None
 
+    @property
+    def contents(self) -> str:
+        """What the topic holds, in words: messages, and the flights in them."""
+        return contents(self.rows, self.flights, self.repeated, self.foreign)
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists and numbers, for JSON."""
         return dataclasses.asdict(self)
@@ -172,18 +182,20 @@ def _report(
         carriers = tuple(_carrier(row) for row in _delays(distinct).collect())
         flights = sum(carrier.flights for carrier in carriers)
         traced = None if trace_log is None else _traced(spark, topic, trace_log, rows)
+        counted = _values(total)
+        repeated, foreign = counted["flights"] - flights, counted["rows"] - counted["flights"]
         if traced is not None and page is not None:
-            write_page(page, traced, f"The life of every message of {topic}", [_summary(flights, carriers)])
+            told = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
+            write_page(page, traced, f"The life of every message of {topic}", [told], AHEAD)
     finally:
         rows.unpersist()
-    counted = _values(total)
     return SparkReport(
         topic=topic,
         partitions=counted["partitions"],
         rows=counted["rows"],
         flights=flights,
-        repeated=counted["flights"] - flights,
-        foreign=counted["rows"] - counted["flights"],
+        repeated=repeated,
+        foreign=foreign,
         carriers=carriers,
         latency=() if traced is None else tuple(_latencies(traced)),
         anomalies={} if traced is None else traced.counts,
@@ -217,9 +229,23 @@ def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -
     return trace_report(spark, [trace_log], None, options, topic_gaps=gaps(rows))
 
 
-def _summary(flights: int, carriers: Sequence[CarrierDelay]) -> str:
+def contents(messages: int, flights: int, repeated: int, foreign: int) -> str:
+    """Return in words how many messages there are, and the flights in them.
+
+    Args:
+        messages: All.
+        flights: Different flights among them.
+        repeated: Messages with a flight that another one has, too: stored again, since an answer was lost.
+        foreign: Messages without a flight.
+    """
+    told = f"{messages:,} messages with {flights:,} flights"
+    told += f", {repeated:,} stored again after a lost answer" if repeated else ""
+    return told + (f", {foreign:,} without a flight" if foreign else "")
+
+
+def _summary(held: str, carriers: Sequence[CarrierDelay]) -> str:
     most = ", ".join(f"{carrier.carrier} {carrier.flights:,}" for carrier in carriers[:5])
-    return f"Spark read {flights:,} flights back; most are of {most}."
+    return f"Spark read {held}. Most flights are of {most}."
 
 
 def _latencies(traced: TraceReport) -> Iterator[Latency]:

@@ -97,8 +97,12 @@ class DevCluster(Faults):
     def expand(self, name: str, partitions: int) -> None:
         """Give a topic more partitions; returns at once, as the real call does.
 
+        A topic that is neither ordered nor ``multi_part=True`` has each partition on
+        nodes of its own, so all of them together need partitions x replicas nodes:
+        with 3 replicas on the usual 3 nodes such a topic has no room to grow.
+
         Raises:
-            ChangeRefusedError: It has more already, or needs more nodes.
+            ChangeRefusedError: It has more already, or needs more nodes (``No node is available for topic``).
         """
         self._call(lambda: self._change().expand(name, partitions))
 

@@ -98,6 +98,14 @@ class WebServer:
         return H11Protocol(self._config, self._state, {})
 
     async def _gate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except asyncio.CancelledError:
+            # Cancelled when the node ends, behind its connection: nobody waits for an answer any more, and uvicorn
+            # would report a failure of the application.
+            return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._awake.wait()
         if (delay := self._delay()) > 0:
             await asyncio.sleep(delay)

@@ -10,7 +10,7 @@ from nsq_ha.cli import demo as command
 from nsq_ha.demo import flights
 from nsq_ha.demo.audit import Audit
 from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.spark_step import CarrierDelay, Latency, SparkReport
+from nsq_ha.demo.spark_step import AHEAD, CarrierDelay, Latency, SparkReport
 from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
 from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
@@ -128,11 +128,27 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
     ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 1.0, 2.0, "4.3.0")))
     told = invoke("demo").stdout
     assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in told
+    assert "\n3 messages with 3 flights\n" in told
+    assert f"\n{AHEAD}\n" in told
     rows = [line.split() for line in told.splitlines()]
     assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
     assert ["B6", "1", "-", "-", "-"] in rows
     assert ["all", "3", "1.5", "2.0", "2.5", "1,234.5"] in rows
     assert json.loads(invoke("demo", "--json").stdout)["spark"]["carriers"][0]["carrier"] == "UA"
+
+
+def test_deliveries_messages_and_flights_are_told_apart(invoke: Invoke, ends_with: list[Report]) -> None:
+    audit = audit_of((1, 2, 2, 3, 3))
+    found = SparkReport(
+        "flights", 1, 5, 3, 1, 1, (), (), 1.0, 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html"
+    )
+    ends_with.append(report_of(audit, found))
+    told = invoke("demo").stdout
+    assert ["repeated", "deliveries", "2"] in [line.split() for line in told.splitlines()]
+    assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in told
+    assert (
+        "every message's life: demo-report.html; 1 of them were given out again after they had been finished\n" in told
+    )
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -126,6 +127,24 @@ def test_two_nsqlookupds_disagree_while_a_topic_grows() -> None:
             seen.cluster.expand("orders", 3)
         with pytest.raises(ChangeRefusedError, match="Key not found"):
             seen.cluster.expand("unknown", 3)
+
+
+def test_an_ordinary_topic_grows_only_where_each_partition_has_nodes_of_its_own() -> None:
+    with DevCluster(time_scale=0.02) as cluster:
+        cluster.create_topic("ordinary")
+        with pytest.raises(ChangeRefusedError, match="No node is available for topic"):
+            cluster.expand("ordinary", 2)
+        for name, options in (("ordered", {"ordered": True}), ("shared", {"multi_part": True})):
+            cluster.create_topic(name, **options)
+            cluster.expand(name, 2)
+            until(functools.partial(_has_leader, cluster, name, 1))
+
+
+def _has_leader(cluster: DevCluster, topic: str, partition: int) -> bool:
+    try:
+        return cluster.leader(topic, partition) is not None
+    except KeyError:
+        return False
 
 
 def test_a_deleted_topic_is_gone_for_clients_and_comes_back_empty() -> None:

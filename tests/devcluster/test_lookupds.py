@@ -99,6 +99,16 @@ def test_a_frozen_nsqlookupd_accepts_and_answers_when_it_wakes() -> None:
         assert seen.lookup("w", 1) == {0: moved}
 
 
+def test_requests_that_wait_for_a_frozen_node_end_quietly_with_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
+    with DevCluster(nsqlookupds=1, nsqds=1, time_scale=0.02) as cluster, httpx.Client(trust_env=False) as client:
+        url = cluster.lookupd[0] + "/ping"
+        assert client.get(url).status_code == 200
+        cluster.freeze("nsqlookupd-0")
+        with pytest.raises(httpx.ReadTimeout):
+            client.get(url, timeout=0.5)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
 def test_a_frozen_leading_nsqlookupd_loses_its_place() -> None:
     with probe() as seen:
         seen.cluster.freeze("nsqlookupd-0")

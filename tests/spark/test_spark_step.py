@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.demo import spark_step
-from nsq_ha.demo.spark_step import CarrierDelay, Latency
+from nsq_ha.demo.spark_step import AHEAD, CarrierDelay, Latency
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -88,7 +88,11 @@ def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str
     # Each was given out once more after its finish, in the log that this test made up.
     assert report.anomalies == {"lost": 0, "repeated": 0, "out_of_order": 0, "gap": 0}
     assert report.page == str(page)
-    assert "Spark read 5 flights back" in page.read_text(encoding="utf-8")
+    shown = page.read_text(encoding="utf-8")
+    held = "8 messages with 5 flights, 1 stored again after a lost answer, 2 without a flight"
+    assert report.contents == held
+    assert f"<p>Spark read {held}. Most flights are of UA 3, " in shown
+    assert AHEAD in shown
 
 
 def test_a_missing_trace_log_is_told_before_anything_starts(dev_cluster: DevCluster, tmp_path: Path) -> None:

@@ -319,13 +319,47 @@ def test_the_page_shows_latency_leaders_and_anomalies(
         box = browser_page.locator(picture).bounding_box()
         assert box["width"] > 800
         assert box["height"] > 60
-    # Nothing of the pictures stands outside of them.
-    assert browser_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert_nothing_is_cut_off(browser_page)
+    assert browser_page.locator("#timeline g.partition > text").all_text_contents() == ["partition 0", "partition 1"]
+    assert browser_page.locator("#latency").get_by_text("time of the publish").is_visible()
+    assert browser_page.locator("#timeline").get_by_text("time of the delivery").is_visible()
     failed = trace_report(spark, [sick], None, ORDERED)
     assert opened(browser_page, failed, tmp_path / "sick.html") == []
     assert browser_page.locator("#verdict").inner_text().startswith("FAILED: 1 lost, 1 repeated, 1 out of order")
     assert browser_page.locator("#timeline circle.anomaly").count() == 3
     assert browser_page.get_by_text(str(2**64 - 4)).is_visible()
+
+
+def assert_nothing_is_cut_off(page: Any) -> None:  # noqa: ANN401
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    outside = """() => [...document.querySelectorAll('svg text')].filter(text => {
+        const inner = text.getBoundingClientRect(), outer = text.ownerSVGElement.getBoundingClientRect();
+        return inner.left < outer.left || inner.right > outer.right
+            || inner.top < outer.top || inner.bottom > outer.bottom;
+    }).map(text => text.textContent)"""
+    assert page.evaluate(outside) == []
+
+
+@pytest.mark.browser
+def test_several_topics_have_their_names_above_their_partitions(
+    spark: SparkSession,
+    browser_page: Any,  # noqa: ANN401
+    tmp_path: Path,
+) -> None:
+    names = ["W" * 64, "flights"]
+    lines = [
+        line.replace('"flights"', json.dumps(name))
+        for name in names
+        for partition in (0, 254)
+        for line in whole(1, 0, partition)
+    ]
+    report = trace_report(spark, [write(tmp_path / "two.jsonl", lines)], None)
+    assert opened(browser_page, report, tmp_path / "two.html") == []
+    assert browser_page.locator("#timeline text.topic").all_text_contents() == names
+    assert (
+        browser_page.locator("#timeline g.partition > text").all_text_contents() == ["partition 0", "partition 254"] * 2
+    )
+    assert_nothing_is_cut_off(browser_page)
 
 
 @pytest.mark.browser

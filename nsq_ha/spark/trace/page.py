@@ -40,14 +40,26 @@ _STAGES: Final = {
 _KINDS: Final = {"lost": "lost", "repeated": "repeated", "out_of_order": "out of order", "gap": "gaps in the log"}
 
 
-def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str] = ()) -> str:
+_COUNTED: Final = (
+    "Each message counts once for each channel, however often it was given out. Repeated are those that were given out "
+    "or finished again after they had been finished; a program that publishes the same thing twice makes two messages."
+)
+_MEASURED: Final = (
+    "Publish is the time of the call: the wait for a turn in the producer counts, and so does the wait in the topic "
+    "while the consumer is behind."
+)
+
+
+def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str] = (), latency_note: str = "") -> str:
     """Return the page.
 
     Args:
         report: What :meth:`nsq_ha.spark.trace.report.TraceReport.as_dict` gives.
         title: Of the page. Empty for the usual one.
         extra: Paragraphs below the verdict, as text.
+        latency_note: More about the latencies, as text, where they are.
     """
+    measured = _soft(f"{_MEASURED} {latency_note}".rstrip())
     heading = _text(title or "The life of every message")
     parts = [
         f"<h1>{heading}</h1>",
@@ -56,10 +68,10 @@ def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str]
         *(f"<p>{_text(line)}</p>" for line in extra),
         _section("Latency over time", latency_picture(report)),
         _section("Messages given out, by partition", timeline_picture(report)),
-        _section("What became of the messages", _outcomes(report)),
-        _section("Latency", _latency(report)),
+        _section("What became of the messages", _soft(_COUNTED) + _outcomes(report)),
+        _section("Latency", measured + _latency(report)),
         _section("First anomalies", _anomalies(report)),
-        _section("Leaders", _leaders(report)),
+        _section("Leaders", _soft("From the acknowledgement of a leader's first publish.") + _leaders(report)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -70,6 +82,10 @@ def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str]
 
 def _section(heading: str, content: str) -> str:
     return f"<section><h2>{_text(heading)}</h2>{content}</section>"
+
+
+def _soft(text: str) -> str:
+    return f'<p class="soft">{_text(text)}</p>'
 
 
 def _verdict(report: Mapping[str, Any]) -> str:

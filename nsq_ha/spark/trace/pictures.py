@@ -9,12 +9,14 @@ from typing import Any, Final
 
 _WIDTH: Final = 1000
 _LEFT: Final = 110
-_RIGHT: Final = 12
+_RIGHT: Final = 28
 _PLOT: Final = _WIDTH - _LEFT - _RIGHT
 _HEIGHT: Final = 240
-_TOP: Final = 16
-_BOTTOM: Final = 30
+_TOP: Final = 20
+_BOTTOM: Final = 46
 _ROW: Final = 34
+_HEADING: Final = 20
+_LONGEST_NAME: Final = 80
 _MAX_ROWS: Final = 64
 _BRIDGED: Final = 3  # buckets
 
@@ -51,9 +53,14 @@ def latency_picture(report: Mapping[str, Any]) -> str:
         ]
         at = _LEFT + (0 if name == "p50_ms" else 220)
         lines.append(
-            f'<rect x="{at}" y="2" width="12" height="4" fill="{color}"/><text x="{at + 18}" y="9">{label}</text>'
+            f'<rect x="{at}" y="5" width="12" height="4" fill="{color}"/><text x="{at + 18}" y="12">{label}</text>'
         )
-    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, lines + _axis(report, _HEIGHT))
+    lines.append(
+        f'<text x="14" y="{_TOP + plot / 2:.1f}" text-anchor="middle" '
+        f'transform="rotate(-90 14 {_TOP + plot / 2:.1f})">publish to delivery</text>'
+    )
+    axis = _axis(report, _HEIGHT, "time of the publish")
+    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, lines + axis)
 
 
 def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -73,28 +80,39 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
     if not places:
         return '<p class="soft">Nothing was given out.</p>'
     shown = places[:_MAX_ROWS]
-    height = _TOP + _ROW * len(shown) + _BOTTOM
+    headed = len({topic for topic, _ in places}) > 1
     most = max((row["messages"] for row in report["timeline"]), default=1)
     parts: list[str] = []
-    for number, place in enumerate(shown):
-        base = _TOP + _ROW * (number + 1) - 6
-        name = html.escape(f"{place[0]}-{place[1]}")
-        label = name if len(name) <= 17 else f"…{name[-16:]}"
+    height, above = _TOP, ""
+    for place in shown:
+        if headed and place[0] != above:
+            height, above = height + _HEADING, place[0]
+            parts.append(f'<text class="topic" x="0" y="{height - 6}">{_name(above)}</text>')
+        height += _ROW
+        base = height - 6
         parts.append(
-            f'<g class="partition"><text x="{_LEFT - 8}" y="{base - 6}" text-anchor="end">{label}<title>{name}</title>'
-            f'</text><line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}" stroke="var(--line)"/>'
+            f'<g class="partition"><text x="{_LEFT - 8}" y="{base - 6}" text-anchor="end">partition {place[1]}</text>'
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}" stroke="var(--line)"/>'
         )
         parts += _bars(report, place, base, most)
         parts += _leader_marks(report, place, base)
         parts += _anomaly_marks(report, place, base)
         parts.append("</g>")
-    picture = _svg("timeline", "Messages given out by partition over time", height, parts + _axis(report, height))
+    height += _BOTTOM
+    axis = _axis(report, height, "time of the delivery")
+    picture = _svg("timeline", "Messages given out by partition over time", height, parts + axis)
     more = f", {len(places) - len(shown)} more partitions are not shown" if len(places) > len(shown) else ""
     legend = (
-        '<p class="soft">Bars: messages given out. <span style="color:var(--lead)">▼ leader</span>, '
+        '<p class="soft">Bars: messages given out, the highest is '
+        f"{most:,} in {report['bucket_ns'] / 1e9:,.2f} s. "
+        '<span style="color:var(--lead)">▼ leader</span>, '
         f'<span style="color:var(--bad)">● anomaly</span>; rest the pointer on one to read it{more}.</p>'
     )
     return picture + legend
+
+
+def _name(topic: str) -> str:
+    return html.escape(topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}…")
 
 
 def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[str]:
@@ -138,15 +156,16 @@ def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: floa
     ]
 
 
-def _axis(report: Mapping[str, Any], height: float) -> list[str]:
+def _axis(report: Mapping[str, Any], height: float, name: str) -> list[str]:
     span = _span_s(report)
     step = _step(span)
     count = int(span / step + 1e-9)
-    return [
-        f'<text x="{_LEFT + _PLOT * number * step / span:.1f}" y="{height - 8}" text-anchor="middle">'
+    ticks = [
+        f'<text x="{_LEFT + _PLOT * number * step / span:.1f}" y="{height - 26}" text-anchor="middle">'
         f"{number * step:,g} s</text>"
         for number in range(count + 1)
     ]
+    return [*ticks, f'<text x="{_LEFT + _PLOT / 2:.1f}" y="{height - 8}" text-anchor="middle">{name}</text>']
 
 
 def _step(span: float) -> float:

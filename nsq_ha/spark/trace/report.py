@@ -222,7 +222,9 @@ def _write(out: Path, report: TraceReport, lives: DataFrame, wrong: DataFrame) -
     (out / "report.html").write_text(html_page(report.as_dict()), encoding="utf-8")
 
 
-def write_page(path: Path | str, report: TraceReport, title: str = "", extra: Collection[str] = ()) -> None:
+def write_page(
+    path: Path | str, report: TraceReport, title: str = "", extra: Collection[str] = (), latency_note: str = ""
+) -> None:
     """Write the page alone.
 
     Args:
@@ -230,5 +232,6 @@ def write_page(path: Path | str, report: TraceReport, title: str = "", extra: Co
         report: What it shows.
         title: Of the page.
         extra: More paragraphs below the verdict, as text.
+        latency_note: More about the latencies, as text, where they are.
     """
-    Path(path).write_text(html_page(report.as_dict(), title, extra), encoding="utf-8")
+    Path(path).write_text(html_page(report.as_dict(), title, extra, latency_note), encoding="utf-8")
