@@ -47,7 +47,7 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-_BRACKETS: Final = "an IPv6 host stands in brackets, as in [::1]:4161"
+_BRACKETS: Final = "an IPv6 host stands in brackets, as in [::1]:port"
 
 
 def _is_port(text: str) -> bool:

@@ -70,7 +70,9 @@ class Backoff:
         if not all(is_number(number) for number in numbers) or not (
             0 < self.initial <= self.maximum <= MAX_SECONDS and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
         ):
-            raise ConfigError(f"Backoff needs 0 < initial <= maximum, factor >= 1 and jitter 0..1: {self}")
+            raise ConfigError(
+                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS}, factor >= 1 and jitter 0..1: {self}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,8 @@ class Consumer(EnteredOnce):
         returns at once: to wait would be to wait for the very message that is
         being handled. That one is answered as ever, :meth:`run` returns after
         the last handler, and leaving the block waits for the end. Only the
-        handler's own task is known for one: in a task that it starts, and from
-        another thread, this waits for the handler, so let that not wait for it.
+        handler's own task is known for one: in a task that it starts, and in one
+        that another thread brings into this loop, this waits for the handler, so let that not wait for it.
 
         Cancelled, it does not wait for answers, and closes.
 
@@ -293,8 +293,9 @@ class Consumer(EnteredOnce):
         """Change ``max_in_flight`` while running; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is no int of 0 or more.
+            ConfigError: ``count`` is no int of 0 or more, or this is another event loop than the one that entered it.
         """
+        self._check_loop()
         self._flow.set(count)
 
     # -- handing out

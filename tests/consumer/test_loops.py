@@ -18,11 +18,16 @@ async def iterate(consumer: Consumer) -> None:
         message.finish()
 
 
+async def slow_down(consumer: Consumer) -> None:
+    consumer.set_max_in_flight(1)
+
+
 CALLS: dict[str, Callable[[Consumer], Coroutine[Any, Any, object]]] = {
     "anext": lambda consumer: consumer.__anext__(),
     "iterating": iterate,
     "run": lambda consumer: consumer.run(print),
     "wait_subscribed": lambda consumer: consumer.wait_subscribed(),
+    "set_max_in_flight": slow_down,
     "aclose": lambda consumer: consumer.aclose(),
     "leaving the block": lambda consumer: consumer.__aexit__(None, None, None),
 }
@@ -57,6 +62,31 @@ async def test_an_iteration_that_goes_on_elsewhere_is_refused_where_it_would_wai
 
         with pytest.raises(ConfigError, match="belongs to the event loop that entered it"):
             await asyncio.to_thread(lambda: asyncio.run(take()))
+
+
+def from_no_loop(consumer: Consumer) -> None:
+    consumer.set_max_in_flight(1)
+
+
+async def test_a_thread_without_an_event_loop_is_refused(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        with pytest.raises(ConfigError, match="belongs to the event loop that entered it"):
+            await asyncio.to_thread(from_no_loop, consumer)
+        assert consumer.max_in_flight == 200
+
+
+async def test_a_plain_handler_stops_the_consumer_by_way_of_its_loop(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.consumer() as consumer:
+
+        def handle(message: Message) -> None:
+            asyncio.run_coroutine_threadsafe(consumer.aclose(), loop)
+
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"the last one", message_id(2))
+        async with asyncio.timeout(5):
+            await consumer.run(handle)
+        assert peer.of(Finish) == [Finish(message_id(2))]
 
 
 async def test_what_was_closed_may_be_closed_again_from_anywhere(stage: Stage) -> None:
