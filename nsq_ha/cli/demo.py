@@ -254,7 +254,7 @@ def _print_spark(report: Report) -> None:
     click.echo(f"{AHEAD}\n")
     if found.page is not None:
         again = found.anomalies.get("repeated", 0)
-        told = f"; {again:,} of them were given out again after they had been finished" if again else ""
+        told = f" (given out again after they had been finished: {again:,})" if again else ""
         click.echo(f"every message's life: {found.page}{told}")
 
 

@@ -146,9 +146,7 @@ def test_deliveries_messages_and_flights_are_told_apart(invoke: Invoke, ends_wit
     told = invoke("demo").stdout
     assert ["repeated", "deliveries", "2"] in [line.split() for line in told.splitlines()]
     assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in told
-    assert (
-        "every message's life: demo-report.html; 1 of them were given out again after they had been finished\n" in told
-    )
+    assert "every message's life: demo-report.html (given out again after they had been finished: 1)\n" in told
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
