@@ -31,7 +31,7 @@ async def test_a_message_is_answered_once(producer: Producer, consume: Consumers
     async with consume(ordinary) as consumer:
         await producer.publish(ordinary, mark)
         message = await next_of(consumer, mark)
-        with pytest.raises(ValueError, match="0 or more"):
+        with pytest.raises(ValueError, match="seconds, not -1"):
             message.requeue(-1)
         message.touch()
         message.finish()
