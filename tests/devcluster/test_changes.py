@@ -110,7 +110,8 @@ def test_a_move_to_a_node_that_dies_under_way_leaves_the_leader_where_it_was() -
 
 
 def test_two_nsqlookupds_disagree_while_a_topic_grows() -> None:
-    with probe(2) as seen, consumer(seen, partition=0):
+    # So slow that a busy machine sees it, too.
+    with probe(2, scale=0.1) as seen, consumer(seen, partition=0):
         seen.cluster.expand("orders", 4)
         until(lambda: seen.partition_num(0) == 4)
         assert len(seen.lookup("w", 0)) == 2
