@@ -126,15 +126,23 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
     assert job.values() == bodies
 
 
+async def a_job_whose_topic_was_made_anew(
+    spark: SparkSession, cluster: ClusterUnderTest, folder: Path, *, before: int, after: int
+) -> Job:
+    """Stream messages to their end, make their topic anew, and publish others, numbered on."""
+    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
+    await publish(cluster.lookupd, topic, numbered(before))
+    job = Job(topic, folder, **of(cluster))
+    await asyncio.to_thread(job.drain, spark)
+    await asyncio.to_thread(cluster.make_anew, topic)
+    await publish(cluster.lookupd, topic, numbered(after, before))
+    return job
+
+
 async def test_a_topic_that_was_made_anew_is_data_loss(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
-    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
-    await publish(cluster.lookupd, topic, numbered(500))
-    job = Job(topic, tmp_path, **of(cluster))
-    await asyncio.to_thread(job.drain, spark)
-    await asyncio.to_thread(cluster.make_anew, topic)
-    await publish(cluster.lookupd, topic, numbered(20, 500))
+    job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=500, after=20)
     with pytest.raises(StreamingQueryException, match=r"the log ends at \d+, before the offset \d+ reached"):
         await asyncio.to_thread(job.drain, spark)
     job.options["failOnDataLoss"] = "false"
@@ -145,12 +153,7 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
 async def test_a_topic_that_was_made_anew_and_is_longer_than_before_is_data_loss(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
-    topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
-    await publish(cluster.lookupd, topic, numbered(20))
-    job = Job(topic, tmp_path, **of(cluster))
-    await asyncio.to_thread(job.drain, spark)
-    await asyncio.to_thread(cluster.make_anew, topic)
-    await publish(cluster.lookupd, topic, numbered(50, 20))
+    job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=20, after=50)
     job.make_older(3600)
     with pytest.raises(StreamingQueryException, match="the topic was made anew"):
         await asyncio.to_thread(job.drain, spark)

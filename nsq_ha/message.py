@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 import msgspec
 
 from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from nsq_ha.option_checks import MAX_SECONDS
+from nsq_ha.option_checks import MAX_SECONDS, is_number
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -174,9 +174,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
                 answered by that.
         """
         given: object = delay
-        if given is not None and (
-            isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= MAX_SECONDS
-        ):
+        if given is not None and (not is_number(given) or not 0 <= given <= MAX_SECONDS):
             raise ConfigError(f"delay must be 0..{MAX_SECONDS} seconds, not {given!r}")
         if self.answered:
             self._refuse()

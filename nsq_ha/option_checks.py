@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from nsq_ha.errors import ConfigError
 
@@ -20,7 +20,7 @@ MAX_SECONDS: Final = MAX_INT64 // 10**9
 _T = TypeVar("_T")
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell whether ``value`` is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

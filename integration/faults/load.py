@@ -156,7 +156,7 @@ class Load:
             try:
                 self.take(message)
             except ValueError:
-                # A flipped bit of a frame's size can make a body of the frames that follow: no protocol can know.
+                # A flipped bit of a frame's size can make a body of the frames that follow, which have no checksum.
                 self.unreadable += 1
                 message.requeue(0)
             else:

@@ -18,6 +18,7 @@ from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import NsqError, RemoteProtocolError
+from nsq_ha.option_checks import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 _LOSS: Final = 1.0
 """Seconds: a leader that moves is found in less, and is nothing that a person must know."""
-_LATEST: Final = 2**63 // 10**9
-"""Seconds since 1970 that the server can count in nanoseconds."""
 
 
 def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
@@ -40,7 +39,7 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
         seconds = when.timestamp()
     except (ValueError, OverflowError, OSError):  # a time of the year 0 or 10000, once it is in UTC
         seconds = -1.0
-    if not 0 <= seconds <= _LATEST:
+    if not 0 <= seconds <= MAX_SECONDS:
         raise click.BadParameter("give beginning, end, or a time from 1970 to 2262 such as 2026-01-31T09:00")
     return StartFrom.timestamp(seconds)
 

@@ -16,6 +16,7 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
+from nsq_ha.option_checks import is_number
 from nsq_ha.producer.batch import Batch, as_list, check_kind, small_plain_batch
 from nsq_ha.producer.many import Many
 from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single, lane_key, prepare
@@ -343,7 +344,7 @@ class Producer(EnteredOnce):
     def _limit(self, timeout: object) -> float:
         if timeout is None:
             return self.config.publish_timeout
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 86400.0:
+        if not is_number(timeout) or not 0 < timeout <= 86400.0:
             raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {timeout!r}")
         return timeout
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsq_ha.protocol import MAX_MESSAGE_BYTES, encode_mpub_of
+from nsq_ha.spark.outgoing import as_binary, columns_of
 from nsq_ha.spark.publish import Batch
 
 if TYPE_CHECKING:
@@ -48,14 +49,13 @@ class Block:
     def of(cls, batch: Any, options: WriteOptions, targets: Mapping[str, Target]) -> Self | None:  # noqa: ANN401 - pyarrow has no types
         """Return the block that a ``pyarrow.RecordBatch`` is. None when it is none, or not surely one."""
         target = targets.get(options.topic or "")
-        columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+        columns = columns_of(batch)
         if target is None or target.extended or options.trace or options.partitioner != "column" or not batch.num_rows:
             return None
         partition = _only(columns.get("partition"))
         if partition is None or not 0 <= partition < target.partitions:
             return None
-        bodies = columns["value"]
-        bodies = bodies if pa.types.is_binary(bodies.type) else bodies.cast(pa.binary())
+        bodies = as_binary(columns["value"])
         lengths = pc.binary_length(bodies)
         if bodies.null_count or not _are_fit(lengths, options):
             return None

@@ -149,9 +149,9 @@ class Rows:
             ConfigError: A row cannot be published; it is told by its number.
             KeyError: A topic that is not among the targets; add it, and call again.
         """
-        columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+        columns = columns_of(batch)
         count = batch.num_rows
-        bodies = _bytes(columns["value"])
+        bodies: list[bytes] = as_binary(columns["value"]).to_pylist()
         topics = [self._options.topic] * count if self._options.topic else columns["topic"].to_pylist()
         for topic in set(topics) - set(self._targets):
             raise KeyError(topic)
@@ -224,9 +224,14 @@ def encode(topic: str, partition: int, rows: Sequence[Row], *, extended: bool, t
     return Batch(command, len(rows), sum(len(row.body) for row in rows))
 
 
-def _bytes(column: Any) -> list[bytes]:  # noqa: ANN401
-    told: list[bytes] = (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
-    return told
+def columns_of(batch: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow has no types
+    """Return the columns of a ``pyarrow.RecordBatch`` by name."""
+    return {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+
+
+def as_binary(column: Any) -> Any:  # noqa: ANN401
+    """Return a column of bodies, text or bytes, as bytes."""
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
 
 
 def _header(headers: object, tag: str | None, key: object, trace_id: int) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from nsq_ha.addresses import lookupd_urls
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import MAX_PARTITION_ID, check_topic
+from nsq_ha.option_checks import MAX_INT64
 from nsq_ha.spark.checkpoint import PLANNED
 
 EARLIEST: Final = -2
@@ -37,9 +38,8 @@ _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _SECONDS: Final = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZE: Final = re.compile(r"(\d+)\s*(b|k|kb|m|mb|g|gb)?")
 _BYTES: Final = {None: 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
-_MAX_INT64: Final = 2**63 - 1
 _SHOWN: Final = 80  # characters of a wrong value
-_MAX_MS: Final = _MAX_INT64 // 1_000_000
+_MAX_MS: Final = MAX_INT64 // 1_000_000
 
 
 def wrong(name: str, said: object) -> ConfigError:
@@ -110,7 +110,7 @@ def count(given: Texts, name: str, default: T, least: int = 0, most: int = 999_9
     return int(text)
 
 
-def size(given: Texts, name: str, default: T, least: int = 1, most: int = _MAX_INT64) -> int | T:
+def size(given: Texts, name: str, default: T, least: int = 1, most: int = MAX_INT64) -> int | T:
     """Return bytes of a text such as ``1000000``, ``512k`` or ``64m``."""
     text = given.get(name)
     if text is None:
@@ -141,7 +141,7 @@ def place(given: Texts, name: str, words: tuple[str, ...], specials: tuple[int, 
     lowest = f", or {' or '.join(map(str, specials))}"
 
     def offset(told: object) -> int:
-        if isinstance(told, bool) or not isinstance(told, int) or not (told in specials or 0 <= told <= _MAX_INT64):
+        if isinstance(told, bool) or not isinstance(told, int) or not (told in specials or 0 <= told <= MAX_INT64):
             raise ConfigError(f"is {told!r}: an offset in bytes from 0 up{lowest}")
         return told
 

@@ -111,14 +111,20 @@ def test_a_tail_that_other_messages_have_filled(
     assert rows(parts, stream(topic, strict=False)[1], asked) == numbered(10)
 
 
-def test_a_topic_that_was_deleted_and_made_anew(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
-) -> None:
+def made_anew(dev_cluster: DevCluster, publish: Publish, bodies: list[bytes]) -> str:
+    """Return a topic that held 50 messages, was deleted, and was made again with others."""
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, numbered(50))
     dev_cluster.delete_topic(topic)
     dev_cluster.create_topic(topic, 1)
-    publish(topic, 0, numbered(5, 60))
+    publish(topic, 0, bodies)
+    return topic
+
+
+def test_a_topic_that_was_deleted_and_made_anew(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = made_anew(dev_cluster, publish, numbered(5, 60))
     with pytest.raises(DataLossError, match="the log ends at 180, before the offset 1800 reached: made anew, or cut"):
         stream(topic, strict=True)[0].latest(end_of(topic, 50))
     lossy, options = stream(topic, strict=False)
@@ -129,11 +135,7 @@ def test_a_topic_that_was_deleted_and_made_anew(
 def test_a_topic_that_was_made_anew_and_is_longer_than_before(
     dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = dev_cluster.create_topic(next(names), 1)
-    publish(topic, 0, numbered(50))
-    dev_cluster.delete_topic(topic)
-    dev_cluster.create_topic(topic, 1)
-    publish(topic, 0, numbered(70, 100))
+    topic = made_anew(dev_cluster, publish, numbered(70, 100))
     an_hour_ago = {PLANNED: int(time.time()) - 3600}
     start, end = end_of(topic, 40) | an_hour_ago, end_of(topic, 50) | an_hour_ago
     planner, _ = stream(topic, strict=True)
