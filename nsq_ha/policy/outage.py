@@ -1,0 +1,88 @@
+"""When to warn about something that does not work: after a while, then less and less often, and once at its end.
+
+A partition without a leader for two seconds is a fail-over, and no reason to wake anybody. One without a leader for
+a minute must show in the log, but not with each of a hundred retries.
+
+The rules:
+
+=============  ==========================  ===================================
+state          ``failed``                  ``recovered``
+=============  ==========================  ===================================
+well           the outage begins           nothing
+outage, quiet  counted                     the outage ends, nothing to say
+outage, warned counted                     the outage ends: say so once
+=============  ==========================  ===================================
+
+The first warning is due ``FIRST_WARNING`` seconds after the outage began. Each further one waits ``GROWTH`` times as
+long as the one before, ``LONGEST_SILENCE`` at most: after 5, 15, 35, 75, 155 s, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+FIRST_WARNING: Final = 5.0
+"""Seconds of trouble after which it matters: longer than a planned change of leaders takes."""
+
+GROWTH: Final = 2.0
+"""How many times longer each silence is than the one before."""
+
+LONGEST_SILENCE: Final = 600.0
+"""Seconds between two warnings at most: a log that begins in the middle of an outage shows it, too."""
+
+
+class Warned(NamedTuple):
+    """What a warning says.
+
+    Attributes:
+        seconds: How long the outage has lasted.
+        failures: How many failures there were in it.
+    """
+
+    seconds: float
+    failures: int
+
+
+class Outage:
+    """The trouble of one partition, or of anything else that should work. All times come from one monotonic clock.
+
+    Attributes:
+        began_at: When the first failure was seen. None while all is well.
+        failures: Failures since then.
+        warn_at: When the next warning is due. None while all is well.
+    """
+
+    __slots__ = ("_is_warned", "_silence", "began_at", "failures", "warn_at")
+
+    def __init__(self) -> None:
+        """Begin well."""
+        self.began_at: float | None = None
+        self.warn_at: float | None = None
+        self.failures = 0
+        self._silence = FIRST_WARNING
+        self._is_warned = False
+
+    def failed(self, now: float) -> None:
+        """Record a failure; the first one begins the outage."""
+        self.failures += 1
+        if self.began_at is None:
+            self.began_at = now
+            self.warn_at = now + FIRST_WARNING
+
+    def warning(self, now: float) -> Warned | None:
+        """Return what to warn about if a warning is due, and plan the next one. None if none is due."""
+        if self.began_at is None or self.warn_at is None or now < self.warn_at:
+            return None
+        self._is_warned = True
+        self._silence = min(self._silence * GROWTH, LONGEST_SILENCE)
+        self.warn_at = now + self._silence
+        return Warned(now - self.began_at, self.failures)
+
+    def recovered(self, now: float) -> Warned | None:
+        """End the outage. Return what it was if it was warned about; None if nobody heard of it, or all was well."""
+        over = Warned(now - self.began_at, self.failures) if self._is_warned and self.began_at is not None else None
+        self.began_at = self.warn_at = None
+        self.failures = 0
+        self._silence = FIRST_WARNING
+        self._is_warned = False
+        return over
