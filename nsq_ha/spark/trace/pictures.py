@@ -91,7 +91,8 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
         height += _ROW
         base = height - 6
         parts.append(
-            f'<g class="partition"><text x="{_LEFT - 8}" y="{base - 6}" text-anchor="end">partition {place[1]}</text>'
+            f'<g class="partition"><text x="{_LEFT - 8}" y="{base - 6}" text-anchor="end">'
+            f"partition {_text(place[1])}</text>"
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}" stroke="var(--line)"/>'
         )
         parts += _bars(report, place, base, most)
@@ -112,7 +113,12 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
 
 
 def _name(topic: str) -> str:
-    return html.escape(topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}…")
+    return _text(topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}…")
+
+
+def _text(value: object) -> str:
+    """Return a value of the report as HTML text: other programs wrote it, numbers included."""
+    return html.escape(str(value))
 
 
 def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[str]:
@@ -141,7 +147,7 @@ def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float
             line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{base}" stroke="var(--lead)" stroke-width="1.5"/>'
         marks.append(
             f'<g class="{kind}">{line}<path d="M{x - 5:.1f} {top} h10 l-5 7 z" fill="var(--lead)">'
-            f"<title>{html.escape(str(row['node']))} {change}</title></path></g>"
+            f"<title>{_text(row['node'])} {change}</title></path></g>"
         )
     return marks
 
@@ -149,8 +155,8 @@ def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float
 def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[str]:
     return [
         f'<circle class="anomaly" cx="{_x(report, (row["ts_ns"] - report["begin_ns"]) / report["bucket_ns"]):.1f}" '
-        f'cy="{base}" r="4" fill="var(--bad)"><title>{html.escape(str(row["kind"]))}: message {row["message_id"]}, '
-        f"{html.escape(str(row['detail']))}</title></circle>"
+        f'cy="{base}" r="4" fill="var(--bad)"><title>{_text(row["kind"])}: message {_text(row["message_id"])}, '
+        f"{_text(row['detail'])}</title></circle>"
         for row in report["first"]
         if (row["topic"], row["partition"]) == place and row["ts_ns"] is not None and report["begin_ns"] is not None
     ]
