@@ -26,6 +26,7 @@ from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
+from nsq_ha.option_checks import is_number
 from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
@@ -357,8 +358,9 @@ class Consumer(EnteredOnce):
 
         A handler that returns finishes its message, one that raises requeues it by ``requeue_backoff``; one that
         answered the message itself is left alone. One that raises what is no ``Exception`` (``SystemExit``) gives its
-        message back and ends this call. A plain function runs in a thread. On an ordered topic the messages of one
-        partition are handled one at a time, in order, whatever ``concurrency`` is.
+        message back and ends this call. A plain function runs in a thread; this call has ``concurrency`` of its own.
+        On an ordered topic the messages of one partition are handled one at a time, in order, whatever ``concurrency``
+        is.
 
         Args:
             handler: Takes a :class:`~nsq_ha.Message`; a coroutine function or a plain one.
@@ -372,10 +374,20 @@ class Consumer(EnteredOnce):
 
         Cancelled, the handlers that run are cancelled and their messages requeued at once. When
         the consumer is closed, handlers that still run at ``close_timeout`` are cancelled; a plain
-        function in its thread runs on, and its answer is dropped.
+        function in its thread runs on, and its answer is dropped. The thread is a daemon: it does not keep the process
+        from ending.
         """
         self._check_loop()
         handling = Handling(self._messages, handler)
+        if is_number(concurrency) and 0 < self.max_in_flight < concurrency:
+            log.warning(
+                "%s/%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",
+                self.topic,
+                self.channel,
+                self.max_in_flight,
+                concurrency,
+                self.max_in_flight,
+            )
         self._handlings.add(handling)
         try:
             await handling.run(concurrency, self._over)

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nsq_ha.consumer.threads import HandlerThreads
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Handling:
         # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: set[asyncio.Task[object]] = set()
+        self._threads = HandlerThreads(1)
         self._is_failing = False
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
@@ -145,6 +147,7 @@ class Handling:
             raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
         # __anext__ may await inside: one worker at a time takes messages, in their order.
         turn = asyncio.Lock() if concurrency > 1 else None
+        self._threads = HandlerThreads(concurrency)
         try:
             async with asyncio.TaskGroup() as group:
                 workers = [group.create_task(self._work(turn)) for _ in range(concurrency)]
@@ -158,6 +161,8 @@ class Handling:
             if ours is not None:
                 raise _first(ours) from None
             raise
+        finally:
+            self._threads.close()
 
     async def _work(self, turn: asyncio.Lock | None) -> None:
         worker = asyncio.current_task()
@@ -223,7 +228,7 @@ class Handling:
         if self._is_async:
             await self._handler(message)  # type: ignore[misc]
         else:
-            outcome = await asyncio.to_thread(self._in_thread, message)
+            outcome = await self._threads.call(self._in_thread, message)
             if inspect.isawaitable(outcome):
                 await outcome
 

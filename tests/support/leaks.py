@@ -18,14 +18,21 @@ def _tasks() -> set[asyncio.Task[object]]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
+
+
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
     """Want that the block leaves no task, thread or socket that was not there before."""
-    tasks, threads, sockets = _tasks(), set(threading.enumerate()), _sockets()
+    tasks, threads, sockets = _tasks(), _threads(), _sockets()
     yield
     # A socket is closed in the turn after its transport.
     with suppress(TimeoutError):
         await eventually(lambda: _sockets() <= sockets)
     assert _sockets() <= sockets
     assert _tasks() <= tasks
-    assert {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")} <= threads
+    # A thread ends a moment after it was told to.
+    with suppress(TimeoutError):
+        await eventually(lambda: _threads() <= threads)
+    assert _threads() <= threads

@@ -1,0 +1,87 @@
+"""Threads for the plain handlers of one ``run``.
+
+asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
+names, too. Handlers would run fewer at a time than was asked for, and a
+reconnect would wait for them.
+
+The invariant: at most ``most`` threads, started when they are needed. They are
+daemons: one whose handler never returns does not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Job(NamedTuple):
+    """One call, and where its outcome goes."""
+
+    loop: asyncio.AbstractEventLoop
+    outcome: asyncio.Future[Any]
+    context: contextvars.Context
+    function: Callable[[Any], object]
+    argument: object
+
+
+class HandlerThreads:
+    """Calls functions in threads of its own. Use it from one event loop."""
+
+    def __init__(self, most: int) -> None:
+        """Start nothing yet.
+
+        Args:
+            most: The number of threads at most.
+        """
+        self._most = most
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._started = 0
+        self._busy = 0
+
+    async def call(self, function: Callable[[Any], object], argument: object) -> object:
+        """Return ``function(argument)``, called in a thread with the caller's context variables.
+
+        Cancelled, the function runs on in its thread and its outcome is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+        if self._busy == self._started < self._most:
+            self._started += 1
+            name = f"nsq_ha handler {self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._busy += 1
+        self._jobs.put(_Job(loop, outcome, contextvars.copy_context(), function, argument))
+        return await outcome
+
+    def close(self) -> None:
+        """End the threads: idle ones now, the others when their function returns."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result, error = None, None
+            try:
+                result = job.context.run(job.function, job.argument)
+            except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                job.loop.call_soon_threadsafe(self._done, job.outcome, result, error)
+            # An idle thread must not keep the last message alive.
+            del job, result, error
+
+    def _done(self, outcome: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        self._busy -= 1
+        if outcome.cancelled():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)

@@ -1,0 +1,106 @@
+"""Plain functions as handlers: how many run at once, where, and with what."""
+
+import asyncio
+import contextvars
+import logging
+import threading
+
+import pytest
+
+from nsq_ha import Message
+from nsq_ha.protocol import Finish, Requeue
+from tests.support.nsqd import LIMIT, message_id
+from tests.support.stage import Stage
+
+MANY = 40
+
+
+async def test_as_many_run_at_once_as_was_asked_for(stage: Stage) -> None:
+    """Each waits until all have begun; meanwhile host names are resolved as before."""
+    all_began = threading.Barrier(MANY + 1)
+
+    def handle(message: Message) -> None:
+        all_began.wait(LIMIT)
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=MANY))
+        peer = await stage.nsqd.subscriber()
+        for number in range(MANY):
+            peer.message(b"x", message_id(number + 2))
+        await asyncio.wait_for(asyncio.get_running_loop().getaddrinfo("localhost", 80), LIMIT)
+        assert not peer.of(Finish)
+        await asyncio.to_thread(all_began.wait, LIMIT)
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == MANY)
+        assert not peer.of(Requeue)
+    await running
+
+
+async def test_threads_are_used_again_and_started_only_when_needed(stage: Stage) -> None:
+    seen = set()
+
+    def handle(message: Message) -> None:
+        seen.add(threading.current_thread().name)
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=MANY))
+        peer = await stage.nsqd.subscriber()
+        for number in range(10):
+            peer.message(b"x", message_id(number + 2))
+            await stage.nsqd.until(lambda: len(peer.of(Finish)) == number + 1)  # noqa: B023 - awaited here
+    await running
+    assert seen == {"nsq_ha handler 1"}
+
+
+async def test_context_variables_reach_the_handler(stage: Stage) -> None:
+    word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
+    seen = []
+
+    def handle(message: Message) -> None:
+        seen.append(word.get())
+
+    async with stage.consumer() as consumer:
+        word.set("given")
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        await stage.nsqd.until(lambda: peer.of(Finish))
+    await running
+    assert seen == ["given"]
+
+
+async def test_a_handler_that_never_returns_keeps_neither_the_run_nor_the_process(stage: Stage) -> None:
+    began, release = threading.Event(), threading.Event()
+    threads = []
+
+    def handle(message: Message) -> None:
+        threads.append(threading.current_thread())
+        began.set()
+        release.wait(LIMIT)
+
+    async with asyncio.timeout(LIMIT):
+        async with stage.consumer(close_timeout=0.1) as consumer:
+            running = asyncio.create_task(consumer.run(handle))
+            peer = await stage.nsqd.subscriber()
+            peer.message(b"x")
+            await asyncio.to_thread(began.wait, LIMIT)
+        await running
+    assert threads[0].is_alive()
+    assert threads[0].daemon
+    assert not peer.of(Finish)
+    release.set()
+
+
+async def test_fewer_messages_in_flight_than_handlers_is_warned_about(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(message: Message) -> None:
+        """Be content."""
+
+    caplog.set_level(logging.WARNING)
+    async with stage.consumer(max_in_flight=3) as consumer:
+        running = [asyncio.create_task(consumer.run(handle, concurrency=count)) for count in (3, 4)]
+        await stage.nsqd.subscriber()
+    await asyncio.gather(*running)
+    assert [record.message for record in caplog.records] == [
+        "orders/ch: only 3 of 4 handlers can run at once: raise max_in_flight=3 to concurrency or more"
+    ]
