@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.trouble import Trouble
 from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.errors import (
     AuthError,
@@ -34,7 +35,7 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
 )
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.subscription import Act, Life
+from nsq_ha.policy.subscription import Act, Life, settle_time
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
@@ -79,8 +80,9 @@ class Subscription:
         """Prepare for one partition of the watched topic."""
         self.partition = partition
         self.delivery: Delivery | None = None
-        self.trouble: NsqError | None = None
-        self._life: Life[Node] = Life()
+        self._life: Life[Node] = Life(settle_time(config.heartbeat_interval))
+        self._trouble = Trouble(watch.topic, partition)
+        self._known: tuple[Node, TopicMeta | None] | None = None
         self._watch = watch
         self._channel = channel
         self._config = config
@@ -89,6 +91,11 @@ class Subscription:
         self._connection: Connection | None = None
         self._start_from = _start_of(config, partition)
         self._wake = asyncio.Event()
+
+    @property
+    def trouble(self) -> NsqError | None:
+        """Why it is not subscribed. None while it is."""
+        return self._trouble.reason
 
     @property
     def is_subscribed(self) -> bool:
@@ -124,8 +131,12 @@ class Subscription:
             self._connection.write(encode_ready(count))
 
     def view_changed(self, view: TopicView) -> None:
-        """Take note of another leader."""
+        """Look again if another node leads, or the topic's meta changed. News of other partitions end no back-off."""
         leader = view.leaders.get(self.partition)
+        known = None if leader is None else (leader, view.meta)
+        if known == self._known:
+            return
+        self._known = known
         if leader is not None and (self._connection is None or leader != self._connection.node):
             self._wake.set()
 
@@ -142,9 +153,13 @@ class Subscription:
                 if act is Act.ASK:
                     self._watch.refresh_soon()
                     limit = delay_after(self._config.backoff, life.failures, random.random)
+                elif self._trouble.is_open:
+                    limit = max(life.settled_at - self._loop.time(), 0.0)
                 await pause(self._wake, limit)
                 # A loss while it read asks for a pause of its own; one while it paused ends the pause.
                 if life.act is act:
+                    if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
+                        self._trouble.settled(life.node)
                     self._turn()
         finally:
             life.close()
@@ -188,7 +203,8 @@ class Subscription:
         old = life.node
         life.turn(leader)
         if life.act is Act.ASK:
-            self.trouble = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
+            no_leader = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
+            self._trouble.failed(self._loop.time(), no_leader)
         elif life.act is Act.CONNECT and old is not None:
             log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, old.address)
 
@@ -200,14 +216,13 @@ class Subscription:
         try:
             await self._subscribe(node, meta)
         except NsqError as error:
-            self.trouble = error
             is_permanent = self._is_permanent(error)
             self._life.failed(self._leader(), for_good=is_permanent)
             if self._life.act is Act.TELL:
                 log.error("%s-%d: %s", self._watch.topic, self.partition, error)  # noqa: TRY400 - the text says all
                 self._inbox.refused(error)
             else:
-                log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
+                self._trouble.failed(self._loop.time(), error, node)
 
     async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
         is_ordered = meta.ordered if self._config.ordered == "auto" else self._config.ordered
@@ -240,9 +255,9 @@ class Subscription:
             connection.abort(ConnectionLostError("not subscribed"))
             raise
         self._start_from = None
-        self._life.accepted()
+        self._life.accepted(self._loop.time())
         if self._life.is_reading:
-            self.trouble = None
+            self._trouble.subscribed(self._loop.time())
             log.info("subscribed to %s-%d at %s", self._watch.topic, self.partition, node.address)
             self._inbox.joined(self)
 
@@ -262,8 +277,8 @@ class Subscription:
         def lost(reason: NsqError) -> None:
             # While SUB is unanswered its failure says it.
             if self.delivery is delivery and self._life.is_reading:
-                self.trouble = reason
-                self._life.lost()
+                self._life.lost(self._loop.time())
+                self._trouble.failed(self._loop.time(), reason, node)
                 self._leave(reason)
                 self._wake.set()
 

@@ -12,6 +12,8 @@ The invariants, whatever happens in whatever order:
 * A partition that no look-up names is no reason to leave its connection.
 * After each loss and each failure the nsqlookupds are asked at once, and again
   with each further try, until it is subscribed.
+* A node that accepts SUB and then fails is not hammered: only a connection that
+  lived for a while counts as progress (``settle_time``).
 * It ends only when it is told to, or by a refusal that no retry cures.
 
 Source: failures reference 3.7, 3.9, 4 (Consumer 1-3, Discovery 3, 4; Both 2).
@@ -147,6 +149,34 @@ READING: Final = frozenset((_S.SUBSCRIBED, _S.MOVING, _S.MOVE_PAUSED, _S.DRAININ
 """States in which a connection is subscribed."""
 
 
+SETTLED_INTERVALS: Final = 2
+"""Heartbeat intervals after which a subscription counts as one that works."""
+
+LONGEST_SETTLING: Final = 10.0
+"""Seconds after which it counts as one that works, however long its heartbeat intervals are."""
+
+
+def settle_time(heartbeat_interval: float) -> float:
+    """Return how long a subscription must live before its loss counts as the first of a new trouble.
+
+    That SUB was accepted is no progress, and neither is a message that was answered: a node may deliver some messages
+    and then one that ends the connection, again and again. What each event does to the two counters:
+
+    ======================  ==============================  ==============
+    event                   short lives in a row            failures
+    ======================  ==============================  ==============
+    SUB accepted            as before                       = short lives
+    lost before it settled  one more                        short lives + 1
+    lost later              0                               1
+    a failed attempt        as before                       one more
+    ======================  ==============================  ==============
+
+    So a leader that moved, or one connection that was closed, is followed at once; the tenth loss in a row waits for
+    the longest back-off.
+    """
+    return min(SETTLED_INTERVALS * heartbeat_interval, LONGEST_SETTLING)
+
+
 class Life(Generic[N]):
     """One subscription's way through the table; ``N`` is what a node is.
 
@@ -156,17 +186,26 @@ class Life(Generic[N]):
         node: Where it is subscribed, or is subscribing. None elsewhere.
         target: Where the connection goes that is being made. None when none is.
         failures: Failures in a row, for the back-off.
+        short_lives: Subscriptions in a row that were lost before they settled.
+        settled_at: When the subscription that was accepted last counts as one that works.
     """
 
-    __slots__ = ("act", "failures", "node", "state", "target")
+    __slots__ = ("_settling", "act", "failures", "node", "settled_at", "short_lives", "state", "target")
 
-    def __init__(self) -> None:
-        """Begin: the first turn is due."""
+    def __init__(self, settling: float) -> None:
+        """Begin: the first turn is due.
+
+        Args:
+            settling: Seconds, see :func:`settle_time`.
+        """
         self.state = State.PAUSED
         self.act = Act.ASK
         self.node: N | None = None
         self.target: N | None = None
         self.failures = 0
+        self.short_lives = 0
+        self.settled_at = 0.0
+        self._settling = settling
 
     @property
     def is_reading(self) -> bool:
@@ -200,10 +239,11 @@ class Life(Generic[N]):
         if self.act is Act.SUBSCRIBE:
             self.node, self.target = self.target, None
 
-    def accepted(self) -> None:
-        """Note that SUB was answered ``OK``."""
+    def accepted(self, now: float) -> None:
+        """Record that SUB was answered ``OK``."""
         self._take(Event.ACCEPTED)
-        self.failures = 0
+        self.failures = self.short_lives
+        self.settled_at = now + self._settling
 
     def failed(self, leader: N | None, *, for_good: bool = False) -> None:
         """Note that the node was not to be had.
@@ -225,10 +265,12 @@ class Life(Generic[N]):
         else:
             self._take(Event.FAILED)
 
-    def lost(self) -> None:
-        """Note that the subscribed connection went."""
+    def lost(self, now: float) -> None:
+        """Record that the subscribed connection went."""
         self.node = None
-        self.failures += self.state is State.SUBSCRIBED
+        self.short_lives = self.short_lives + 1 if now < self.settled_at else 0
+        if self.state is State.SUBSCRIBED:
+            self.failures = self.short_lives + 1
         self._take(Event.LOST)
 
     def stop(self) -> None:

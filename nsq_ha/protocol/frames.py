@@ -70,7 +70,9 @@ def check_size(size: int, largest: int) -> None:
     if size < 4:
         raise RemoteProtocolError(f"frame announces {size} bytes, less than its own type word")
     if size > largest:
-        raise RemoteProtocolError(f"frame announces {size} bytes, more than the limit of {largest}")
+        raise RemoteProtocolError(
+            f"frame announces {size} bytes, more than max_frame_bytes={largest}: raise that if messages are so large"
+        )
 
 
 FRAME_TYPES: Final[frozenset[int]] = frozenset(FrameType)

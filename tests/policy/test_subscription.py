@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from nsq_ha.policy.subscription import READING, TRANSITIONS, Act, Event, Life, State
+from nsq_ha.config import Backoff
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.subscription import READING, TRANSITIONS, Act, Event, Life, State, settle_time
 
 NODES = (0, 1, 2)
 
@@ -22,7 +24,7 @@ class Seen(Life[int]):
     rows: set[tuple[State, Event]]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(4.0)
         self.rows = set()
 
     def _take(self, event: Event) -> None:
@@ -54,7 +56,7 @@ class Runner:
         after(self.at, "stop")
         after(self.at, "close")
         if self.life.is_reading:
-            after(self.at, "lost")
+            after(self.at, "lost", 0.0)
         leaders = (None, *NODES)
         if self.at == "turn" and self.life.act in (Act.ASK, Act.READ):
             for leader in leaders:
@@ -70,7 +72,7 @@ class Runner:
                 found[-1].life.failed(None)
                 found[-1].at = "turn"
         if self.at == "sub":
-            after("turn", "accepted")
+            after("turn", "accepted", 0.0)
         return found
 
 
@@ -120,7 +122,7 @@ def test_from_every_state_it_can_end(state: State) -> None:
 
 
 def test_a_failure_pauses_and_a_leader_that_changed_meanwhile_does_not() -> None:
-    life: Life[int] = Life()
+    life: Life[int] = Life(4.0)
     life.turn(0)
     life.failed(None)
     assert (life.act, life.failures) == (Act.ASK, 1)
@@ -133,6 +135,73 @@ def test_a_failure_pauses_and_a_leader_that_changed_meanwhile_does_not() -> None
 
 
 def test_an_attempt_is_wanted_while_nobody_else_is_named() -> None:
-    life: Life[int] = Life()
+    life: Life[int] = Life(4.0)
     life.turn(0)
     assert (life.is_wanted(None), life.is_wanted(0), life.is_wanted(1)) == (True, True, False)
+
+
+# ---------------------------------------------------------------- what counts as progress
+
+
+def subscribed(now: float) -> Life[int]:
+    life: Life[int] = Life(4.0)
+    life.turn(0)
+    life.opened()
+    life.accepted(now)
+    return life
+
+
+def again(life: Life[int], now: float) -> None:
+    life.turn(0)
+    life.opened()
+    life.accepted(now)
+
+
+@pytest.mark.parametrize("lifetime", [0.0, 0.3, 3.9])
+def test_a_node_that_accepts_and_then_fails_is_tried_less_and_less_often(lifetime: float) -> None:
+    """It was reconnected 22 times a second, for ever: each accepted SUB reset the back-off."""
+    backoff = Backoff()
+    now = 0.0
+    life = subscribed(now)
+    reconnects = []
+    while now < 60.0:
+        now += lifetime
+        life.lost(now)
+        assert life.act is Act.ASK
+        now += delay_after(backoff, life.failures, lambda: 1.0)  # the shortest that chance allows
+        again(life, now)
+        reconnects.append(now)
+    assert all(sum(second <= moment < second + 1 for moment in reconnects) <= 2 for second in range(10, 60)), reconnects
+
+
+def test_one_loss_after_a_long_life_is_followed_at_once_whatever_was_before() -> None:
+    life = subscribed(0.0)
+    for now in (1.0, 2.0, 3.0):
+        life.lost(now)
+        again(life, now)
+    assert (life.short_lives, life.failures) == (3, 3)
+    life.lost(7.0)  # four seconds after it was accepted
+    assert (life.short_lives, life.failures) == (0, 1)
+    assert delay_after(Backoff(), life.failures, lambda: 0.0) == 0.05
+
+
+def test_a_long_outage_does_not_slow_the_first_losses_after_it() -> None:
+    """An election ends in a subscription that is closed once or twice more within two seconds."""
+    life: Life[int] = Life(4.0)
+    for _ in range(30):
+        life.turn(None)
+    again(life, 22.0)
+    assert life.failures == 0
+    life.lost(22.5)
+    assert delay_after(Backoff(), life.failures, lambda: 0.0) <= 0.1
+
+
+def test_a_loss_while_it_moves_waits_for_nothing() -> None:
+    life = subscribed(0.0)
+    life.turn(1)
+    life.lost(0.1)
+    assert (life.act, life.target, life.failures) == (Act.CONNECT, 1, 0)
+
+
+def test_a_connection_settles_after_two_heartbeats_and_after_ten_seconds_at_most() -> None:
+    assert [settle_time(interval) for interval in (1.0, 2.0, 60.0)] == [2.0, 4.0, 10.0]

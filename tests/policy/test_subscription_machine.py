@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nsq_ha.config import Backoff
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.heartbeats import is_silent, next_look
-from nsq_ha.policy.subscription import Act, Life, State
+from nsq_ha.policy.subscription import Act, Life, State, settle_time
 
 BACKOFF = Backoff()
 INTERVAL = 2.0
@@ -38,7 +38,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.now = 0.0
-        self.life: Life[int] = Life()
+        self.life: Life[int] = Life(settle_time(INTERVAL))
         self.leader: int | None = 0
         self.view: int | None = None
         self.frozen: set[int] = set()
@@ -99,7 +99,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert link is not None
         self._drop(link)
         self.troubles += 1
-        self.life.lost()
+        self.life.lost(self.now)
         if self.life.act is not Act.CONNECT or self.trying is None:
             self._do()
 
@@ -172,7 +172,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         elif self.life.state is State.SUBSCRIBING:
             if link.node == self.leader:
                 self.trying, link.is_subscribed = None, True
-                self.life.accepted()
+                self.life.accepted(self.now)
                 self._do()
             else:
                 self._fail()

@@ -124,7 +124,7 @@ def test_a_size_is_judged_before_anything_is_reserved(make: Callable[[], ClientP
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x03\x00\x02\x02\x28" + bytes(20)])
 def test_other_protocols_are_told_by_their_size(data: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="more than the limit"):
+    with pytest.raises(RemoteProtocolError, match="more than max_frame_bytes"):
         identified().receive(data)
 
 

@@ -1,0 +1,71 @@
+"""What one partition's trouble looks like in the log: ``policy.outage`` says when, this says what."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from nsq_ha.policy.outage import Outage
+
+if TYPE_CHECKING:
+    from nsq_ha.errors import NsqError
+    from nsq_ha.policy.topology import Node
+
+log = logging.getLogger("nsq_ha.consumer")
+
+
+class Trouble:
+    """The failures of one partition, from the first one until messages may arrive for a while.
+
+    Attributes:
+        reason: Why the partition is not read now. None while it is.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        """Begin without any."""
+        self.reason: NsqError | None = None
+        self._name = f"{topic}-{partition}"
+        self._outage = Outage()
+        self._since = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something failed and nothing has settled since."""
+        return self._outage.began_at is not None
+
+    def failed(self, now: float, reason: NsqError, node: Node | None = None) -> None:
+        """Record a failure, and warn if it is time to.
+
+        Args:
+            now: The loop's time.
+            reason: What happened.
+            node: The nsqd that it happened at. None if no nsqd failed.
+        """
+        self.reason = reason
+        self._since = now
+        self._outage.failed(now)
+        name = self._name if node is None else f"{self._name} at nsqd {node.address}"
+        warned = self._outage.warning(now)
+        if warned is None:
+            log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s: %s", name, reason)
+            return
+        log.warning(
+            "%s: %s; in trouble for %.0f s now, %d failures, still trying",
+            name,
+            reason,
+            warned.seconds,
+            warned.failures,
+        )
+
+    def subscribed(self, now: float) -> None:
+        """Record that messages may arrive; whether that lasts is not known yet."""
+        self.reason = None
+        self._since = now
+
+    def settled(self, node: Node | None) -> None:
+        """Record that the subscription has lasted; say so if the trouble was warned about."""
+        over = self._outage.recovered(self._since)
+        if over is not None:
+            address = node.address if node is not None else "?"
+            # As loud as the warning: whoever read that one wants to read this one, too.
+            log.warning("%s at nsqd %s: read again, after %.0f s of trouble", self._name, address, over.seconds)

@@ -1,0 +1,121 @@
+"""A partition in trouble: how often it is tried, and what the log says of it."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from nsq_ha.policy import outage, subscription
+from nsq_ha.protocol import Command
+from tests.support.nsqd import OK, Peer, Subscribe
+from tests.support.stage import Stage
+from tests.support.waiting import eventually
+
+SOON = 0.2
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warn after moments, where the real figure is five seconds."""
+    monkeypatch.setattr(outage, "FIRST_WARNING", SOON)
+    monkeypatch.setattr(subscription, "LONGEST_SETTLING", 0.5)
+
+
+def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    found = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    return [line for line in found if text in line]
+
+
+async def test_a_node_that_accepts_and_then_closes_is_named_in_a_warning(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Subscribe):
+            peer.write(OK)
+            peer.close()
+            return True
+        return False
+
+    stage.nsqd.script = close
+    async with stage.consumer(lookup_interval=0.1):
+        await eventually(lambda: warnings(caplog, "still trying"))
+        subscribed = len(stage.nsqd.peers)
+        (line,) = warnings(caplog, "still trying")
+        assert line.startswith(f"orders-0 at nsqd {stage.nsqd.node.address}: connection lost: ")
+        assert f"{subscribed - 1} failures" in line or f"{subscribed} failures" in line
+        assert warnings(caplog, "read again") == []
+        stage.nsqd.script = None
+        await eventually(lambda: warnings(caplog, "read again"))
+        (line,) = warnings(caplog, "read again")
+        assert line.startswith(f"orders-0 at nsqd {stage.nsqd.node.address}: read again, after ")
+
+
+async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: Stage) -> None:
+    """Each accepted SUB reset the counter: 22 reconnects a second."""
+
+    def close(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Subscribe):
+            peer.write(OK)
+            peer.close()
+            return True
+        return False
+
+    stage.nsqd.script = close
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        await stage.nsqd.peer(4)
+        await eventually(lambda: consumer._subscriptions[0]._life.failures >= 5)
+
+
+async def test_a_frame_that_is_too_large_names_the_option(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    def too_large(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Subscribe):
+            peer.write(OK)
+            peer.message(b"x" * 5000)
+            return True
+        return False
+
+    stage.nsqd.script = too_large
+    async with stage.consumer(max_frame_bytes=4096):
+        await eventually(lambda: warnings(caplog, "still trying"))
+        assert "more than max_frame_bytes=4096: raise that" in warnings(caplog, "still trying")[0]
+
+
+async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_told(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        peer = await stage.nsqd.subscriber()
+        stage.lead({}, 1)
+        stage.nsqd.accepts = False
+        peer.close()
+        await eventually(lambda: len(warnings(caplog, "still trying")) == 2)
+        stage.nsqd.accepts = True
+        stage.lead({0: stage.nsqd})
+        await eventually(lambda: warnings(caplog, "read again"))
+        assert len(warnings(caplog, "read again")) == 1
+        assert consumer._subscriptions[0].trouble is None
+
+
+async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.close()
+        await stage.nsqd.subscriber(1)
+        await eventually(lambda: not consumer._subscriptions[0]._trouble.is_open)
+    assert warnings(caplog, "orders-0") == []
+
+
+async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
+    """A refused subscription was tried again with each changed look-up, whatever had changed."""
+    stage.nsqds[0].accepts = False
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    async with stage.consumer(lookup_interval=0.1, start_timeout=0.05) as consumer:
+        await stage.nsqds[1].subscriber()
+        await stage.nsqds[0].peer(1)
+        refused, view = consumer._subscriptions[0], consumer._watch.view  # type: ignore[union-attr]
+        assert view is not None
+        refused._wake.clear()
+        refused.view_changed(replace(view, leaders=dict(view.leaders) | {1: stage.nsqds[2].node}))
+        assert not refused._wake.is_set()
+        refused.view_changed(replace(view, leaders={0: stage.nsqds[2].node, 1: stage.nsqds[2].node}))
+        assert refused._wake.is_set()
