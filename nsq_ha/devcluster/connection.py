@@ -237,6 +237,8 @@ class Connection(asyncio.Protocol):
     def switch(self, *, tls: bool, codec: Codec | None) -> None:
         """Switch to TLS, then to compression; each says ``OK`` inside the new layer."""
         self.flush()
+        self._delayed.clear()
+        self.session.forget_unread()
         if not tls:
             self._switch_codec(codec)
             return
@@ -255,6 +257,8 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         self._transport = secured
+        self._delayed.clear()
+        self.session.forget_unread()
         self.send(OK_FRAME)
         self.flush()
         self._switch_codec(codec)

@@ -102,6 +102,10 @@ class Session:
         """Take bytes; :meth:`run` looks at them."""
         self._decoder.feed(data)
 
+    def forget_unread(self) -> None:
+        """Drop the commands that were not read yet, as nsqd does: its reader goes with the old layer."""
+        self._decoder.take_buffered()
+
     def run(self) -> None:
         """Do all commands that are whole, until one has to wait."""
         connection, handlers, next_event = self.connection, self._handlers, self._decoder.next_event

@@ -36,6 +36,7 @@ from nsq_ha.protocol.state import PUBLISHING, Input, State, advance
 if TYPE_CHECKING:
     from nsq_ha.message import Message, MessageSource
     from nsq_ha.protocol import commands
+    from nsq_ha.protocol.identify import Upgrade
 
 
 _PUBLISH: Final = Request.PUBLISH  # to read a member from its enum is not free
@@ -139,16 +140,35 @@ class ClientProtocol:
         else:
             runs.append(Run(_PUBLISH, count))
 
-    def expect_upgrade(self) -> None:
-        """Note that the connection switches to TLS or compression; its ``OK`` comes inside the new layer.
+    def expect_upgrade(self, upgrade: Upgrade) -> bytes:
+        """Switch to another layer; its ``OK`` comes inside it.
+
+        Args:
+            upgrade: The layer.
+
+        Returns:
+            What followed the last answer. It belongs to the new layer: pass it
+            through that, and give the outcome to :meth:`receive`. It is empty
+            for TLS.
 
         Raises:
-            LocalProtocolError: The connection is not between IDENTIFY and the first use.
+            LocalProtocolError: The connection does not stand behind the answer
+                to IDENTIFY, or behind the ``OK`` of another layer.
+            RemoteProtocolError: Bytes came before TLS began. Anybody on the way
+                can have written them: drop the connection.
         """
         following = advance(self.state, Input.SEND_UPGRADE)
         self._check_idle()
+        trailing = self.take_trailing()
+        if trailing and upgrade == "tls":
+            self.state = State.CLOSED
+            raise RemoteProtocolError(
+                f"{len(trailing)} bytes came in plain text after the answer to IDENTIFY and before TLS began: "
+                "somebody between here and nsqd may have written them"
+            )
         self.state = following
         self._expect(Request.UPGRADE)
+        return trailing
 
     def _check_idle(self) -> None:
         """Refuse what changes the meaning of later answers while earlier ones are outstanding."""
@@ -183,8 +203,8 @@ class ClientProtocol:
 
         Reading stops behind the answer to IDENTIFY and behind the ``OK`` of an
         upgrade, since what follows may belong to another layer: then call
-        :meth:`take_trailing`, pass the bytes through that layer, and give them
-        back here. What comes after the connection is closed is ignored.
+        :meth:`expect_upgrade` for the next layer, or :meth:`take_trailing` when
+        there is none, and give the bytes back here. What comes after the connection is closed is ignored.
 
         Args:
             data: What one read gave; the caller may reuse the buffer afterwards.
@@ -361,8 +381,7 @@ class ClientProtocol:
     def take_trailing(self) -> bytes:
         """Return what followed the answer to IDENTIFY, or the ``OK`` of an upgrade, and go on reading.
 
-        Pass it through the next layer, or as it is when there is none, and give
-        the outcome to :meth:`receive`.
+        For when no further layer follows: give the bytes to :meth:`receive`.
 
         Raises:
             LocalProtocolError: Reading did not stop for a layer.

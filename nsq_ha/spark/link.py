@@ -100,11 +100,12 @@ class Link:
             raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
         offer = self._offer()
         identity = decode_identity(self.request(offer.command(), until))
-        for upgrade in upgrades(identity, offer):
+        layers = upgrades(identity, offer)
+        if self._access.tls is not None and "tls" not in layers:
+            raise ConnectError(f"nsqd {self._node.address} offers no TLS: give tls=false")
+        for upgrade in layers:
             self._upgrade(upgrade, until)
         self.protocol.receive(self.protocol.take_trailing())
-        if self._access.tls is not None and not identity.tls_v1:
-            raise ConnectError(f"nsqd {self._node.address} offers no TLS: give tls=false")
         if identity.auth_required:
             if self._access.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} asks for AUTH: give option 'authSecret'")
@@ -188,8 +189,7 @@ class Link:
         )
 
     def _upgrade(self, upgrade: Upgrade, until: float) -> None:
-        self.protocol.expect_upgrade()
-        trailing = self.protocol.take_trailing()
+        trailing = self.protocol.expect_upgrade(upgrade)
         tls = self._access.tls
         if upgrade == "tls" and tls is not None:
             try:

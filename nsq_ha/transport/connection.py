@@ -140,10 +140,12 @@ class Connection:
             self.identity = identity = decode_identity(await self._request(offer.command()))
         except ServerError as error:
             raise named_refusal(error) from None
-        for upgrade in upgrades(identity, offer):
+        layers = upgrades(identity, offer)
+        if config.tls is not None and "tls" not in layers:
+            raise ConnectError(f"{self.node.address} offers no TLS: start nsqd with a certificate, or give tls=None")
+        for upgrade in layers:
+            trailing = self._protocol.expect_upgrade(upgrade)
             confirmed = self._waiter()
-            self._protocol.expect_upgrade()
-            trailing = self._protocol.take_trailing()
             if upgrade == "tls" and config.tls is not None:
                 await stream.start_tls(ssl_context(config.tls), config.tls.server_name or self.node.host)
             elif upgrade == "snappy":
@@ -154,8 +156,6 @@ class Connection:
                 stream.received(trailing)
             await confirmed
         self._received(self._protocol.take_trailing())
-        if self.config.tls is not None and not identity.tls_v1:
-            raise ConnectError(f"{self.node.address} offers no TLS: start nsqd with a certificate, or give tls=None")
         if identity.auth_required:
             if self.config.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"{self.node.address} asks for AUTH: set auth_secret")

@@ -43,6 +43,20 @@ def test_a_handshake_that_is_none_ends_the_connection(address: str) -> None:
     assert alive(address)
 
 
+@pytest.mark.parametrize("fields", [{"tls_v1": True}, {"snappy": True}], ids=["tls", "snappy"])
+def test_commands_before_the_next_layer_are_not_done(address: str, fields: dict[str, bool]) -> None:
+    with connect(address, identify(**fields), pub("orders", b"injected"), b"NO_SUCH_COMMAND\n") as wire:
+        assert wire.answer().startswith(b"{")
+        if "tls_v1" in fields:
+            wire.secure()
+        else:
+            wire.compress(SnappyCodec())
+        assert wire.answer() == b"OK"
+        wire.send(pub("orders", b"inside"))
+        assert wire.answer() == b"OK"
+        assert wire.is_quiet(0.2)
+
+
 def test_tls_and_compression_work_together_under_load(address: str) -> None:
     with connect(address, identify(tls_v1=True, snappy=True, extend_support=False)) as wire:
         assert b'"tls_v1":true' in wire.answer()

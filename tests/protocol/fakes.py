@@ -75,11 +75,17 @@ def delivery(body: bytes = b"paid", layout: Layout = Layout.PLAIN, *, ext: bytes
     return message_frame(encode_message(message(body, ext=ext), layout))
 
 
-def identified(largest: int = LARGEST) -> ClientProtocol:
-    """Return a connection after its IDENTIFY."""
+def identifying(largest: int = LARGEST) -> ClientProtocol:
+    """Return a connection that has the answer to IDENTIFY and may switch to another layer."""
     protocol = ClientProtocol(max_frame_bytes=largest)
     protocol.send(Identify(b"{}"))
     protocol.receive(OK_FRAME)
+    return protocol
+
+
+def identified(largest: int = LARGEST) -> ClientProtocol:
+    """Return a connection after its IDENTIFY."""
+    protocol = identifying(largest)
     protocol.take_trailing()
     return protocol
 

@@ -48,6 +48,7 @@ from tests.protocol.fakes import (
     delivery,
     error,
     identified,
+    identifying,
     response,
     subscribed,
     summary,
@@ -133,7 +134,7 @@ def test_authentication_and_upgrades_wait_for_earlier_answers() -> None:
     with pytest.raises(LocalProtocolError, match="must be answered first"):
         protocol.send(Auth(b"secret"))
     with pytest.raises(LocalProtocolError, match="must be answered first"):
-        protocol.expect_upgrade()
+        protocol.expect_upgrade("tls")
     assert (protocol.state, protocol.awaiting) == (State.READY, 1)
 
 
@@ -188,24 +189,42 @@ def test_without_a_layer_what_follows_is_read_as_it_is() -> None:
 
 
 def test_each_upgrade_is_confirmed_inside_its_layer() -> None:
-    protocol = identified()
-    protocol.expect_upgrade()  # TLS
+    protocol = identifying()
+    assert protocol.expect_upgrade("tls") == b""
     codec = DeflateCodec()
     server = DeflateCodec()
     received = protocol.receive(OK_FRAME + server.compress(OK_FRAME + HEARTBEAT_FRAME))
     assert (answers(received), protocol.state) == (["OK"], State.READY)
-    trailing = protocol.take_trailing()
-    protocol.expect_upgrade()  # deflate inside it
+    trailing = protocol.expect_upgrade("deflate")  # inside TLS
     assert answers(protocol.receive(codec.decompress(trailing))) == ["OK"]
     assert protocol.receive(protocol.take_trailing()).heartbeats == 1
     assert protocol.awaiting == 0
 
 
 def test_an_upgrade_is_confirmed_by_ok_alone() -> None:
-    protocol = identified()
-    protocol.expect_upgrade()
+    protocol = identifying()
+    protocol.expect_upgrade("snappy")
     with pytest.raises(RemoteProtocolError, match="no answer to UPGRADE"):
         protocol.receive(response(b'{"identity":1}'))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in the same read", "in a later read"])
+@pytest.mark.parametrize("injected", [OK_FRAME * 11, HEARTBEAT_FRAME, b"\x00", b"\x16\x03\x03"])
+def test_nothing_that_came_before_tls_is_read_as_if_it_had_come_inside(injected: bytes, late: bool) -> None:
+    protocol = ClientProtocol(max_frame_bytes=LARGEST)
+    protocol.send(Identify(b"{}"))
+    protocol.receive(OK_FRAME if late else OK_FRAME + injected)
+    if late:
+        protocol.receive(injected)
+    with pytest.raises(RemoteProtocolError, match=r"before TLS began"):
+        protocol.expect_upgrade("tls")
+    assert protocol.state is State.CLOSED
+    assert summary([protocol.receive(OK_FRAME)]) == ([], [], [], [], [0])
+
+
+def test_an_upgrade_comes_right_behind_the_end_of_a_layer() -> None:
+    with pytest.raises(LocalProtocolError, match="nothing is held back"):
+        identified().expect_upgrade("snappy")
 
 
 def test_nothing_is_held_back_while_no_layer_ends() -> None:

@@ -32,6 +32,7 @@ from nsq_ha.protocol import (
     SubAdvanced,
     SubOrdered,
     Traced,
+    Upgrade,
     decode_authorization,
     decode_commands,
     decode_identity,
@@ -283,7 +284,7 @@ class Replay:
         self.wire: Codec | None = None
         self.found: list[Received] = []
         self.identifying = False
-        self.layers: list[str] | None = None
+        self.layers: list[Upgrade] | None = None
         self.last_word = b""
         if not from_the_start(conversation):
             self.protocol = subscribed(Layout.DETAIL)
@@ -327,13 +328,14 @@ class Replay:
         return received
 
     def next_layer(self) -> None:
-        assert self.protocol.take_trailing() == b""
         if not self.layers:
+            assert self.protocol.take_trailing() == b""
             self.layers = None
             return
         codecs: dict[str, Codec | None] = {"tls": None, "snappy": SnappyCodec(), "deflate": DeflateCodec()}
-        self.wire = codecs[self.layers.pop(0)]
-        self.protocol.expect_upgrade()
+        layer = self.layers.pop(0)
+        self.wire = codecs[layer]
+        assert self.protocol.expect_upgrade(layer) == b""
 
 
 @by_name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsq_ha.config import Compression
+from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.protocol import FrameType, encode_frame, encode_mpub
@@ -146,6 +146,14 @@ def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> No
 def test_a_refused_secret_is_told(nsqd: ScriptedNsqd, secret: str | None, kind: type[Exception], said: str) -> None:
     connection = Link(nsqd.node, Access(auth_secret=secret))
     with pytest.raises(kind, match=said):
+        connection.open()
+    connection.close()
+
+
+@pytest.mark.parametrize("nsqd", [[(b"}", answers(b'{"tls_v1":true}') + answers(b"OK") * 3)]], indirect=True)
+def test_plaintext_behind_the_answer_that_agrees_on_tls_ends_the_connection(nsqd: ScriptedNsqd) -> None:
+    connection = Link(nsqd.node, Access(tls=TlsConfig(verify=False)))
+    with pytest.raises(RemoteProtocolError, match="before TLS began"):
         connection.open()
     connection.close()
 

@@ -193,6 +193,28 @@ async def test_a_tls_handshake_that_fails(nsqd: FakeNsqd) -> None:
     assert (await refused(nsqd, ClientConfig(tls=TlsConfig(verify=False)))).retriable
 
 
+@pytest.mark.parametrize("injected", [OK * 11, response(b"_heartbeat_"), b"\x16"])
+async def test_plaintext_behind_the_answer_that_agrees_on_tls_ends_the_connection(
+    nsqd: FakeNsqd, injected: bytes
+) -> None:
+    # A man in the middle would have these taken for answers that came inside TLS.
+    nsqd.script = answering(response(encode_identity(Identity(tls_v1=True))) + injected)
+    reason = await refused(nsqd, ClientConfig(tls=TlsConfig(verify=False)))
+    assert isinstance(reason, RemoteProtocolError)
+    assert "before TLS began" in str(reason)
+
+
+@pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.DEFLATE])
+async def test_a_server_without_tls_is_left_before_anything_else_is_agreed(
+    nsqd: FakeNsqd, compression: Compression
+) -> None:
+    snappy = compression is Compression.SNAPPY
+    # The confirmation of the compression never comes: nobody may wait for it.
+    nsqd.script = answering(response(encode_identity(Identity(snappy=snappy, deflate=not snappy))))
+    reason = await refused(nsqd, ClientConfig(tls=TlsConfig(), compression=compression))
+    assert "offers no TLS" in str(reason)
+
+
 async def test_a_tls_handshake_that_is_answered_with_something_else(nsqd: FakeNsqd) -> None:
     nsqd.identity = Identity(tls_v1=True)
     assert isinstance(await refused(nsqd, ClientConfig(tls=TlsConfig())), ConnectError)
