@@ -70,11 +70,17 @@ class NsqDataSource(DataSource):
         return kind(options, Projection(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of a stream; errors as for :meth:`reader`."""
-        options = ReadOptions.parse(self.options, "stream")
-        from nsq_ha.spark.stream import NsqStreamReader  # noqa: PLC0415 - needs PySpark 4.2
+        """Return the reader of a stream; errors as for :meth:`reader`, raised by its first call.
 
-        return NsqStreamReader(options, Projection(schema))
+        PySpark calls ``stop()`` on the reader even if making it failed, and then reports an
+        UnboundLocalError of its own. So a reader is returned whatever happens.
+        """
+        from nsq_ha.spark.stream import NsqStreamReader, RefusedStreamReader  # noqa: PLC0415 - needs PySpark 4.2
+
+        try:
+            return NsqStreamReader(ReadOptions.parse(self.options, "stream"), Projection(schema))
+        except Exception as error:  # noqa: BLE001 - raised again where PySpark reports it
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch.

@@ -127,6 +127,43 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning
 
 
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands in for a reader that could not be made; each question raises the reason.
+
+    Args:
+        reason: Why there is no reader.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Raise the reason."""
+        raise self._reason
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._reason
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the reason."""
+        raise self._reason
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the reason."""
+        raise self._reason
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise the reason."""
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise the reason."""
+        raise self._reason
+
+
 _Wrapper: Any = getattr(datasource_internal, "_SimpleStreamReaderWrapper", object)
 _HAS_ROWS_WITH_PLANS: Final = hasattr(_Wrapper, "getCache")
 

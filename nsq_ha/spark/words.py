@@ -75,7 +75,12 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "outputBufferTimeout": _Option("bs", "10ms", "how long the server gathers before it sends"),
         "compression": _Option("bsw", "none", "snappy or deflate, between Spark and the nsqds"),
         "arrowBatchRows": _Option("bs", "8192", "rows of one Arrow batch"),
-        "pushdown": _Option("b", "false", "use filters on topic, partition, offset and timestamp to read less"),
+        "pushdown": _Option(
+            "b",
+            "false",
+            "use filters on topic, partition, offset and timestamp to read less; needs the setting "
+            "spark.sql.python.filterPushdown.enabled=true",
+        ),
         "delivery": _Option("s", "replay", "ack: for servers without offsets, at least once, through spool files"),
         "spool": _Option("s", "", "of delivery=ack: a folder for this query alone, on storage that all workers share"),
         "maxSpoolBytes": _Option("s", "1g", "of delivery=ack: most bytes that wait there for Spark, before it pauses"),

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from nsq_ha.message import partition_of
+from nsq_ha.spark.options import KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
@@ -39,6 +41,11 @@ def topics(dev_cluster: DevCluster, publish: Publish) -> dict[str, list[bytes]]:
 @pytest.fixture
 def source(spark: SparkSession, dev_cluster: DevCluster) -> DataFrameReader:
     return spark.read.format("nsq").option("lookupd", ",".join(dev_cluster.lookupd)).option("fetchTimeout", "1s")
+
+
+@pytest.fixture
+def stream(spark: SparkSession, dev_cluster: DevCluster) -> DataStreamReader:
+    return spark.readStream.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic="source_empty")
 
 
 def loaded(source: DataFrameReader, topic: str, **options: str) -> DataFrame:
@@ -132,3 +139,31 @@ def test_a_bad_option_fails_on_the_driver_with_its_name(
 def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
     with pytest.raises(AnalysisException, match="schema has column 'body'"):
         loaded(source.schema("body string"), "source_ordered").collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "now", "said"),
+    [
+        ({"maxOffsetsPerTrigger": "many"}, False, "option 'maxOffsetsPerTrigger': is 'many'"),
+        ({"endingOffsets": "latest"}, True, "option 'endingOffsets': a stream has no end"),
+    ],
+)
+def test_a_stream_with_a_wrong_option_says_which(
+    stream: DataStreamReader, tmp_path: Path, options: dict[str, str], now: bool, said: str
+) -> None:
+    writer = stream.options(**options).load().writeStream.format("noop")
+    writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
+    query = (writer.trigger(availableNow=True) if now else writer).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(120)
+    assert said in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_pushdown_without_sparks_own_setting_names_that_setting(
+    source: DataFrameReader, topics: dict[str, list[bytes]]
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        loaded(source, "source_ordered", pushdown="true").where("partition = 1").count()
+    assert "spark.sql.python.filterPushdown.enabled" in str(caught.value)
+    assert "spark.sql.python.filterPushdown.enabled=true" in KNOWN["pushdown"]
