@@ -270,21 +270,18 @@ class Directory:
         """End all watches and close the connections; a second call does nothing.
 
         Bounded by ``close_timeout``. Everybody who waits on a watch gets :class:`ClosedError`.
+        Cancelled, it may leave connections open: call it again.
         """
         self._end(ClosedError("the directory was closed"))
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is None:
-            return
-        supervisor.cancel()
         try:
             async with asyncio.timeout(self._config.close_timeout):
-                try:
-                    await asyncio.wait([supervisor])
-                finally:
-                    if self._servers is not None:
-                        await self._servers.aclose()
-                    if self._client is not None:
-                        await self._client.aclose()
+                if self._supervisor is not None:
+                    self._supervisor.cancel()
+                    await asyncio.wait([self._supervisor])
+                if self._servers is not None:
+                    await self._servers.aclose()
+                if self._client is not None:
+                    await self._client.aclose()
         except TimeoutError:
             _log.warning("closing the look-ups took longer than %g s", self._config.close_timeout)
 

@@ -23,6 +23,7 @@ from nsq_ha.producer.outgoing import MAX_MESSAGE_BYTES, Outgoing, Plain, Single,
 from nsq_ha.producer.topic import NO_KEY, TopicPublisher
 from nsq_ha.producer.turn import turn_of
 from nsq_ha.producer.under_way import UnderWay
+from nsq_ha.transport.closing import Closing
 from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
@@ -61,7 +62,7 @@ class Producer(EnteredOnce):
         self._topics: dict[str, TopicPublisher] = {}
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()
-        self._closed: asyncio.Event | None = None
+        self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
         self._directory: Directory | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -99,31 +100,31 @@ class Producer(EnteredOnce):
         Raises:
             ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
-        directory = self._directory
-        if directory is None or (self._closed is not None and self._closed.is_set()):
+        if self._directory is None or self._close.is_done:
             return
         self._check_loop()
-        if self._closed is not None:
-            await self._closed.wait()
-            return
-        self._closed = asyncio.Event()
         self._begin_to_close()
-        try:
-            unended = [*self._batches, *(self._under_way.futures() if self._under_way is not None else ())]
-            if unended:
-                await asyncio.wait(unended, timeout=self.config.close_timeout)
-        finally:  # cancelled, it still ends what it started
-            for publisher in self._topics.values():
-                for sender in publisher.senders.values():
-                    sender.fail_all(ClosedError("the producer was closed"))
-            if self._under_way is not None:
-                self._under_way.close()
-            for task in self._sender_tasks:
-                task.cancel()
-            if self._supervisor is not None:
-                await asyncio.wait({self._supervisor})
-            await directory.aclose()
-            self._closed.set()
+        await self._close.wait()
+
+    async def _until_ended(self) -> None:
+        """Wait until all that is under way ends, for ``close_timeout`` at most."""
+        unended = [*self._batches, *(self._under_way.futures() if self._under_way is not None else ())]
+        if unended:
+            await asyncio.wait(unended, timeout=self.config.close_timeout)
+
+    async def _end(self) -> None:
+        """End everything, whatever is still under way; it may be run again."""
+        for publisher in self._topics.values():
+            for sender in publisher.senders.values():
+                sender.fail_all(ClosedError("the producer was closed"))
+        if self._under_way is not None:
+            self._under_way.close()
+        for task in self._sender_tasks:
+            task.cancel()
+        if self._supervisor is not None:
+            await asyncio.wait({self._supervisor})
+        if self._directory is not None:
+            await self._directory.aclose()
 
     async def _supervise(self, ready: asyncio.Event) -> None:
         """Hold the senders' tasks; ends when closed, or by a bug of ours."""

@@ -1,0 +1,120 @@
+"""A producer's calls, cancelled at each of their suspension points."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from nsq_ha import ClosedError, Producer, PublishError
+from nsq_ha.message import Receipt
+from nsq_ha.protocol import Pub
+from tests.support.cancellation import every_suspension
+from tests.support.nsqd import LIMIT, Holding
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import turn
+
+ENDS_SOON = 5.0
+"""Seconds for a close; far more than one takes when nothing hangs."""
+
+
+async def closes(producer: Producer) -> None:
+    """Want that closing ends, as often as it is asked for, and that nothing is published afterwards."""
+    for _ in range(2):
+        async with asyncio.timeout(ENDS_SOON):
+            await producer.aclose()
+    with pytest.raises(ClosedError):
+        await producer.publish(TOPIC, b"late")
+
+
+async def test_entering(stage: Stage) -> None:
+    for cut in every_suspension():
+        producer = stage.producer()
+        entered = await cut(producer.__aenter__())
+        assert cut.cancelled or entered is producer
+        await closes(producer)
+
+
+async def test_closing_when_idle(stage: Stage) -> None:
+    for cut in every_suspension():
+        producer = await stage.producer().__aenter__()
+        await producer.publish(TOPIC, b"x", key="k")
+        await cut(producer.aclose())
+        await closes(producer)
+
+
+async def test_closing_with_a_publish_under_way(stage: Stage) -> None:
+    for cut in every_suspension():
+        holding = Holding()
+        stage.nsqd.script = holding
+        producer = await stage.producer(close_timeout=1.0).__aenter__()
+        publish = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await stage.nsqd.until(partial(holding.has, 1))
+        await cut(producer.aclose())
+        await closes(producer)
+        with pytest.raises(PublishError) as caught:
+            await publish
+        assert caught.value.maybe_stored
+
+
+async def test_closing_twice_at_once(stage: Stage) -> None:
+    for cut in every_suspension():
+        producer = await stage.producer().__aenter__()
+        await producer.publish(TOPIC, b"x", key="k")
+        other = asyncio.create_task(producer.aclose())
+        await cut(producer.aclose())
+        async with asyncio.timeout(ENDS_SOON):
+            await other
+        await closes(producer)
+
+
+async def test_leaving_the_block_within_a_time_limit_and_closing_again(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.aclose(), 0.0001)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known topic", "new topic"])
+async def test_publishing(stage: Stage, is_known: bool) -> None:
+    for cut in every_suspension():
+        async with stage.producer() as producer:
+            if is_known:
+                await producer.publish(TOPIC, b"before", key="k")
+            outcome = await cut(producer.publish(TOPIC, b"x", key="k"))
+            assert cut.cancelled or isinstance(outcome, Receipt)
+            receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after", key="k"), LIMIT)
+            assert receipt.attempts == 1
+            assert (await producer.publish_many(TOPIC, [b"many"]))[0] == receipt
+            assert producer._under_way is not None
+            assert producer._under_way.pending_bytes == 0
+            assert producer._under_way.futures() == []
+
+
+async def test_publishing_many(stage: Stage) -> None:
+    messages = [b"x" * 1000 for _ in range(12_000)]
+    for cut in every_suspension():
+        async with stage.producer(max_pending_bytes=4_000_000) as producer:
+            outcome = await cut(producer.publish_many(TOPIC, messages))
+            assert cut.cancelled or (isinstance(outcome, list) and len(outcome) == len(messages))
+            receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after"), LIMIT)
+            assert receipt.attempts == 1
+            assert producer._under_way is not None
+            assert producer._under_way.pending_bytes == 0
+
+
+async def test_publishing_while_there_is_no_room(stage: Stage) -> None:
+    for cut in every_suspension():
+        holding = Holding()
+        stage.nsqd.script = holding
+        async with stage.producer(max_pending_bytes=10) as producer:
+            first = asyncio.create_task(producer.publish(TOPIC, b"x" * 10, key="a"))
+            await stage.nsqd.until(partial(holding.has, 1))
+            second = asyncio.create_task(cut(producer.publish(TOPIC, b"second", key="b")))
+            await turn(2)  # it stands in line
+            third = asyncio.create_task(producer.publish(TOPIC, b"third", key="b"))
+            stage.nsqd.script = None
+            holding.release()
+            await asyncio.wait_for(asyncio.gather(first, second, third), LIMIT)
+            assert (await third).attempts == 1
+        bodies = [command.body for command in stage.nsqd.commands if isinstance(command, Pub)]
+        assert bodies[-1] == b"third"
