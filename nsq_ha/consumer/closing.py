@@ -6,9 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from nsq_ha.consumer.delivery import Delivery
+
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
@@ -36,16 +38,16 @@ async def drain(subscriptions: Iterable[Subscription], unseen: deque[Message], c
         if waits and not getattr(message.source, "is_ordered", True):
             message.requeue(0)
         else:
-            _given_back(message, live)
+            _given_back(message)
     while any(subscription.unanswered for subscription in live):
         changed.clear()
         await changed.wait()
 
 
-def _given_back(message: Message, live: Sequence[Subscription]) -> None:
-    for subscription in live:
-        if subscription.delivery is message.source:
-            subscription.delivery.in_flight -= 1
+def _given_back(message: Message) -> None:
+    delivery = message.source
+    if isinstance(delivery, Delivery) and delivery.is_alive:
+        delivery.in_flight -= 1
 
 
 async def until_closed(closed: asyncio.Event, closer: asyncio.Task[None] | None) -> None:

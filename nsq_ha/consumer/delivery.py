@@ -44,6 +44,7 @@ class Delivery:
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
         ready: RDY last sent.
+        touched_at: When a message was touched last.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Delivery:
         "partition",
         "ready",
         "topic",
+        "touched_at",
     )
 
     def __init__(
@@ -87,6 +89,7 @@ class Delivery:
         self.arrived_at = 0.0
         self.in_flight = 0
         self.ready = 0
+        self.touched_at = 0.0
         self._backoff = backoff
         self._on_freed = on_freed
         self._connection: Connection | None = None
@@ -105,6 +108,15 @@ class Delivery:
         self._connection = connection
         self.nsqd = connection.node.address
         self.is_alive = True
+
+    def retire(self, on_freed: Callable[[], None]) -> None:
+        """Go on answering; nothing more is asked for.
+
+        Args:
+            on_freed: Called from now on when a message was answered.
+        """
+        self.ready = 0
+        self._on_freed = on_freed
 
     def detach(self) -> None:
         """Drop all answers from now on: the connection has gone or is being left."""
@@ -139,6 +151,11 @@ class Delivery:
         if _tracing.is_any and _tracing.is_on(self.topic):
             tracelog.log_message("finish", message)
 
+    def finish_damaged(self, message_id: bytes) -> None:
+        """Finish a message that nobody gets."""
+        if self._connection is not None:
+            self._connection.write(encode_fin(message_id))
+
     def flush(self) -> None:
         """Write the FINs that are buffered."""
         finished, connection = self._finished, self._connection
@@ -170,6 +187,7 @@ class Delivery:
         if get_ident() != self._thread:
             self._in_loop(self.touch, message)
         elif self._connection is not None:
+            self.touched_at = self._loop.time()
             self._connection.write(encode_touch(message.id))
 
     def _in_loop(self, answer: Callable[..., None], *arguments: object) -> None:

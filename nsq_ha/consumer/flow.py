@@ -84,7 +84,9 @@ class Flow:
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         wanted = ready.share(self._limit, {p: s.max_ready for p, s in live.items()}, self._turn)
         sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
-        plan = ready.plan(self._limit, sent, in_flight, wanted)
+        # What came over connections that were replaced is still unanswered, and nothing is granted there.
+        limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
+        plan = ready.plan(limit, sent, in_flight, wanted)
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
             live[partition].set_ready(count)
         self._raise_due |= plan.is_raise_due

@@ -3,8 +3,10 @@
 Owns the connection. What is done when is ``policy.subscription``'s: this module
 tells it what happened and does what it says.
 
-The invariant: at most one subscribed connection at a time; a new leader is
-connected to before the old connection is left, and subscribed to after.
+The invariant: messages are asked for over at most one connection at a time; a
+new leader is connected to before the old connection is left, and subscribed to
+after. Where nsqd cannot write to a connection for ever (``consumer.renewal``),
+the one that takes its place is subscribed with RDY 0 before CLS is sent.
 
 Source: failures reference 4 (Consumer 1-3), 3.7, 3.9.
 """
@@ -12,6 +14,7 @@ Source: failures reference 4 (Consumer 1-3), 3.7, 3.9.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Mapping
@@ -19,6 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.renewal import Renewal
+from nsq_ha.consumer.replaced import Replaced
 from nsq_ha.consumer.trouble import Trouble
 from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.errors import (
@@ -35,16 +40,20 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
 )
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.subscription import Act, Life, settle_time
-from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_fin, encode_ready, layout_for
+from nsq_ha.policy.subscription import Act, Life, State, settle_time
+from nsq_ha.policy.tls_renewal import Phase
+from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 from nsq_ha.transport.pausing import pause
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
+    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.protocol import DamagedMessage
     from nsq_ha.start_from import StartFrom
@@ -64,10 +73,10 @@ class Inbox(Protocol):
         """Note that a message was answered."""
 
     def joined(self, subscription: Subscription) -> None:
-        """Note that it is subscribed; it has RDY 0 until told otherwise."""
+        """Note that it is subscribed, or by another connection; it has RDY 0 until told otherwise."""
 
     def left(self, subscription: Subscription) -> None:
-        """Note that it is not subscribed any more."""
+        """Note that it is not subscribed any more, or that a connection before this one has gone."""
 
     def refused(self, error: NsqError) -> None:
         """Note a refusal that no retry cures."""
@@ -91,6 +100,13 @@ class Subscription:
         self._connection: Connection | None = None
         self._start_from = _start_of(config, partition)
         self._wake = asyncio.Event()
+        self._replaced = Replaced(inbox.freed, lambda: inbox.left(self))
+        self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")
+
+    @property
+    def lifetime(self) -> Lifetime | None:
+        """The time of the connection that is read from. None when there is none, or it may live for ever."""
+        return self._connection.lifetime if self._connection is not None and self.is_subscribed else None
 
     @property
     def trouble(self) -> NsqError | None:
@@ -109,13 +125,19 @@ class Subscription:
 
     @property
     def in_flight(self) -> int:
-        """Messages delivered and not answered."""
+        """Messages delivered over the connection that is read from, and not answered."""
         return self.delivery.in_flight if self.delivery is not None else 0
+
+    @property
+    def replaced_in_flight(self) -> int:
+        """Messages delivered over the connections before it, and not answered."""
+        return self._replaced.in_flight
 
     @property
     def unanswered(self) -> int:
         """Messages that the application has not answered; those held here until their delay is over are none."""
-        return self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
+        current = self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
+        return current + self._replaced.unanswered
 
     @property
     def max_ready(self) -> int:
@@ -163,21 +185,26 @@ class Subscription:
                     self._turn()
         finally:
             life.close()
-            connection_left = self._connection
-            self._leave(ConnectionLostError("the consumer was closed"))
+            connection_left, reason = self._connection, ConnectionLostError("the consumer was closed")
+            self._leave(reason)
+            self._replaced.drop(reason)
             if connection_left is not None:
                 await connection_left.ended()
+            await self._replaced.ended()
+            await self._renewal.aclose()
 
     async def stop_messages(self) -> None:
         """Ask the server for no further message (CLS), and come back no more; errors end it silently."""
         was_reading = self._life.is_reading
         self._life.stop()
         self._wake.set()
+        await self._renewal.stop()
         if was_reading and self._connection is not None:
             try:
                 await self._connection.stop_messages()
             except NsqError as error:
                 log.debug("%s-%d: CLS failed: %s", self._watch.topic, self.partition, error)
+            self._set_aside()
 
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection, within the limit."""
@@ -185,6 +212,7 @@ class Subscription:
             if self.delivery is not None:
                 self.delivery.flush()
             await self._connection.aclose(timeout)
+        await self._replaced.aclose(timeout)
 
     def _is_permanent(self, error: NsqError) -> bool:
         if isinstance(error, SubscribeRefusedError) and error.code == "E_SUB_ORDER_IS_MUST":
@@ -225,30 +253,20 @@ class Subscription:
                 self._trouble.failed(self._loop.time(), error, node)
 
     async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
-        is_ordered = meta.ordered if self._config.ordered == "auto" else self._config.ordered
-        delivery = Delivery(
-            self._watch.topic,
-            self._channel,
-            self.partition,
-            is_ordered=is_ordered,
-            backoff=self._config.requeue_backoff,
-            on_freed=self._inbox.freed,
+        delivery = self._new_delivery(meta)
+        connection = await self._open(
+            node, meta, delivery, news=self._wake, is_wanted=lambda: self._life.is_wanted(self._leader())
         )
-        connection = await self._open(node, delivery, extend_support=meta.extend_support)
         try:
             self._life.opened()
             if self._life.act is not Act.SUBSCRIBE:
                 raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
-            self._leave(ConnectionLostError(f"left for {node.address}, which leads now"))
-            await self._start_channel(node, is_ordered=is_ordered)
-            delivery.attach(connection)
+            reason = ConnectionLostError(f"left for {node.address}, which leads now")
+            self._leave(reason)
+            self._replaced.left_for(node, reason)
+            await self._start_channel(node, is_ordered=delivery.is_ordered)
             self._connection, self.delivery = connection, delivery
-            topic, channel = self._watch.topic, self._channel
-            if not meta.is_partitioned:
-                await connection.subscribe(Sub(topic, channel, None), delivery, layout_for(detail=False, ext=False))
-            else:
-                command = (SubOrdered if is_ordered else SubAdvanced)(topic, channel, self.partition)
-                await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
+            await self._send_subscription(connection, meta, delivery)
         except BaseException:
             if self.delivery is delivery:
                 self._leave(ConnectionLostError("not subscribed"))
@@ -260,6 +278,91 @@ class Subscription:
             self._trouble.subscribed(self._loop.time())
             log.info("subscribed to %s-%d at %s", self._watch.topic, self.partition, node.address)
             self._inbox.joined(self)
+            self._renewal.changed()
+
+    def _new_delivery(self, meta: TopicMeta) -> Delivery:
+        return Delivery(
+            self._watch.topic,
+            self._channel,
+            self.partition,
+            is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
+            backoff=self._config.requeue_backoff,
+            on_freed=self._inbox.freed,
+        )
+
+    async def _send_subscription(self, connection: Connection, meta: TopicMeta, delivery: Delivery) -> None:
+        delivery.attach(connection)
+        topic, channel = self._watch.topic, self._channel
+        if not meta.is_partitioned:
+            await connection.subscribe(Sub(topic, channel, None), delivery, layout_for(detail=False, ext=False))
+        else:
+            command = (SubOrdered if delivery.is_ordered else SubAdvanced)(topic, channel, self.partition)
+            await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
+
+    # -- what its renewal asks (consumer.renewal.Owner)
+
+    async def replace(self, news: asyncio.Event) -> None:
+        """Subscribe by another connection to the same nsqd, then ask for messages there instead.
+
+        Raises:
+            NsqError: It was not to be had, or is not wanted any more; nothing changed.
+        """
+        old, meta, lifetime = self._connection, self._meta(), self.lifetime
+        if old is None or meta is None or lifetime is None:
+            raise ConnectionLostError("nothing to replace")
+
+        def is_wanted() -> bool:
+            return self._connection is old and self._life.state is not State.DRAINING
+
+        delivery = self._new_delivery(meta)
+        connection = await self._open(old.node, meta, delivery, news=news, is_wanted=is_wanted)
+        try:
+            await self._send_subscription(connection, meta, delivery)
+            if not is_wanted():
+                raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
+            await self._stop_within(old, lifetime)
+            if self._connection is not old:
+                raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
+        except BaseException:
+            delivery.detach()
+            connection.abort(ConnectionLostError("not wanted any more"))
+            raise
+        self._set_aside()
+        self._connection, self.delivery = connection, delivery
+        log.debug("%s-%d: another connection to %s", self._watch.topic, self.partition, old.node.address)
+        self._inbox.joined(self)
+
+    async def run_out(self) -> None:
+        """Read no more from the connection that cannot be written to much longer, and subscribe again."""
+        connection, lifetime = self._connection, self.lifetime
+        if connection is None or lifetime is None:
+            return
+        with contextlib.suppress(NsqError):
+            await self._stop_within(connection, lifetime)
+        if self._connection is connection and self._life.is_reading:
+            reason = ConnectionLostError(f"{connection.node.address} cannot write to this connection any more")
+            self._set_aside()
+            self._life.lost(self._loop.time())
+            self._trouble.failed(self._loop.time(), reason, connection.node)
+            self._inbox.left(self)
+            self._wake.set()
+
+    async def _stop_within(self, connection: Connection, lifetime: Lifetime) -> None:
+        """Ask for no further message over ``connection``; what is not answered in time is not waited for."""
+        over = lifetime.identified_at + lifetime.limit * Phase.STALE.value
+        try:
+            async with asyncio.timeout_at(over):
+                await connection.stop_messages()
+        except TimeoutError:
+            log.debug("%s-%d: CLS was not answered in time", self._watch.topic, self.partition)
+
+    def _set_aside(self) -> None:
+        """Keep the connection for answers alone, where nsqd cannot write to it for ever."""
+        connection, delivery = self._connection, self.delivery
+        if connection is None or delivery is None or (lifetime := connection.lifetime) is None:
+            return
+        self._connection = self.delivery = None
+        self._replaced.add(connection, delivery, lifetime, self._callbacks(connection.node, delivery))
 
     async def _start_channel(self, node: Node, *, is_ordered: bool) -> None:
         """Set where the channel starts to read, where that was asked for."""
@@ -273,7 +376,21 @@ class Subscription:
                 await nsqd.set_order(*where, ordered=True)
             await nsqd.start_channel_from(*where, str(self._start_from))
 
-    async def _open(self, node: Node, delivery: Delivery, *, extend_support: bool) -> Connection:
+    async def _open(
+        self,
+        node: Node,
+        meta: TopicMeta,
+        delivery: Delivery,
+        *,
+        news: asyncio.Event,
+        is_wanted: Callable[[], bool],
+    ) -> Connection:
+        callbacks, extend_support = self._callbacks(node, delivery), meta.extend_support
+        return await open_while(
+            self._config, node, callbacks, extend_support=extend_support, news=news, is_wanted=is_wanted
+        )
+
+    def _callbacks(self, node: Node, delivery: Delivery) -> Callbacks:
         def lost(reason: NsqError) -> None:
             # While SUB is unanswered its failure says it.
             if self.delivery is delivery and self._life.is_reading:
@@ -282,15 +399,10 @@ class Subscription:
                 self._leave(reason)
                 self._wake.set()
 
-        callbacks = Callbacks(lost, messages=self._messages, refusals=self._refusals, damaged=self._damaged)
-        return await open_while(
-            self._config,
-            node,
-            callbacks,
-            extend_support=extend_support,
-            news=self._wake,
-            is_wanted=lambda: self._life.is_wanted(self._leader()),
-        )
+        def damaged(messages: list[DamagedMessage]) -> None:
+            self._damaged(messages, delivery)
+
+        return Callbacks(lost, messages=self._messages, refusals=self._refusals, damaged=damaged)
 
     def _leave(self, reason: NsqError) -> None:
         connection, self._connection = self._connection, None
@@ -300,10 +412,11 @@ class Subscription:
             self._inbox.left(self)
         if connection is not None:
             connection.abort(reason)
+        self._renewal.changed()
 
     def _messages(self, messages: list[Message]) -> None:
-        delivery = self.delivery
-        if delivery is None or messages[0].source is not delivery:
+        delivery = messages[0].source
+        if not isinstance(delivery, Delivery) or not delivery.is_alive:
             return
         delivery.in_flight += len(messages)
         if delivery.is_ordered:
@@ -316,14 +429,13 @@ class Subscription:
         delivery.is_arriving = False
         delivery.flush()
 
-    def _damaged(self, damaged: list[DamagedMessage]) -> None:
+    def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
         # It would come damaged again for ever and block the channel: it is finished, loudly.
         for message in damaged:
             log.error(
                 "%s-%d: a message cannot be decoded and is finished: %r", self._watch.topic, self.partition, message
             )
-            if self._connection is not None:
-                self._connection.write(encode_fin(message.message_id))
+            delivery.finish_damaged(message.message_id)
 
     def _refusals(self, refusals: list[ServerError]) -> None:
         for refusal in refusals:

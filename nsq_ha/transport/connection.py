@@ -29,6 +29,7 @@ from nsq_ha.errors import (
     ServerError,
 )
 from nsq_ha.policy.heartbeats import is_silent, next_look
+from nsq_ha.policy.tls_renewal import evidence
 from nsq_ha.protocol import (
     NOP,
     Auth,
@@ -45,14 +46,17 @@ from nsq_ha.protocol import (
 )
 from nsq_ha.transport.stream import Stream
 from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.tls_limits import tls_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import ClientConfig
     from nsq_ha.message import Message, MessageSource
+    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, DamagedMessage, Layout, Sub, SubAdvanced, SubOrdered
+    from nsq_ha.transport.tls_limits import TlsServer
 
 log = logging.getLogger("nsq_ha.connection")
 
@@ -85,7 +89,11 @@ class Callbacks:
 
 
 class Connection:
-    """One open connection. Make it with :meth:`open`."""
+    """One open connection. Make it with :meth:`open`.
+
+    Attributes:
+        tls_server: What is known of the nsqd's TLS. None without TLS.
+    """
 
     def __init__(self, config: ClientConfig, node: Node, callbacks: Callbacks) -> None:
         """Prepare; :meth:`open` connects."""
@@ -93,6 +101,8 @@ class Connection:
         self.node = node
         self.identity = Identity()
         self.is_open = False
+        self._lifetime: Lifetime | None = None
+        self.tls_server: TlsServer | None = None
         self._callbacks = callbacks
         self._stored = callbacks.stored
         self._loop = asyncio.get_running_loop()
@@ -100,7 +110,7 @@ class Connection:
         self._waiters: deque[asyncio.Future[bytes]] = deque()
         self._stream: Stream | None = None
         self._watchdog: asyncio.TimerHandle | None = None
-        self._last_heartbeat = self._loop.time()
+        self._last_heartbeat = self._identified_at = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
 
     @classmethod
@@ -136,6 +146,7 @@ class Connection:
         config = self.config
         offer = Offer.of(config, hostname=socket.gethostname(), user_agent=USER_AGENT, extend_support=extend_support)
         self._stream = stream = await Stream.open(self.node.host, self.node.tcp_port, self._received, self._lost)
+        self._identified_at = self._loop.time()
         try:
             self.identity = identity = decode_identity(await self._request(offer.command()))
         except ServerError as error:
@@ -156,6 +167,9 @@ class Connection:
                 stream.received(trailing)
             await confirmed
         self._received(self._protocol.take_trailing())
+        if self.config.tls is not None:
+            self.tls_server = tls_server(self.node.address, identity.version)
+            self._lifetime = self.tls_server.lifetime(self._identified_at)
         if identity.auth_required:
             if self.config.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"{self.node.address} asks for AUTH: set auth_secret")
@@ -208,6 +222,11 @@ class Connection:
             self._stream.write_now(data)
 
     @property
+    def lifetime(self) -> Lifetime | None:
+        """By when another connection must have taken its place. None when it may live for ever."""
+        return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
+
+    @property
     def takes_more(self) -> bool:
         """False while the socket is full, and from the moment that the end is decided, a little before ``lost``."""
         stream = self._stream
@@ -231,9 +250,35 @@ class Connection:
         """
         await self._request(Close())
 
+    def retire(self, callbacks: Callbacks) -> None:
+        """Give what still comes to others, and expect nothing: silence does not end it any more."""
+        self._callbacks = callbacks
+        self._stored = callbacks.stored
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+
+    def keep_alive(self) -> None:
+        """Show nsqd that this side lives, where no heartbeat asks for it."""
+        self.write(NOP)
+
+    def show_evidence(self) -> bool:
+        """Note what the connection shows of the nsqd's TLS; tell whether it shows anything."""
+        if self.tls_server is None or self._stream is None:
+            return False
+        limit, interval = self.tls_server.writes_for, self.config.heartbeat_interval
+        seen = evidence(self._loop.time(), self._stream.last_received, self._identified_at, limit, interval)
+        if seen is not None:
+            self.tls_server.saw(seen)
+        return seen is not None
+
     async def ended(self) -> NsqError:
         """Wait for the end and return its reason."""
         return await asyncio.shield(self._ended)
+
+    def close(self) -> None:
+        """Flush what is buffered and close in good order, without waiting for the end."""
+        if self._stream is not None:
+            self._stream.close()
 
     async def aclose(self, timeout: float) -> None:
         """Flush what is buffered and close; at the limit it is aborted. Never raises for the peer's sake."""
@@ -268,6 +313,7 @@ class Connection:
         now, interval = self._loop.time(), self.config.heartbeat_interval
         last = self._stream.last_received
         if is_silent(now, due, last, interval):
+            self.show_evidence()
             self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {now - last:.1f} s (two heartbeats)"))
             return
         if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import json
+import math
 import ssl
 from collections.abc import Callable
 from typing import Final, Self
+
+import msgspec
 
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.policy.topology import Node
@@ -112,13 +115,31 @@ class Peer:
         self.ready = 0
         self.reads: list[bytes] = []
         self.is_open = True
+        self.upgrades = False
         self._writer = writer
         self._beat: asyncio.TimerHandle | None = None
+        self._mute_at = math.inf
 
     def write(self, data: bytes) -> None:
         """Write bytes as they are."""
-        if self.is_open:
+        if self.is_open and not self.is_mute:
             self._writer.write(data)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether all that is written is lost, as on a TLS connection of the partitioned nsqd that is 5 s old."""
+        return asyncio.get_running_loop().time() >= self._mute_at
+
+    def mute(self) -> None:
+        """Lose all that is written from now on."""
+        self._mute_at = 0.0
+
+    async def upgrade(self, context: ssl.SSLContext, writes_for: float) -> None:
+        """Go on inside TLS, and write for so many seconds."""
+        self.upgrades = False
+        self._mute_at = asyncio.get_running_loop().time() + writes_for
+        await self._writer.start_tls(context)
+        self.write(OK)
 
     async def drain(self) -> None:
         await self._writer.drain()
@@ -167,6 +188,8 @@ class FakeNsqd:
         identity: The answer to IDENTIFY.
         is_silent: Accept and read, and say nothing at all.
         accepts: False closes each connection as it comes.
+        tls: Offered when it is given.
+        writes_for: Seconds after the answer to IDENTIFY for which a TLS connection is written to.
     """
 
     def __init__(self, identity: Identity | None = None) -> None:
@@ -175,6 +198,8 @@ class FakeNsqd:
         self.identity = identity or Identity(version="fake")
         self.is_silent = False
         self.accepts = True
+        self.tls: ssl.SSLContext | None = None
+        self.writes_for = math.inf
         self.port = 0
         self._sequence = 1
         self._offset = 0
@@ -247,8 +272,10 @@ class FakeNsqd:
                 peer.reads.append(data)
                 decoder.feed(data)
                 self._take(peer, decoder)
+                if peer.upgrades and self.tls is not None:
+                    await peer.upgrade(self.tls, self.writes_for)
                 self._changed.set()
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, ssl.SSLError, asyncio.CancelledError):
             # The end of a test and the end of a client look the same here.
             pass
         finally:
@@ -285,7 +312,9 @@ class FakeNsqd:
     def answer(self, peer: Peer, command: Command) -> None:
         """Answer as a real one would."""
         if isinstance(command, Identify):
-            peer.write(response(encode_identity(self.identity)))
+            peer.upgrades = self.tls is not None
+            identity = msgspec.structs.replace(self.identity, tls_v1=peer.upgrades or self.identity.tls_v1)
+            peer.write(response(encode_identity(identity)))
             peer.start_heartbeats(json.loads(command.body)["heartbeat_interval"] / 1000)
         elif isinstance(command, Auth):
             peer.write(response(b'{"identity":"","identity_url":"","permission_count":1}'))

@@ -1,0 +1,121 @@
+"""A connection whose place another one has taken, until nothing is outstanding on it.
+
+Owns when it is closed. What is outstanding is its owner's.
+
+The invariant: ``on_end`` is called exactly once, when the connection has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import ConnectionLostError
+from nsq_ha.policy.tls_renewal import ACTS, Act, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.errors import NsqError
+    from nsq_ha.policy.tls_renewal import Lifetime
+    from nsq_ha.transport.connection import Callbacks, Connection
+
+CLOSE_GRACE: Final = 1.0
+"""Seconds that the peer has to agree to the end of TLS."""
+
+_WITNESS_INTERVALS: Final = 4
+
+
+class Retired:
+    """One such connection.
+
+    Attributes:
+        connection: Itself.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        lifetime: Lifetime,
+        callbacks: Callbacks,
+        *,
+        use: Callable[[float], Use],
+        on_end: Callable[[Retired, NsqError], None],
+    ) -> None:
+        """Begin.
+
+        Args:
+            connection: The connection.
+            lifetime: Its time.
+            callbacks: Take what still comes over it; ``lost`` is this object's own.
+            use: Tells what it is for, at a time.
+            on_end: Called when it has gone, with the reason.
+        """
+        self.connection = connection
+        self._lifetime = lifetime
+        self._use = use
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._interval = connection.config.heartbeat_interval
+        self._handle: asyncio.Handle | None = None
+        self._is_closing = False
+        server = connection.tls_server
+        self._is_witness = server is not None and server.wants_witness
+        # A witness that shows nothing by then, shows nothing.
+        self._witness_until = lifetime.identified_at + lifetime.limit + _WITNESS_INTERVALS * self._interval
+        if server is not None and self._is_witness:
+            server.has_witness = True
+        connection.retire(dataclasses.replace(callbacks, lost=self._lost))
+        self._look_soon()
+
+    def changed(self) -> None:
+        """Note that something was answered: it may be done."""
+        if self._use(self._loop.time()) is Use.DONE:
+            self._look_soon()
+
+    def abort(self, reason: NsqError) -> None:
+        """End it at once."""
+        self.connection.abort(reason)
+
+    def close(self) -> None:
+        """Flush and close in good order, whatever is outstanding."""
+        if not self._is_closing:
+            self._is_closing = True
+            self.connection.close()
+            if self._handle is not None:
+                self._handle.cancel()
+            self._handle = self._loop.call_later(CLOSE_GRACE, self.connection.abort, ConnectionLostError("replaced"))
+
+    def _look_soon(self) -> None:
+        if self._is_closing:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        now, connection = self._loop.time(), self.connection
+        if self._is_witness and (connection.show_evidence() or now > self._witness_until):
+            self._release()
+        act = ACTS[self._use(now), self._lifetime.phase(now)]
+        if act is Act.LEAVE:
+            connection.abort(ConnectionLostError(f"{connection.node.address} cannot write to this connection any more"))
+        elif act is Act.CLOSE and not self._is_witness:
+            self.close()
+        else:
+            connection.keep_alive()
+            change = self._lifetime.next_phase_at(now)
+            due = now + self._interval / 2
+            self._handle = self._loop.call_at(due if change is None else min(due, change), self._look)
+
+    def _release(self) -> None:
+        server = self.connection.tls_server
+        if server is not None and self._is_witness:
+            server.has_witness = self._is_witness = False
+
+    def _lost(self, reason: NsqError) -> None:
+        self._release()
+        if self._handle is not None:
+            self._handle.cancel()
+        self._on_end(self, reason)

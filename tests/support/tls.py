@@ -1,0 +1,57 @@
+"""TLS on the loopback: a certificate for tests, and connections that are replaced at once."""
+
+import ssl
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+
+from nsq_ha import TlsConfig
+from nsq_ha.policy.tls_renewal import WRITES_FOR, Lifetime, Phase, Verdict
+from nsq_ha.protocol import Identity
+from nsq_ha.transport import tls_limits
+from tests.support.stage import Stage
+
+_CERTIFICATES: Final = Path(__file__).parents[1] / "certificates"
+
+TLS: Final = TlsConfig(ca_file=str(_CERTIFICATES / "server.pem"))
+"""What a client needs."""
+
+PARTITIONED: Final = Identity(version="0.3.7-HA.1.13.0")
+"""What the partitioned nsqd says of itself."""
+
+SOON: Final = 0.2
+"""Age of a connection that is replaced, with :func:`replaced_soon`."""
+
+
+def server_context() -> ssl.SSLContext:
+    """Return what a server needs."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(_CERTIFICATES / "server.pem", _CERTIFICATES / "server.key")
+    return context
+
+
+def secure(stage: Stage, *, writes_for: float = WRITES_FOR, is_known: bool = True) -> None:
+    """Have the nsqds offer TLS, with the defect.
+
+    Args:
+        stage: Has them.
+        writes_for: Seconds for which they write.
+        is_known: They were seen to have the defect, so that no replaced connection is kept to see it.
+    """
+    context = server_context()
+    for nsqd in stage.nsqds:
+        nsqd.identity, nsqd.tls, nsqd.writes_for = PARTITIONED, context, writes_for
+        if is_known:
+            tls_limits.tls_server(nsqd.node.address, PARTITIONED.version).verdict = Verdict.DEFECTIVE
+
+
+def replaced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have connections replaced at the age of ``SOON``; all other times stay, so that a busy machine has enough."""
+
+    class Early(Lifetime):
+        @classmethod
+        def of(cls, identified_at: float, limit: float, chance: object) -> Self:
+            return cls(identified_at, limit, limit * Phase.DUE.value - SOON)
+
+    monkeypatch.setattr(tls_limits, "Lifetime", Early)
