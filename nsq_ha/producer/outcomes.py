@@ -121,6 +121,12 @@ class Outcomes:
             if entry.stage is not Stage.SENT:
                 self.give_up(entry, error)
 
+    def fail_unanswered(self, error: NsqError) -> None:
+        """Fail what was written and is not answered; it may be stored."""
+        for entry in self._lane.pending():
+            if entry.stage is Stage.SENT and not entry.given_up:
+                self.give_up(entry, error)
+
     def give_up(self, entry: Entry[Outgoing], error: NsqError) -> None:
         """Fail one that its lane holds."""
         self._lane.give_up(entry)

@@ -23,13 +23,14 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
+from nsq_ha.policy.answering import SLOW_AFTER, Answering, slow_at, state_at
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane
 from nsq_ha.producer.hold import Hold
 from nsq_ha.producer.leader import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.outgoing import encode_run
-from nsq_ha.producer.slowness import SLOW_AFTER, Slowness, deadline_of
+from nsq_ha.producer.slowness import Slowness
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 from nsq_ha.transport.pausing import pause
@@ -297,15 +298,34 @@ class Sender:
 
     def _slow_at(self) -> float | None:
         oldest = self.lane.oldest
-        return None if oldest is None else deadline_of(oldest.sent_at, self._answered_at, oldest.item.size)
+        return None if oldest is None else slow_at(oldest.sent_at, self._answered_at, oldest.item.size)
 
     def _is_slow(self) -> None:
+        if self._leave_when_overdue():
+            return
         # It may be frozen, or wait for a follower that is; only the look-up and missing heartbeats tell. What is bound
         # to this partition stays unanswered: sent again to the same live leader it would be stored twice.
         self.trouble = ResponseTimeoutError(f"the leader has not answered for {SLOW_AFTER} s or more")
         self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
             self._on_trouble(self)
+
+    def _leave_when_overdue(self) -> bool:
+        """Leave a leader that has not answered for so long that it never may; tell whether it did."""
+        oldest, connection = self.lane.oldest, self._connection
+        if oldest is None or connection is None:
+            return False
+        now = self._clock()
+        if state_at(now, oldest.sent_at, self._answered_at, oldest.item.size) is not Answering.OVERDUE:
+            return False
+        waited = now - max(oldest.sent_at, self._answered_at)
+        reason = ResponseTimeoutError(
+            f"{connection.node.address} has answered no publish for {waited:.1f} s: its connection is left"
+        )
+        log.warning("%s-%d: %s", self._watch.topic, self.partition, reason)
+        self._outcomes.fail_unanswered(reason)
+        self._connection_lost(reason)
+        return True
 
     def _were_stored(self, count: int) -> None:
         """Take a read that is nothing but ``OK``: so it is while nothing is wrong."""

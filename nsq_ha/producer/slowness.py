@@ -5,30 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.policy.answering import SLOW_AFTER
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SLOW_AFTER: Final = 0.75
-"""Seconds without answer after which publishes that may go anywhere go elsewhere, in doubt."""
-
-SLOW_LINK: Final = 1024 * 1024
-"""Bytes a second that a link must carry at least: a large batch is given the time to get there."""
-
 _AGAIN: Final = 0.25
-
-
-def deadline_of(sent_at: float, answered_at: float, size: int) -> float:
-    """Return when a leader counts as slow.
-
-    Answers come one after the other, so each one that comes shows that the leader
-    works, however many wait: only when none comes it does not.
-
-    Args:
-        sent_at: When the oldest unanswered publish was written.
-        answered_at: When the last answer came.
-        size: Bytes of that publish.
-    """
-    return max(sent_at, answered_at) + SLOW_AFTER + size / SLOW_LINK
 
 
 class Slowness:

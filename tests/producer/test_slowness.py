@@ -7,8 +7,9 @@ import pytest
 
 from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError
-from nsq_ha.producer.slowness import SLOW_AFTER, SLOW_LINK, deadline_of
-from tests.support.nsqd import Holding, error
+from nsq_ha.policy import answering
+from nsq_ha.policy.answering import SLOW_AFTER
+from tests.support.nsqd import LIMIT, Holding, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
@@ -119,12 +120,6 @@ async def test_told_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding)
         assert (await task).partition == 0
 
 
-def test_an_answer_shows_that_the_leader_works() -> None:
-    assert deadline_of(10.0, 0.0, 0) == 10.0 + SLOW_AFTER
-    assert deadline_of(10.0, 12.0, 0) == 12.0 + SLOW_AFTER
-    assert deadline_of(10.0, 0.0, 4 * SLOW_LINK) == 14.0 + SLOW_AFTER
-
-
 async def test_a_leader_that_answers_one_by_one_keeps_what_it_has(stage: Stage, holding: Holding) -> None:
     async with stage.producer() as producer:
         tasks = [await until_one_is_held(producer, holding)]
@@ -137,3 +132,51 @@ async def test_a_leader_that_answers_one_by_one_keeps_what_it_has(stage: Stage, 
         receipts = await asyncio.gather(*tasks)
         assert {receipt.attempts for receipt in receipts} == {1}
         assert [receipt.partition for receipt in receipts].count(0) == 5
+
+
+@pytest.fixture
+def overdue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "OVERDUE_AFTER", 2 * SLOW_AFTER)
+
+
+@pytest.mark.usefixtures("overdue_soon")
+async def test_a_leader_that_only_sends_heartbeats_is_left(
+    stage: Stage, holding: Holding, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage.producer() as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, key=key)) for key in "ab"]
+        await eventually(lambda: holding.has(2))
+        behind = asyncio.create_task(producer.publish(TOPIC, b"behind", partition=0, key="a"))
+        await asyncio.wait(tasks)
+        stage.nsqds[0].script = None
+        for task in tasks:
+            with pytest.raises(PublishError, match="answered no publish for") as caught:
+                await task
+            assert (caught.value.attempts, caught.value.maybe_stored) == (1, True)
+        # What was never written is not in doubt, and goes on over a new connection.
+        assert (await behind).attempts == 1
+        assert [peer.is_open for peer in stage.nsqds[0].peers] == [False, True]
+        assert sum("its connection is left" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.usefixtures("overdue_soon")
+async def test_it_is_left_also_when_nobody_waits_for_its_answers_any_more(stage: Stage, holding: Holding) -> None:
+    async with stage.producer(publish_timeout=SLOW_AFTER / 2) as producer:
+        with pytest.raises(PublishError, match="in time") as caught:
+            await producer.publish(TOPIC, b"x", partition=0)
+        assert caught.value.maybe_stored
+        stage.nsqds[0].script = None
+        await stage.nsqds[0].until(lambda: not stage.nsqds[0].peers[0].is_open)
+        assert (await producer.publish(TOPIC, b"x", partition=0, timeout=LIMIT)).attempts == 1
+
+
+@pytest.mark.usefixtures("overdue_soon")
+async def test_answers_that_come_slowly_one_by_one_keep_the_connection(stage: Stage, holding: Holding) -> None:
+    async with stage.producer() as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, key=n)) for n in range(4)]
+        await eventually(lambda: holding.has(4))
+        for task in tasks:
+            await asyncio.wait(tasks, timeout=SLOW_AFTER, return_when=asyncio.ALL_COMPLETED)
+            holding.release()
+            assert (await task).attempts == 1
+        assert len(stage.nsqds[0].peers) == 1
