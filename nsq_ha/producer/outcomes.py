@@ -53,7 +53,12 @@ class Outcomes:
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
     def all_stored(self, count: int) -> Entry[Outgoing]:
-        """Take the ``count`` oldest unanswered publishes, one at least, as answered by ``OK``; return the last."""
+        """Take the ``count`` oldest unanswered publishes, one at least, as answered by ``OK``; return the last.
+
+        Raises:
+            RemoteProtocolError: One of them is never answered so. It and those
+                behind it were reported as uncertain; leave the connection.
+        """
         done = self._lane.all_answered(count)
         shared, usual = self._shared, self._under_way.usual
         freed = 0
@@ -66,7 +71,14 @@ class Outcomes:
                     del usual[entry]
                     freed += entry.size
             else:
-                self._stored(entry, OK)
+                try:
+                    self._stored(entry, OK)
+                except RemoteProtocolError as error:
+                    # Where the answers went astray nobody knows: at the latest here.
+                    for doubtful in done[done.index(entry) :]:
+                        self._in_doubt(doubtful, error)
+                    self._under_way.free(freed)
+                    raise
         if freed:
             self._under_way.free(freed)
         return done[-1]
@@ -75,17 +87,21 @@ class Outcomes:
         """Take the oldest unanswered publish as answered; return it.
 
         Raises:
-            RemoteProtocolError: The answer makes no sense. Its caller was told
-                that it may be stored; leave the connection.
+            RemoteProtocolError: The answer does not fit the publish, which was
+                reported as uncertain; leave the connection.
         """
         entry = self._lane.answered()
         try:
             self._stored(entry, answer)
         except RemoteProtocolError as error:
-            entry.maybe_stored = True
-            self.fail(entry, error)
+            self._in_doubt(entry, error)
             raise
         return entry
+
+    def _in_doubt(self, entry: Entry[Outgoing], error: RemoteProtocolError) -> None:
+        entry.maybe_stored = True
+        if not entry.is_ghost:
+            self.fail(entry, error)
 
     def _stored(self, entry: Entry[Outgoing], answer: bytes) -> None:
         item = entry.item

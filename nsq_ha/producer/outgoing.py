@@ -14,6 +14,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.names import check_partition
 from nsq_ha.policy.lane import Entry
 from nsq_ha.protocol import (
+    check_traced,
     decode_traced,
     encode_bodies,
     encode_mpub_ext,
@@ -23,6 +24,7 @@ from nsq_ha.protocol import (
     encode_pub_ext,
     encode_pub_trace,
     encode_pubs,
+    traced_size,
 )
 
 if TYPE_CHECKING:
@@ -178,7 +180,7 @@ class Outgoing(Entry["Outgoing"]):
         """Make the receipts out of the server's answer.
 
         Raises:
-            RemoteProtocolError: The answer is neither ``OK`` nor of 30 bytes.
+            RemoteProtocolError: The answer does not fit: answers and publishes are not aligned any more.
         """
         raise NotImplementedError
 
@@ -224,10 +226,13 @@ class Single(Outgoing):
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the one receipt."""
-        trace_id = self.message.trace_id
-        if answer == b"OK":
-            return [Receipt(self.topic, partition, nsqd, attempts, None, trace_id)]
+        message = self.message
+        if message.trace_id is None:
+            _check_plain(answer, "PUB_EXT without a trace id")
+            return [Receipt(self.topic, partition, nsqd, attempts)]
         told = decode_traced(answer)
+        sizes = traced_size(len(message.body), len(message.ext) if message.ext is not None else None)
+        check_traced(told, trace_id=message.trace_id, partition=partition, sizes=sizes)
         where = (told.internal_id, told.trace_id, told.offset, told.raw_size)
         return [Receipt(self.topic, partition, nsqd, attempts, *where)]
 
@@ -253,8 +258,7 @@ class Plain(Outgoing):
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the one receipt."""
-        if answer != b"OK":
-            raise RemoteProtocolError(f"answer to a PUB is not OK but {answer[:64]!r}")
+        _check_plain(answer, "PUB")
         return [Receipt(self.topic, partition, nsqd, attempts)]
 
 
@@ -277,8 +281,7 @@ class PlainBatch(Outgoing):
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the receipts: nothing tells one message from another, so one serves for all."""
-        if answer != b"OK":
-            raise RemoteProtocolError(f"answer to an MPUB is not OK but {answer[:64]!r}")
+        _check_plain(answer, "MPUB")
         return [Receipt(self.topic, partition, nsqd, attempts)] * self.count
 
 
@@ -314,19 +317,29 @@ class RichBatch(Outgoing):
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
         """Make the receipts."""
-        topic = self.topic
-        if answer == b"OK":
-            return [Receipt(topic, partition, nsqd, attempts, None, message.trace_id) for message in self.messages]
+        topic, messages = self.topic, self.messages
+        if self.close_on_error:
+            # The server names nothing, even where the headers hold trace ids.
+            _check_plain(answer, "MPUB_EXT")
+            return [Receipt(topic, partition, nsqd, attempts, None, message.trace_id) for message in messages]
         # The server tells the id and offset of the first message only. MPUB is one append under the partition's
         # lock: the other ids follow one by one (the commit log keeps just the first and a count), the offsets by size.
         told = decode_traced(answer)
+        alternatives = list(zip(*(traced_size(len(message.body)) for message in messages), strict=True))
+        totals = [sum(sizes) for sizes in alternatives]
+        check_traced(told, trace_id=0, partition=partition, sizes=totals)
+        sizes = alternatives[totals.index(told.raw_size)]
         offset = told.offset
         receipts = []
-        for number, message in enumerate(self.messages, told.internal_id):
-            raw_size = 4 + 26 + len(message.body)
+        for number, (message, raw_size) in enumerate(zip(messages, sizes, strict=True), told.internal_id):
             receipts.append(Receipt(topic, partition, nsqd, attempts, number, message.trace_id, offset, raw_size))
             offset += raw_size
         return receipts
+
+
+def _check_plain(answer: bytes, command: str) -> None:
+    if answer != b"OK":
+        raise RemoteProtocolError(f"answer to {command} is not OK but {answer[:64]!r}")
 
 
 def kind_of(message: Prepared) -> str:

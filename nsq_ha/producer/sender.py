@@ -31,6 +31,7 @@ from nsq_ha.producer.leader import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.outgoing import encode_run
 from nsq_ha.producer.slowness import Slowness
+from nsq_ha.protocol import refuses_publish
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 from nsq_ha.transport.pausing import pause
@@ -329,10 +330,15 @@ class Sender:
 
     def _were_stored(self, count: int) -> None:
         """Take a read that is nothing but ``OK``: so it is while nothing is wrong."""
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             return
         self._answered_at = self._clock()
-        self._went_well(self._outcomes.all_stored(count))
+        try:
+            self._went_well(self._outcomes.all_stored(count))
+        except RemoteProtocolError as error:
+            connection.abort(error)
+            return
         self._go_on(count)
 
     def _answers(self, answers: list[bytes | ServerError]) -> None:
@@ -375,8 +381,8 @@ class Sender:
     def _refused(self, error: ServerError) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
         entry = self.lane.refused(self._clock(), retry=again)
-        if type(error) is ServerError:
-            # A code that we do not know tells nothing about what was stored.
+        is_understood = refuses_publish(error)
+        if not is_understood:
             entry.maybe_stored = True
         if not again and not entry.is_ghost:
             self._outcomes.fail(entry, error)
@@ -386,6 +392,9 @@ class Sender:
         if entry.item.close_on_error:
             # The server reads the rest of the batch as commands: what it answers from now on belongs to nobody.
             self._connection_lost(RemoteProtocolError("closed after a refused MPUB_EXT"))
+        elif not is_understood:
+            # Answers carry no number: nobody knows what the next one will belong to.
+            self._connection_lost(RemoteProtocolError(f"closed after an error that refuses no publish: {error}"))
 
     def _note(self, error: NsqError) -> None:
         """Remember the trouble, look up, and let go of what may go elsewhere or must fail."""

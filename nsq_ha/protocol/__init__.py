@@ -54,7 +54,7 @@ from nsq_ha.protocol.encoding import (
     encode_req,
     encode_touch,
 )
-from nsq_ha.protocol.exchange import Received, Request
+from nsq_ha.protocol.exchange import Received, Request, refuses_publish
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.gotext import byte_list
 from nsq_ha.protocol.headers import TRACE_KEY, trace_id_of
@@ -75,11 +75,13 @@ from nsq_ha.protocol.messages import (
     DamagedMessage,
     Layout,
     Traced,
+    check_traced,
     decode_message,
     decode_traced,
     encode_message,
     encode_traced,
     layout_for,
+    traced_size,
 )
 from nsq_ha.protocol.requests import CommandDecoder, Limits, Publishing, decode_commands
 from nsq_ha.protocol.state import TRANSITIONS, Input, State, advance
@@ -145,6 +147,7 @@ __all__ = [
     "Upgrade",
     "advance",
     "byte_list",
+    "check_traced",
     "decode_authorization",
     "decode_commands",
     "decode_identity",
@@ -173,6 +176,8 @@ __all__ = [
     "named_refusal",
     "read_introduction",
     "refusal",
+    "refuses_publish",
     "trace_id_of",
+    "traced_size",
     "upgrades",
 ]

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from nsq_ha.errors import RemoteProtocolError, ServerError, server_error
+from nsq_ha.errors import OverloadedError, RemoteProtocolError, ServerError, server_error
 from nsq_ha.message import Message
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
@@ -21,6 +21,30 @@ from nsq_ha.protocol.state import Input
 
 NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 """Codes of errors that answer no request."""
+
+PUBLISH_REFUSALS: Final = frozenset(
+    (
+        "E_AUTH_ERROR",
+        "E_AUTH_FAILED",
+        "E_AUTH_FIRST",
+        "E_BAD_BODY",
+        "E_BAD_MESSAGE",
+        "E_BAD_PARTITION",
+        "E_BAD_TOPIC",
+        "E_EXT_NOT_SUPPORT",
+        "E_FAILED_ON_NOT_LEADER",
+        "E_FAILED_ON_NOT_WRITABLE",
+        "E_INVALID",
+        "E_INVALID_JSON_HEADER",
+        "E_MPUB_FAILED",
+        "E_PUB_FAILED",
+        "E_PUB_TOO_MUCH_WAITING",
+        "E_TOPIC_NOT_EXIST",
+        "E_UNAUTHORIZED",
+        "INVALID_TRACE_ID",
+    )
+)
+"""Codes of errors that refuse a publish, of nsqds with partitions and of upstream ones."""
 
 _TRACED_BYTES: Final = 30
 _MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
@@ -110,6 +134,15 @@ def is_answer(request: Request, data: bytes) -> bool:
     if request is Request.AUTH:
         return data.startswith(b"{")
     return data == OK
+
+
+def refuses_publish(error: ServerError) -> bool:
+    """Tell whether ``error`` says that a publish was not stored.
+
+    An unknown code, or one that belongs to another command, tells nothing about
+    the publish, and nothing good about the answers that follow it.
+    """
+    return error.code in PUBLISH_REFUSALS or isinstance(error, OverloadedError)
 
 
 def read_error(data: bytes) -> ServerError:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.message import Message, MessageSource
+from nsq_ha.message import PARTITION_SHIFT, Message, MessageSource
 
 _MESSAGE: Final = 2
 _FRAME: Final = struct.Struct(">iiqH16s")
@@ -272,6 +272,47 @@ def decode_traced(data: bytes) -> Traced:
         raise RemoteProtocolError(f"answer to a traced publish is not OK and 28 bytes but {data[:64]!r}")
     _, internal_id, trace_id, offset, raw_size = _TRACED.unpack(data)
     return Traced(internal_id, trace_id, offset, raw_size)
+
+
+def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collection[int]) -> None:
+    """Compare the answer to a traced publish with the publish.
+
+    Answers carry no number: this is the only sign of an answer that belongs to another publish.
+
+    Args:
+        traced: The answer.
+        trace_id: The trace id that was sent; 0 for a batch.
+        partition: The partition that was published to.
+        sizes: What the message, or the whole batch, can take on disk.
+
+    Raises:
+        RemoteProtocolError: They differ. Nothing on this connection can be
+            trusted any more: drop it, and take the publish as uncertain.
+    """
+    found = traced.internal_id >> PARTITION_SHIFT
+    wrong = ""
+    if traced.trace_id != trace_id:
+        wrong = f"trace id {traced.trace_id} instead of {trace_id}"
+    elif found != partition:
+        wrong = f"partition {found} instead of {partition}"
+    elif traced.raw_size not in sizes:
+        wrong = f"{traced.raw_size} bytes instead of {' or '.join(map(str, sizes))}"
+    if wrong:
+        raise RemoteProtocolError(f"the answer to a traced publish belongs to another one: it names {wrong}")
+
+
+def traced_size(body_bytes: int, ext_bytes: int | None = None) -> tuple[int, int]:
+    """Return what a message can take in the partition's queue: on an ordinary topic, and on an extended one.
+
+    Args:
+        body_bytes: Size of its body.
+        ext_bytes: Size of its extension header. None for none.
+
+    Source: youzan/nsq ``nsqd/message.go`` ``internalWriteTo``, and 4 bytes for the size. A server with
+    ``allow-ext-compatible`` leaves headers out on an ordinary topic.
+    """
+    plain = 4 + _HEAD.size + body_bytes
+    return plain, plain + 1 + (2 + ext_bytes if ext_bytes is not None else 0)
 
 
 def encode_traced(traced: Traced) -> bytes:

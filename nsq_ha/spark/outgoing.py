@@ -221,7 +221,7 @@ def encode(topic: str, partition: int, rows: Sequence[Row], *, extended: bool, t
         command = encode_mpub_trace(topic, partition, [(row.trace_id, row.body) for row in rows])
     else:
         command = encode_mpub(topic, partition, [row.body for row in rows])
-    return Batch(command, len(rows), sum(len(row.body) for row in rows))
+    return Batch(command, len(rows), sum(len(row.body) for row in rows), traced=traced and not extended)
 
 
 def columns_of(batch: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow has no types

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.config import Backoff
-from nsq_ha.errors import NoLeaderError, NsqError, PublishError, ServerError
+from nsq_ha.errors import NoLeaderError, NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.protocol import OK, decode_traced
+from nsq_ha.protocol import OK, Traced, check_traced, decode_traced, traced_size
 from nsq_ha.spark.link import Link
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ class Batch:
         command: Its bytes.
         rows: Messages in it.
         size: Bytes of their bodies.
+        traced: It is an ``MPUB_TRACE``, whose answer names where it is stored.
     """
 
     command: bytes
     rows: int
     size: int
+    traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class PartitionWriter:
             return
         until = time.monotonic() + self._options.publish_timeout
         attempts = doubtful = 0
-        while (answer := self._attempt(until)) is None or isinstance(answer, NsqError):
+        while (answer := self._attempt(batch, until)) is None or isinstance(answer, NsqError):
             is_sent = self._link is not None
             attempts += is_sent
             if answer is not None:
@@ -129,14 +131,30 @@ class PartitionWriter:
             self._link = None
         self._failure = None
 
-    def _attempt(self, until: float) -> bytes | NsqError | None:
+    def _attempt(self, batch: Batch, until: float) -> Traced | bytes | NsqError | None:
         """Return the answer to what was sent, or what went wrong. None when nothing was tried yet."""
         if self._failure is not None or self._link is None:
             return self._failure
         try:
-            return self._link.answer(min(until, time.monotonic() + _ANSWER_TIMEOUT))
+            answer = self._link.answer(min(until, time.monotonic() + _ANSWER_TIMEOUT))
+            return self._checked(batch, answer)
         except NsqError as error:
             return error
+
+    def _checked(self, batch: Batch, answer: bytes) -> Traced | bytes:
+        """Return the answer if it is one to this batch.
+
+        Raises:
+            RemoteProtocolError: It is not.
+        """
+        if not batch.traced:
+            if answer != OK:
+                raise RemoteProtocolError(f"answer to MPUB is not OK but {answer[:64]!r}")
+            return answer
+        traced = decode_traced(answer)
+        total = batch.size + batch.rows * traced_size(0)[0]
+        check_traced(traced, trace_id=0, partition=self._partition, sizes=(total, total + batch.rows))
+        return traced
 
     def _give_up(self, error: NsqError, until: float, attempts: int, *, in_doubt: bool) -> None:
         """Leave the connection, and raise unless another attempt makes sense."""
@@ -180,13 +198,12 @@ class PartitionWriter:
             return error
         return None
 
-    def _count(self, batch: Batch, answer: bytes, doubtful: int) -> None:
+    def _count(self, batch: Batch, answer: Traced | bytes, doubtful: int) -> None:
         written = self.written
         first, last = written.first_offset, written.last_offset
-        if answer != OK:
-            traced = decode_traced(answer)
-            first = traced.offset if first is None else first
-            last = traced.offset + traced.raw_size
+        if isinstance(answer, Traced):
+            first = answer.offset if first is None else first
+            last = answer.offset + answer.raw_size
         self.written = dataclasses.replace(
             written,
             rows=written.rows + batch.rows,

@@ -7,7 +7,7 @@ import pytest
 from nsq_ha import Receipt
 from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, PublishError, ResponseTimeoutError
 from nsq_ha.protocol import Command, Pub, PubTrace, Traced, encode_traced
-from tests.support.nsqd import LIMIT, OK, Holding, Peer, Publish, instead, response
+from tests.support.nsqd import LIMIT, Holding, Peer, Publish, instead, response
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
 
@@ -204,18 +204,11 @@ async def test_an_answer_that_makes_no_sense_leaves_doubt_and_is_tried_again(sta
         assert (await producer.publish(TOPIC, b"x", key="k")).attempts == 2
 
 
-async def test_an_old_server_that_knows_no_traces_answers_ok(stage: Stage) -> None:
-    stage.nsqd.script = instead(PubTrace, OK)
-    async with stage.producer() as producer:
-        receipt = await producer.publish(TOPIC, b"x", key="k", trace_id=7)
-    assert (receipt.trace_id, receipt.internal_id, receipt.offset, receipt.raw_size) == (7, None, None, None)
-
-
 async def test_the_largest_numbers_of_a_receipt(stage: Stage) -> None:
-    stage.nsqd.script = instead(PubTrace, response(encode_traced(Traced(2**64 - 1, 2**64 - 1, 2**64 - 1, 2**32 - 1))))
+    stage.nsqd.script = instead(PubTrace, response(encode_traced(Traced(2**50 - 1, 2**64 - 1, 2**64 - 1, 31))))
     async with stage.producer() as producer:
         receipt = await producer.publish(TOPIC, b"x", key="k", trace_id=2**64 - 1)
-    assert receipt == Receipt(TOPIC, 0, stage.nsqd.node.address, 1, 2**64 - 1, 2**64 - 1, 2**64 - 1, 2**32 - 1)
+    assert receipt == Receipt(TOPIC, 0, stage.nsqd.node.address, 1, 2**50 - 1, 2**64 - 1, 2**64 - 1, 31)
 
 
 # ------------------------------------------------------------ closing

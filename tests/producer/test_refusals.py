@@ -73,7 +73,31 @@ async def test_a_fault_of_the_caller_is_told_at_once(stage: Stage, text: str, ki
         assert text in str(caught.value)
         # The next one has nothing to do with it.
         assert (await producer.publish(TOPIC, b"y", key="k")).attempts == 1
-    assert len(stage.nsqd.peers) == 1
+    # Nor does such a code tell what the next answer belongs to.
+    assert len(stage.nsqd.peers) == (2 if kind is ServerError else 1)
+
+
+@pytest.mark.parametrize("text", ["E_SUB_ORDER_IS_MUST sub", "E_BAD_CHANNEL name", "E_IDENTIFY_FAILED", "what?", ""])
+async def test_an_error_that_refuses_no_publish_leaves_doubt_and_the_connection_is_left(
+    stage: Stage, text: str
+) -> None:
+    def script(peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Pub) or len(stage.nsqd.peers) > 1:
+            return False
+        if command.body == b"second":
+            peer.write(error(text) if text else error("\x00"))
+        return True
+
+    stage.nsqd.script = script
+    async with stage.producer() as producer:
+        first = asyncio.create_task(producer.publish(TOPIC, b"first", key="a"))
+        second = asyncio.create_task(producer.publish(TOPIC, b"second", key="b"))
+        with pytest.raises(PublishError) as caught:
+            await first  # the oldest gets the answer
+        assert caught.value.maybe_stored
+        # Nobody knows whose answer that was: what is unanswered is sent again over a new connection.
+        assert (await second).attempts == 2
+    assert len(stage.nsqd.peers) == 2
 
 
 async def test_one_refused_publish_fails_alone(stage: Stage) -> None:

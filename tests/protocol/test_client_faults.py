@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from nsq_ha.errors import (
+    SERVER_ERRORS,
     RemoteProtocolError,
 )
 from nsq_ha.protocol import (
@@ -20,7 +21,9 @@ from nsq_ha.protocol import (
     Received,
     State,
     Sub,
+    refuses_publish,
 )
+from nsq_ha.protocol.exchange import PUBLISH_REFUSALS, read_error
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     LARGEST,
@@ -172,3 +175,24 @@ def test_a_false_size_swallows_heartbeats_and_they_are_counted() -> None:
     assert protocol.swallowed_heartbeats() == 0
     protocol.receive(HEARTBEAT_FRAME[9:] + HEARTBEAT_FRAME)
     assert protocol.swallowed_heartbeats() == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "refuses"),
+    [
+        (b"E_FAILED_ON_NOT_LEADER ", True),
+        (b"E_MPUB_FAILED exiting", True),
+        (b"too much client connections: 10", True),
+        (b"E_UNAUTHORIZED AUTH failed", True),
+        (b"E_SOMETHING_NEW of a later server", False),
+        (b"E_SUB_ORDER_IS_MUST ", False),
+        (b"E_FIN_FAILED FIN", False),
+        (b" E_PUB_FAILED behind a blank", False),
+    ],
+)
+def test_only_some_errors_say_that_a_publish_was_not_stored(text: bytes, refuses: bool) -> None:
+    assert refuses_publish(read_error(text)) is refuses
+
+
+def test_what_refuses_a_publish_is_a_known_code() -> None:
+    assert SERVER_ERRORS.keys() >= PUBLISH_REFUSALS

@@ -13,11 +13,13 @@ from nsq_ha.message import Message
 from nsq_ha.protocol import (
     Layout,
     Traced,
+    check_traced,
     decode_message,
     decode_traced,
     encode_message,
     encode_traced,
     layout_for,
+    traced_size,
 )
 from nsq_ha.protocol.messages import reader_for
 from tests.protocol.fakes import ID, SOURCE, delivery, message, message_frame, response, seen
@@ -143,3 +145,30 @@ def test_a_reader_stops_at_what_is_no_whole_sound_message(layout: Layout, follow
 def test_a_traced_answer_is_30_bytes_that_begin_with_ok(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="traced publish"):
         decode_traced(data)
+
+
+@pytest.mark.parametrize(
+    ("traced", "wrong"),
+    [
+        (Traced(3 << 50 | 1, 9, 0, 40), None),
+        (Traced(3 << 50 | 1, 9, 0, 41), None),
+        (Traced(3 << 50 | 1, 8, 0, 40), "trace id 8 instead of 9"),
+        (Traced(2 << 50 | 1, 9, 0, 40), "partition 2 instead of 3"),
+        (Traced(3 << 50 | 1 << 63, 9, 0, 40), "partition 8195 instead of 3"),
+        (Traced(3 << 50 | 1, 9, 0, 42), "42 bytes instead of 40 or 41"),
+    ],
+)
+def test_a_traced_answer_is_compared_with_its_publish(traced: Traced, wrong: str | None) -> None:
+    if wrong is None:
+        check_traced(traced, trace_id=9, partition=3, sizes=(40, 41))
+        return
+    with pytest.raises(RemoteProtocolError, match=wrong):
+        check_traced(traced, trace_id=9, partition=3, sizes=(40, 41))
+
+
+@given(st.binary(min_size=1), st.none() | st.binary(max_size=300))
+def test_the_size_on_disk_is_known(body: bytes, ext: bytes | None) -> None:
+    message = Message(ID, body, 1, 1, SOURCE, None, None, ext)
+    plain, extended = traced_size(len(body), None if ext is None else len(ext))
+    assert plain == 4 + len(encode_message(message, Layout.PLAIN))
+    assert extended == 4 + len(encode_message(message, Layout.EXT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -55,8 +56,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "_RETRY", Backoff(initial=0.001, maximum=0.001))
 
 
+def response(data: bytes) -> bytes:
+    return encode_frame(FrameType.RESPONSE, data)
+
+
 def batch(*bodies: bytes) -> Batch:
     return Batch(encode_mpub("flights", 3, bodies), len(bodies), sum(map(len, bodies)))
+
+
+def traced(*bodies: bytes) -> Batch:
+    return dataclasses.replace(batch(*bodies), traced=True)
 
 
 def writer(leaders: Leaders, options: WriteOptions = OPTIONS) -> PartitionWriter:
@@ -133,8 +142,32 @@ def test_what_no_retry_cures_comes_at_once(
 
 def test_traced_answers_tell_the_offsets(nsqd: Start) -> None:
     def answer(offset: int, size: int) -> bytes:
-        return encode_frame(FrameType.RESPONSE, encode_traced(Traced(5, 0, offset, size)))
+        return response(encode_traced(Traced(3 << 50 | 5, 0, offset, size)))
 
-    server = nsqd(HANDSHAKE, (b"one", answer(120, 40)), (b"two", answer(200, 60)))
-    found = write(writer(Leaders([server.node])), batch(b"one"), batch(b"two"))
-    assert (found.first_offset, found.last_offset) == (120, 260)
+    server = nsqd(HANDSHAKE, (b"one", answer(120, 33)), (b"two", answer(200, 34)))
+    found = write(writer(Leaders([server.node])), traced(b"one"), traced(b"two"))
+    assert (found.first_offset, found.last_offset) == (120, 234)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK,
+        response(encode_traced(Traced(3 << 50 | 1, 5, 4096, 64))),
+        response(encode_traced(Traced(2 << 50 | 1, 0, 4096, 64))),
+        response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 63))),
+    ],
+    ids=["plain", "trace id", "partition", "size"],
+)
+def test_an_answer_to_another_batch_is_in_doubt_and_tried_over_a_new_connection(nsqd: Start, answer: bytes) -> None:
+    fits = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
+    wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", fits))
+    found = write(writer(Leaders([wrong.node, right.node])), traced(b"one", b"1"))
+    assert found == Written(rows=2, size=4, batches=1, doubtful=2, first_offset=4096, last_offset=4160)
+
+
+def test_a_traced_answer_to_a_plain_batch_is_in_doubt(nsqd: Start) -> None:
+    answer = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
+    wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", OK))
+    found = write(writer(Leaders([wrong.node, right.node])), batch(b"one", b"1"))
+    assert found == Written(rows=2, size=4, batches=1, doubtful=2)

@@ -319,16 +319,17 @@ class FakeNsqd:
         elif isinstance(command, Auth):
             peer.write(response(b'{"identity":"","identity_url":"","permission_count":1}'))
         elif isinstance(command, PubTrace):
-            peer.write(response(encode_traced(self._stored(command.trace_id, len(command.body) + 30))))
+            stored = self._stored(command.partition, command.trace_id, len(command.body) + 30)
+            peer.write(response(encode_traced(stored)))
         elif isinstance(command, Publish) or isinstance(command, Subscribe):  # noqa: SIM101 - each is a tuple
             peer.write(OK)
         elif isinstance(command, Close):
             peer.write(response(b"CLOSE_WAIT"))
 
-    def _stored(self, trace_id: int, raw_size: int) -> Traced:
+    def _stored(self, partition: int | None, trace_id: int, raw_size: int) -> Traced:
         self._sequence += 1
         self._offset += raw_size
-        return Traced(self._sequence, trace_id, self._offset - raw_size, raw_size)
+        return Traced((partition or 0) << 50 | self._sequence, trace_id, self._offset - raw_size, raw_size)
 
 
 def instead(kind: type[Command] | tuple[type[Command], ...], data: bytes) -> Script:
