@@ -37,6 +37,8 @@ Search = Literal["id", "count", "virtual_offset"]
 
 
 _EMPTY: Final = "commit log end of file"
+_NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", _EMPTY, "search commit log data not found")
+"""Parts of texts that refuse ``/message/get`` when the message is not there, or not flushed yet."""
 _NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
 """Beginnings of texts that refuse a start position for good; SUB's errors have the code E_INVALID before them."""
@@ -272,10 +274,20 @@ class NsqdHttp(HttpPeer):
             "POST", "/channel/setorder", _place(topic, partition, channel) | {"order": str(ordered).lower()}
         )
 
-    async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage:
+    async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage | None:
         """Find one stored message; meant for positions, not for binary bodies.
 
-        Only committed messages are found. Beyond the end, or before what is kept, it is refused.
+        The server finds only what is committed and flushed, which is up to some
+        seconds after the publish. Asked for a younger message it answers status
+        200 with the first message of the queue, or 500, or 404. So an answer
+        counts only if it is the message that was asked for.
+
+        Returns:
+            None if no such message can be read (yet): it is too young, cleaned,
+            or beyond the end. By ``id``, also if it is inside of an MPUB: the
+            server answers with the first message of that.
+
+        Source: youzan/nsq nsqdserver/http.go (doMessageGet), which ignores that its seek failed.
         """
         params = {
             "topic": check_topic(topic),
@@ -284,7 +296,14 @@ class NsqdHttp(HttpPeer):
             "search_pos": str(position),
             "needext": "true",
         }
-        stored = decode_json(await self._ask("GET", "/message/get", params), _Stored)
+        try:
+            stored = decode_json(await self._ask("GET", "/message/get", params), _Stored)
+        except ServerError as error:
+            if any(text in str(error) for text in _NOT_READABLE):
+                return None
+            raise
+        if not _is_answer(mode, position, stored):
+            return None
         return StoredMessage(
             internal_id=stored.id,
             trace_id=stored.trace_id,
@@ -309,6 +328,15 @@ class NsqdHttp(HttpPeer):
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())
+
+
+def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:
+    """Tell whether ``stored`` is the message that was asked for."""
+    if mode == "count":
+        return stored.queue_cnt_index == position
+    if mode == "id":
+        return stored.id == position
+    return stored.offset >= position
 
 
 def _place(topic: str, partition: int, channel: str) -> dict[str, str]:

@@ -107,31 +107,16 @@ class Cluster:
             if each.topic == topic and each.is_leader
         }
 
-    def boundary(self, topic: str, partition: int, node: Node, offset: int) -> int:
-        """Return the offset of the first message at or behind ``offset``.
-
-        Raises:
-            NsqError: No usable answer from the leader, or no message begins
-                there: ``offset`` lies in the last one, or behind what is committed.
-        """
-        return self._ask(node, self._nsqd(node).message_get(topic, partition, "virtual_offset", offset)).offset
-
     def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
-        """Find a committed message by number (``count``) or at or behind an offset (``virtual_offset``).
+        """Find a message by number (``count``), or the first one at or behind an offset (``virtual_offset``).
 
         Returns:
-            None when there is none, or it is not committed yet.
+            None if it cannot be read: there is none, or it is not committed and flushed yet.
 
         Raises:
             NsqError: No usable answer; look the leader up again.
         """
-        try:
-            return self._ask(node, self._nsqd(node).message_get(topic, partition, mode, position))
-        except NsqError as error:
-            # The server has no code for it.
-            if "overflowed" in str(error):
-                return None
-            raise
+        return self._ask(node, self._nsqd(node).message_get(topic, partition, mode, position))
 
     def clock(self, node: Node) -> float | None:
         """Return what a node's clock shows, in whole seconds since 1970. None when it does not tell.

@@ -10,17 +10,22 @@ large but never too small.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from nsq_ha.spark.positions import Positions
+
+log: Final = logging.getLogger("nsq_ha.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,28 @@ class Narrowed:
         )
 
     def narrow(self, start: int, end: int, place: Positions) -> tuple[int, int]:
-        """Return the part of ``[start, end)`` that can hold anything of interest, between boundaries."""
+        """Return the part of ``[start, end)`` that can hold anything of interest, between boundaries.
+
+        Whatever the leader does not tell at once narrows nothing.
+        """
         if self.offset_from is not None and self.offset_from > start:
-            start = end if self.offset_from >= end else place.boundary(self.offset_from) or start
+            offset = self.offset_from
+            start = end if offset >= end else _told(lambda: place.boundary(offset)) or start
         if self.offset_to is not None and self.offset_to + 1 < end:
-            end = max(start, place.boundary(self.offset_to + 1) or end)
-        if self.time_from is not None and start < end and (found := place.at_time(self.time_from)) is not None:
-            start = min(max(start, found), end)
+            behind = self.offset_to + 1
+            end = max(start, _told(lambda: place.boundary(behind)) or end)
+        if self.time_from is not None and start < end:
+            time_from = self.time_from
+            if (found := _told(lambda: place.at_time(time_from))) is not None:
+                start = min(max(start, found), end)
         return start, end
+
+
+def _told(question: Callable[[], int | None]) -> int | None:
+    try:
+        return question()
+    except NsqError as error:
+        if not error.retriable:
+            raise
+        log.info("a filter does not narrow what is read: %s", error)
+        return None

@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import ConfigError, DataLossError
+from nsq_ha.errors import ConfigError, DataLossError, NsqError
 from nsq_ha.spark.options import EARLIEST, LATEST
 from nsq_ha.spark.positions import Positions
 from nsq_ha.spark.survey import Survey, topics_of, whole
@@ -42,6 +43,9 @@ class Range:
         leader: Who led the partition when this was planned; a hint. None when nobody did.
         ordered: The topic takes only ordered subscriptions.
         extended: Its messages carry extension headers.
+
+    Raises:
+        ConfigError: It would end before it starts: whatever planned that would repeat messages.
     """
 
     topic: str
@@ -52,10 +56,23 @@ class Range:
     ordered: bool
     extended: bool
 
+    def __post_init__(self) -> None:
+        """Refuse a range that goes backwards."""
+        if not 0 <= self.start <= self.end:
+            raise goes_back(f"{self.topic}-{self.partition}", self.start, self.end)
+
     @property
     def name(self) -> str:
         """The range for error texts and logs."""
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+def goes_back(name: str, start: int, end: int) -> ConfigError:
+    """Return the error for a plan of a partition that ends before it starts."""
+    return ConfigError(
+        f"{name}: the plan goes back from offset {start} to {end}, which would repeat messages; if that is in the "
+        "checkpoint, it is of another log or of a faulty version: start with a new checkpoint and a new output"
+    )
 
 
 def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = None) -> list[Range]:
@@ -71,12 +88,13 @@ def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = Non
             the last message, or the topic forbids channels of our own.
         DataLossError: A range is not in the log (any more) and ``failOnDataLoss`` is true.
         TopicNotFoundError: No nsqlookupd knows a topic.
-        NoLeaderError: A partition has no leader for ``fetchTimeout`` seconds.
+        NoLeaderError: A partition has no leader for ``fetchTimeout`` times (``fetchRetries`` + 1).
         LookupUnavailableError: No nsqlookupd answers for so long.
+        ResponseTimeoutError: A leader does not give the place of a start or an end for so long.
     """
     ranges: list[Range] = []
     places: dict[tuple[str, int], Positions] = {}
-    for topic in topics_of(options, cluster):
+    for topic in topics_of(options, cluster, options.patience):
         seen = whole(topic, options, cluster)
         for partition, node in sorted(seen.leaders.items()):
             if narrowed is not None and not narrowed.wants(topic, partition):
@@ -98,36 +116,48 @@ def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = Non
 def positions(seen: Survey, partition: int, options: ReadOptions, cluster: Cluster) -> Positions:
     """Return the searcher of one partition of a survey."""
     node, extent = seen.leaders[partition], seen.extents[partition]
-    return Positions(seen.topic, partition, node, extent, cluster, options.fetch_timeout)
+    return Positions(seen.topic, partition, node, extent, cluster, options.patience)
 
 
 def divide(ranges: Sequence[Range], options: ReadOptions, places: Mapping[tuple[str, int], Positions]) -> list[Range]:
     """Cut ranges as ``minPartitions`` and ``maxRecordsPerPartition`` ask, at message boundaries.
 
+    Where messages of a range cannot be read yet this waits, as the task would. A
+    range whose boundaries are not found in time stays whole: its task says what is wrong.
+
     Args:
         ranges: What is to be read.
         options: Of the read.
         places: The searchers; a range without one stays whole.
-
-    Raises:
-        NsqError: A leader gave no usable answer.
     """
     wanted, total = options.min_partitions or 0, sum(part.end - part.start for part in ranges)
     if (wanted <= len(ranges) and options.max_records is None) or not total:
         return list(ranges)
     found: list[Range] = []
+    # One limit for all: what is fresh in one partition is flushed while another one is waited for.
+    until = time.monotonic() + options.patience
     for part in ranges:
         place = places.get((part.topic, part.partition))
         pieces = max(1, -(-wanted * (part.end - part.start) // total)) if wanted > len(ranges) else 1
-        cuts = [] if place is None else place.cuts(part.start, part.end, pieces, options.max_records)
+        cuts = [] if place is None else _cuts(place, part, pieces, options.max_records, until)
         bounds = [part.start, *cuts, part.end]
         found += [dataclasses.replace(part, start=low, end=high) for low, high in itertools.pairwise(bounds)]
     return found
 
 
+def _cuts(place: Positions, part: Range, pieces: int, rows: int | None, until: float) -> list[int]:
+    try:
+        return place.patiently(lambda there: there.cuts(part.start, part.end, pieces, rows), until)
+    except NsqError as error:
+        if not error.retriable:
+            raise
+        log.warning("%s stays in one piece: %s", place.name, error)
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Start and end of one partition's range; both may wait for ``fetchTimeout``, and raise as :func:`plan` says."""
+    """Start and end of one partition's range; both wait as long as the read is patient, and raise as :func:`plan`."""
 
     positions: Positions
     options: ReadOptions
@@ -163,7 +193,7 @@ class Bounds:
         told = times if isinstance(times, int) else times.get(place.topic, {}).get(place.partition)
         if told is None:
             return otherwise
-        found = place.at_time(told)
+        found = place.patiently(lambda there: there.at_time(told))
         return place.extent.end if found is None else found
 
     def _is(self, place: Place, word: str, special: int) -> bool:
@@ -182,7 +212,7 @@ class Bounds:
         """Return the boundary at or behind ``offset``; ``otherwise`` when it is not in the log and that is allowed."""
         extent = self.positions.extent
         if extent.start <= offset <= extent.end:
-            found = self.positions.boundary(offset)
+            found = self.positions.patiently(lambda there: there.boundary(offset))
             if found is None:
                 raise ConfigError(
                     f"option {option!r}: no message of {self.positions.name} begins at or behind offset {offset}, "

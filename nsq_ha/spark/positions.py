@@ -3,17 +3,24 @@
 Owns the search for message boundaries, by questions to the leader. Every offset
 that a plan holds comes from here, or is a bound of the log.
 
+The server shows where a log ends at once, and finds its newest messages only
+seconds later, when they are flushed. A place among those is *not readable yet*:
+never another place, and never the end of the log. Who can wait asks
+:meth:`Positions.patiently`.
+
 **Source:** Spark reference 1.1 (``message/get``), 2.1 ("Boundary rule", "Limits").
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from nsq_ha.errors import NsqError
+from nsq_ha.errors import NsqError, ResponseTimeoutError
 from nsq_ha.spark import survey
 
 if TYPE_CHECKING:
@@ -22,21 +29,30 @@ if TYPE_CHECKING:
     from nsq_ha.spark.cluster import Cluster, Extent
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 _NS_OF_MS = 1_000_000
+
+
+class NotReadableError(ResponseTimeoutError):
+    """A message that the log holds cannot be read yet: it is not committed, or not flushed. Ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
     """Searches one partition's log. All offsets are bytes.
 
+    A method that finds nothing raises: :class:`NotReadableError` if the place is
+    in the log and cannot be read yet; any other :class:`NsqError` if the leader
+    gave no usable answer. Both pass: :meth:`patiently` waits.
+
     Attributes:
         topic: The topic.
         partition: The partition.
         node: Its leader.
         extent: What the log holds.
-        cluster: Whom to ask.
-        patience: Seconds to wait for what is written and not committed yet.
+        cluster: Answers the questions.
+        patience: Seconds that :meth:`patiently` waits.
     """
 
     topic: str
@@ -51,35 +67,61 @@ class Positions:
         """The partition for error texts."""
         return f"{self.topic}-{self.partition}"
 
+    def patiently(self, question: Callable[[Positions], T], until: float | None = None) -> T:
+        """Ask until there is an answer; the extent stays, the leader is looked up again.
+
+        Args:
+            question: What to ask; called with these positions on the leader of the moment.
+            until: ``time.monotonic()`` at which to give up. None for after ``patience``.
+
+        Raises:
+            ResponseTimeoutError: No answer until then; the last error is the cause.
+            NsqError: An error that no waiting cures.
+        """
+        place = self
+        if until is None:
+            until = time.monotonic() + self.patience
+        while True:
+            try:
+                return question(place)
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                if time.monotonic() >= until:
+                    raise no_progress(self.name, self.patience, error) from error
+            time.sleep(survey.PAUSE)
+            with contextlib.suppress(NsqError):
+                leader = self.cluster.view(self.topic).leaders.get(self.partition)
+                place = place if leader is None else dataclasses.replace(place, node=leader)
+
     def boundary(self, offset: int) -> int | None:
         """Return where the first message at or behind ``offset`` begins, or where the log ends.
 
         Returns:
-            None when ``offset`` lies inside the last message, or the log's tail is not committed in time.
-
-        Raises:
-            NsqError: The leader gave no usable answer; look it up again.
+            None if ``offset`` lies inside the last message.
         """
         if offset <= self.extent.start:
             return self.extent.start
         if offset >= self.extent.end:
             return self.extent.end
-        until = time.monotonic() + self.patience
-        while True:
-            try:
-                return self.cluster.boundary(self.topic, self.partition, self.node, offset)
-            except NsqError:
-                # What is written and not committed yet is not found: that passes within moments.
-                if time.monotonic() >= until:
-                    return None
-            time.sleep(survey.PAUSE)
+        found = self.first_at(offset)
+        return None if found is None else found.offset
+
+    def first_at(self, offset: int) -> StoredMessage | None:
+        """Return the first message that begins at or behind ``offset``. None if the log ends before one does."""
+        if offset >= self.extent.end:
+            return None
+        found = self._find("virtual_offset", offset)
+        if found is not None:
+            return found if found.offset < self.extent.end else None
+        # The server answers the same to an offset inside the last message, where nothing follows.
+        last = self._find("count", self.extent.messages)
+        if last is not None and last.offset < offset:
+            return None
+        raise self._not_readable(f"the message at or behind offset {offset}")
 
     def before(self, offset: int) -> StoredMessage | None:
-        """Return the last message that begins before ``offset``. None when none is kept or committed.
-
-        Raises:
-            NsqError: The leader gave no usable answer; look it up again.
-        """
+        """Return the last message that begins before ``offset``. None if none is kept, or it cannot be read yet."""
         if offset <= self.extent.start:
             return None
         number = self.extent.messages
@@ -92,65 +134,33 @@ class Positions:
 
     def rows_behind(self, offset: int) -> int:
         """Return how many messages begin at or behind ``offset``, as far as they are counted."""
-        if offset >= self.extent.end:
-            return 0
-        first = self._find("virtual_offset", offset)
+        first = self.first_at(offset)
         return 0 if first is None else max(0, self.extent.messages - first.number + 1)
 
     def after_rows(self, start: int, rows: int) -> int:
-        """Return the boundary ``rows`` messages behind ``start``; the log's end when there are no more.
-
-        Raises:
-            NsqError: The leader gave no usable answer; look it up again.
-        """
+        """Return the boundary ``rows`` messages behind ``start``; the log's end if there are no more."""
         if rows <= 0:
             return start
-        until = time.monotonic() + self.patience
-        while True:
-            first = self._find("virtual_offset", start)
-            if first is not None:
-                if self.extent.messages - first.number + 1 <= rows:
-                    return self.extent.end
-                beyond = self._find("count", first.number + rows)
-                if beyond is not None:
-                    return min(beyond.offset, self.extent.end)
-            # Written and not committed yet.
-            if time.monotonic() >= until:
-                return self.extent.end
-            time.sleep(survey.PAUSE)
+        first = self.first_at(start)
+        if first is None or self.extent.messages - first.number + 1 <= rows:
+            return self.extent.end
+        return min(self._numbered(first.number + rows).offset, self.extent.end)
 
     def after_bytes(self, start: int, count: int) -> int:
-        """Return the first boundary at least ``count`` bytes behind ``start``, so that one message fits at least.
-
-        Raises:
-            NsqError: The leader gave no usable answer; look it up again.
-        """
+        """Return the first boundary at least ``count`` bytes behind ``start``, so that one message fits at least."""
         if count <= 0:
             return start
-        wanted = start + count
-        until = time.monotonic() + self.patience
-        while wanted < self.extent.end:
-            found = self._find("virtual_offset", wanted)
-            if found is not None:
-                return min(found.offset, self.extent.end)
-            # Inside the last message nothing follows; else the tail is not committed yet.
-            if self._find("count", self.extent.messages) is not None or time.monotonic() >= until:
-                break
-            time.sleep(survey.PAUSE)
-        return self.extent.end
+        found = self.first_at(start + count)
+        return self.extent.end if found is None else found.offset
 
     def at_time(self, milliseconds: int) -> int | None:
-        """Return where the first message that is not older begins. None when all are older.
-
-        Raises:
-            NsqError: The leader gave no usable answer; look it up again.
-        """
+        """Return where the first message that is not older begins. None if all are older."""
         wanted = milliseconds * _NS_OF_MS
         low, high = self.extent.start, self.extent.end
         answer: int | None = None
         while low < high:
             middle = (low + high) // 2
-            found = self._find("virtual_offset", middle)
+            found = self.first_at(middle)
             if found is None or found.timestamp_ns >= wanted:
                 answer = answer if found is None else found.offset
                 high = middle
@@ -159,25 +169,38 @@ class Positions:
         return answer
 
     def cuts(self, start: int, end: int, pieces: int, rows: int | None) -> list[int]:
-        """Return boundaries inside ``(start, end)`` that cut it into about ``pieces``, or by ``rows`` messages.
-
-        Raises:
-            NsqError: The leader gave no usable answer; look it up again.
-        """
+        """Return boundaries inside ``(start, end)`` that cut it into about ``pieces``, or by ``rows`` messages."""
         found: set[int] = set()
         for number in range(1, pieces):
-            stored = self._find("virtual_offset", start + (end - start) * number // pieces)
+            stored = self.first_at(start + (end - start) * number // pieces)
             if stored is not None:
                 found.add(stored.offset)
-        if rows is not None and (first := self._find("virtual_offset", start)) is not None:
-            number = first.number + rows
-            while (stored := self._find("count", number)) is not None and stored.offset < end:
-                found.add(stored.offset)
-                number += rows
+        if rows is not None and (first := self.first_at(start)) is not None:
+            for number in range(first.number + rows, self.extent.messages + 1, rows):
+                if (offset := self._numbered(number).offset) >= end:
+                    break
+                found.add(offset)
         return sorted(cut for cut in found if start < cut < end)
+
+    def _numbered(self, number: int) -> StoredMessage:
+        found = self._find("count", number)
+        if found is None:
+            raise self._not_readable(f"message number {number}")
+        return found
 
     def _find(self, mode: Search, position: int) -> StoredMessage | None:
         return self.cluster.stored(self.topic, self.partition, self.node, mode, position)
+
+    def _not_readable(self, what: str) -> NotReadableError:
+        return NotReadableError(
+            f"{self.name}: {what} is not readable yet at nsqd {self.node.address}, "
+            f"though the log ends at offset {self.extent.end}"
+        )
+
+
+def no_progress(name: str, seconds: float, error: NsqError) -> ResponseTimeoutError:
+    """Return the error for a partition of which nothing was learnt for as long as the options allow."""
+    return ResponseTimeoutError(f"{name}: no progress for {seconds:g} s (fetchTimeout, fetchRetries): {error}")
 
 
 def shares(limit: int, backlogs: Mapping[K, int]) -> dict[K, int]:

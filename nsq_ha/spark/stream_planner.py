@@ -5,8 +5,10 @@ is of ``checkpoint``, and so is the time that they carry: it is used here where 
 told, and put there by ``stream``.
 
 The invariants: an offset never goes back, but for data loss that is allowed by
-name; a partition whose leader does not answer stands still and stops nobody; one
-that was never seen before begins at its earliest message.
+name; a partition whose leader does not answer, or cannot find its newest messages
+yet, stands still and stops nobody; one that was never seen before begins at its
+earliest message. A query with an end (:meth:`StreamPlanner.prepare_target`) gets
+there or fails: nothing that passes makes it end earlier.
 
 **Source:** Spark reference 1.5, 2.1 ("Driver side", "Limits").
 """
@@ -15,14 +17,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import DataLossError, NsqError, TopicNotFoundError
+from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, TopicNotFoundError
 from nsq_ha.spark.checkpoint import Offsets, Place, from_json, planned_at, to_json
-from nsq_ha.spark.planner import Bounds, Range, divide, positions
-from nsq_ha.spark.positions import shares
+from nsq_ha.spark.limits import Backlog
+from nsq_ha.spark.planner import Bounds, Range, divide, goes_back, positions
+from nsq_ha.spark.positions import no_progress
 from nsq_ha.spark.sameness import Sameness
 from nsq_ha.spark.survey import PAUSE, Survey, glance, topics_of, whole
 
@@ -53,6 +57,7 @@ class StreamPlanner:
         self._moved_at = time.monotonic()
         self._reported: set[Place] = set()
         self._sameness = Sameness(options, cluster)
+        self._held_since: dict[Place, float] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -87,16 +92,21 @@ class StreamPlanner:
 
         Raises:
             DataLossError: A log ends before ``start`` or is another one, and ``failOnDataLoss`` is true.
-            NsqError: No nsqlookupd answers for longer than the read is patient.
+            NsqError: No nsqlookupd answers for longer than the read is patient; or the query
+                has an end, and does not get nearer to it for so long.
         """
-        begin = from_json(start or {})
-        surveys = self._look()
-        ends = self._ends(begin, surveys, planned_at(start or {}))
-        if limited:
-            ends = self._limited(begin, ends, {seen.topic: seen for seen in surveys})
-        if ends != begin:
-            self._moved_at = time.monotonic()
-        return to_json(ends)
+        begin, planned = from_json(start or {}), planned_at(start or {})
+        until = time.monotonic() + self._options.patience
+        while True:
+            ends, held = self._next(begin, planned, limited=limited)
+            self._note(held)
+            if ends != begin:
+                self._moved_at = time.monotonic()
+            elif held:
+                self._stand_still(held, until)
+                if self._target is not None:
+                    continue
+            return to_json(ends)
 
     def report(self) -> Offsets:
         """Return where the logs end, for Spark's progress; what is known, without asking anew."""
@@ -110,12 +120,14 @@ class StreamPlanner:
         """
         self._target = {}
         for seen in self._look(whole_ones=True):
+            # Written to the end, readable or not: tasks wait for the rest.
             self._target |= {(seen.topic, partition): extent.end for partition, extent in seen.extents.items()}
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         """Return the ranges of one micro-batch, also of one that was planned before a restart.
 
         Raises:
+            ConfigError: The batch ends before it begins, which no plan of ours does: it would repeat messages.
             DataLossError: What the batch needs is cleaned, or of another log, and ``failOnDataLoss`` is true.
             NsqError: As :meth:`latest`.
         """
@@ -135,11 +147,7 @@ class StreamPlanner:
             ranges.append(Range(topic, partition, first, stop, node, seen.meta.ordered, seen.meta.extend_support))
             if node is not None:
                 places[topic, partition] = positions(seen, partition, self._options, self._cluster)
-        try:
-            return divide(ranges, self._options, places)
-        except NsqError as error:
-            log.info("ranges stay uncut: %s", error)
-            return ranges
+        return divide(ranges, self._options, places)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Set the channel of ``reportChannel`` to what Spark has done; a failure is only logged."""
@@ -162,16 +170,21 @@ class StreamPlanner:
         """Return a survey of each topic; one of ``metadataRefresh`` ago will do, unless they must be whole."""
         if not whole_ones and time.monotonic() - self._seen_at < self._options.metadata_refresh:
             return list(self._seen.values())
-        try:
-            topics = topics_of(self._options, self._cluster)
-            if whole_ones:
-                found = [whole(topic, self._options, self._cluster, self._options.patience) for topic in topics]
-            else:
-                found = [seen for topic in topics if (seen := self._glance(topic)) is not None]
-        except NsqError as error:
-            if not error.retriable or self._is_at_an_end(error):
-                raise
-            return list(self._seen.values())
+        options, cluster = self._options, self._cluster
+        if whole_ones:
+            topics = topics_of(options, cluster, options.patience)
+            return self._saw([whole(topic, options, cluster) for topic in topics])
+        while True:
+            try:
+                topics = topics_of(options, cluster)
+                return self._saw([seen for topic in topics if (seen := self._glance(topic)) is not None])
+            except NsqError as error:
+                if not error.retriable or self._is_at_an_end(error):
+                    raise
+            if self._seen:
+                return list(self._seen.values())
+
+    def _saw(self, found: list[Survey]) -> list[Survey]:
         self._silent_since = None
         self._seen = {seen.topic: seen for seen in found}
         self._seen_at = time.monotonic()
@@ -193,38 +206,81 @@ class StreamPlanner:
             self._silent_since = now
             log.warning("planning goes on with what is known: %s", error)
         time.sleep(PAUSE)
-        return not self._seen or now - self._silent_since >= self._options.patience
+        return now - self._silent_since >= self._options.patience
 
-    def _ends(self, begin: Mapping[Place, int], surveys: Iterable[Survey], planned: int | None) -> dict[Place, int]:
-        """Return the end of each partition's log, as far as this query may read it."""
+    def _next(
+        self, begin: Mapping[Place, int], planned: int | None, *, limited: bool
+    ) -> tuple[dict[Place, int], Mapping[Place, NsqError]]:
+        """Return where the next micro-batch ends, and the partitions that stand still because something is missing."""
+        surveys = self._look()
+        ends, back = self._ends(begin, surveys, planned)
+        held: Mapping[Place, NsqError] = {}
+        if limited:
+            ends, held = self._limited(begin, ends, {seen.topic: seen for seen in surveys})
+        for place, end in ends.items():
+            if place not in back and end < begin.get(place, end):
+                raise goes_back(f"{place[0]}-{place[1]}", begin[place], end)
+        return ends, held
+
+    def _stand_still(self, held: Mapping[Place, NsqError], until: float) -> None:
+        """Wait a moment; raise if a query with an end has waited long enough."""
+        (topic, partition), error = next(iter(held.items()))
+        now = time.monotonic()
+        if self._target is not None and now >= until:
+            raise no_progress(f"{topic}-{partition}", self._options.patience, error) from error
+        log.info("no new batch: %s", error)
+        time.sleep(PAUSE)
+
+    def _note(self, held: Mapping[Place, NsqError]) -> None:
+        """Warn about each partition that has stood still for as long as the read is patient, once."""
+        now = time.monotonic()
+        self._held_since = {place: self._held_since.get(place, now) for place in held}
+        for (topic, partition), since in self._held_since.items():
+            if now - since >= self._options.patience:
+                log.warning("%s-%d stands still: %s", topic, partition, held[topic, partition])
+                self._held_since[topic, partition] = math.inf
+
+    def _ends(
+        self, begin: Mapping[Place, int], surveys: Iterable[Survey], planned: int | None
+    ) -> tuple[dict[Place, int], set[Place]]:
+        """Return the end of each partition's log as far as this query may read it, and which may go back to it."""
         ends = dict(begin)
         known = _places(surveys)
         by_topic = {seen.topic: seen for seen in surveys}
         anew: dict[Place, int] = {}
+        shorter: set[Place] = set()
         for place in begin:
             if place[0] not in {topic for topic, _ in known} and place[0] not in self._seen:
                 self._lose(*place, "the topic is gone")
         for place, (_, extent) in known.items():
             start = begin.get(place)
             if start is not None and extent.end < start:
-                self._confirm_loss(place, start)
+                if not self._is_shorter(place, start):
+                    # One look was wrong; the next one tells more.
+                    continue
+                shorter.add(place)
             elif start is not None and self._is_lost(by_topic[place[0]], place[1], start, planned):
                 # A step without rows, back to where the new log begins: from there on it is as any other.
                 anew[place] = extent.start
             ends[place] = extent.end
         if self._target is not None:
-            for place in set(ends) | set(self._target):
-                target, start = self._target.get(place), begin.get(place)
-                if target is not None:
-                    # Also where the leader does not answer just now: to stand still would end the query too early.
-                    # Only a log that was made anew has its target before the start.
-                    is_anew = place in known and start is not None and known[place][1].end < start
-                    ends[place] = target if start is None or target > start or is_anew else start
-                elif start is not None:
-                    ends[place] = start
-                else:
-                    ends.pop(place, None)
-        return ends | anew
+            ends = self._up_to_target(begin, ends, shorter)
+        return ends | anew, shorter | anew.keys()
+
+    def _up_to_target(
+        self, begin: Mapping[Place, int], ends: Mapping[Place, int], shorter: set[Place]
+    ) -> dict[Place, int]:
+        """Return the ends of a query with an end; also where a leader does not answer now: tasks wait for it."""
+        targets = self._target or {}
+        found: dict[Place, int] = {}
+        for place in ends.keys() | targets.keys():
+            target, start = targets.get(place), begin.get(place)
+            # Only a log that was made anew has its target before the start.
+            if target is not None and (start is None or target > start or place in shorter):
+                found[place] = target
+            elif start is not None:
+                found[place] = start
+        return found
 
     def _is_lost(self, seen: Survey, partition: int, offset: int, planned: int | None) -> bool:
         """Raise when the log is another one than ``offset`` was taken of, and that is an error; else tell it."""
@@ -239,19 +295,31 @@ class StreamPlanner:
         self._lose(seen.topic, partition, said)
         return True
 
-    def _confirm_loss(self, place: Place, start: int) -> None:
-        """Raise when the log still ends before ``start`` after a while, and that is an error."""
+    def _is_shorter(self, place: Place, start: int) -> bool:
+        """Tell whether the log still ends before ``start`` after a while; raise if it does and that is an error.
+
+        Only a leader's answer counts: without one nothing is lost yet.
+        """
         topic, partition = place
         until = time.monotonic() + self._options.fetch_timeout
+        end: int | None = None
         while True:
-            extent = glance(topic, self._options, self._cluster).extents.get(partition)
-            if extent is not None and extent.end >= start:
-                return
+            try:
+                extent = glance(topic, self._options, self._cluster).extents.get(partition)
+                end = None if extent is None else extent.end
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                end = None
+            if end is not None and end >= start:
+                return False
             if time.monotonic() >= until:
                 break
             time.sleep(PAUSE)
-        end = "nowhere" if extent is None else extent.end
+        if end is None:
+            return False
         self._lose(topic, partition, f"the log ends at {end}, before the offset {start} reached: made anew, or cut")
+        return True
 
     def _first(self, place: Place, begin: Mapping[Place, int], stop: int, seen: Survey) -> int:
         """Return where a range begins, which may be later than planned where data is lost."""
@@ -260,7 +328,9 @@ class StreamPlanner:
         earliest = 0 if extent is None else extent.start
         start = begin.get(place, earliest)
         if start > stop:
-            # Only planned after a loss that was allowed: the log was made anew.
+            if self._options.fail_on_data_loss:
+                raise goes_back(f"{topic}-{partition}", start, stop)
+            # Planned after a loss that was allowed: the log was made anew.
             return min(earliest, stop)
         if start < earliest and start < stop:
             gone = min(earliest, stop) - start
@@ -278,55 +348,40 @@ class StreamPlanner:
 
     def _limited(
         self, begin: Mapping[Place, int], ends: dict[Place, int], surveys: Mapping[str, Survey]
-    ) -> dict[Place, int]:
-        """Return ends that keep ``maxOffsetsPerTrigger``, ``maxBytesPerTrigger`` and ``minOffsetsPerTrigger``."""
+    ) -> tuple[dict[Place, int], Mapping[Place, NsqError]]:
+        """Return ends that keep the limits of the options, and the partitions that stand still for now."""
         options = self._options
         if options.max_offsets is None and options.max_bytes is None and options.min_offsets is None:
-            return ends
-        if self._target is not None:
-            surveys = {seen.topic: seen for seen in self._look(whole_ones=True)}
-        backlog: dict[Place, Positions] = {}
-        for (topic, partition), end in ends.items():
-            seen = surveys.get(topic)
-            if seen is not None and partition in seen.extents:
-                place = positions(seen, partition, options, self._cluster)
-                extent = dataclasses.replace(place.extent, end=end)
-                if begin.get((topic, partition), extent.start) < end:
-                    backlog[topic, partition] = dataclasses.replace(place, extent=extent)
-        starts = {place: begin.get(place, found.extent.start) for place, found in backlog.items()}
-        try:
-            if self._is_to_wait(backlog, starts):
-                return dict(begin)
-            return ends | self._cut(backlog, starts, ends)
-        except NsqError as error:
-            if not error.retriable:
-                raise
-            # A leader went between two questions: the next call asks the next one.
-            log.info("no new batch: %s", error)
-            time.sleep(PAUSE)
-            return dict(begin)
+            return ends, {}
+        places: dict[Place, Positions] = {}
+        starts: dict[Place, int] = {}
+        held: dict[Place, NsqError] = {}
+        for place, end in ends.items():
+            seen = surveys.get(place[0])
+            if seen is None or begin.get(place) == end:
+                continue
+            if place[1] not in seen.extents:
+                held[place] = NoLeaderError(f"{place[0]}-{place[1]} has no leader that answers")
+                continue
+            found = positions(seen, place[1], options, self._cluster)
+            start = begin.get(place, found.extent.start)
+            if start < end:
+                starts[place] = start
+                places[place] = dataclasses.replace(found, extent=dataclasses.replace(found.extent, end=end))
+        backlog = Backlog(options, places, starts, held)
+        if self._may_wait() and backlog.is_too_little():
+            return dict(begin), {}
+        within = ends | backlog.ends()
+        for place in backlog.held:
+            # One that was never read has no offset to stand at, and begins later at its earliest message.
+            del within[place]
+            if place in begin:
+                within[place] = begin[place]
+        return within, backlog.held
 
-    def _cut(
-        self, backlog: Mapping[Place, Positions], starts: Mapping[Place, int], ends: Mapping[Place, int]
-    ) -> dict[Place, int]:
-        cut = {place: ends[place] for place in backlog}
-        if (rows := self._options.max_offsets) is not None:
-            waiting = {place: found.rows_behind(starts[place]) for place, found in backlog.items()}
-            for place, share in shares(rows, waiting).items():
-                if share < waiting[place]:
-                    cut[place] = min(cut[place], backlog[place].after_rows(starts[place], share))
-        if (count := self._options.max_bytes) is not None:
-            sizes = {place: ends[place] - starts[place] for place in backlog}
-            for place, share in shares(count, sizes).items():
-                if share < sizes[place]:
-                    cut[place] = min(cut[place], backlog[place].after_bytes(starts[place], share))
-        return cut
-
-    def _is_to_wait(self, backlog: Mapping[Place, Positions], starts: Mapping[Place, int]) -> bool:
-        least = self._options.min_offsets
-        if least is None or self._target is not None or time.monotonic() - self._moved_at >= self._options.max_delay:
-            return False
-        return sum(found.rows_behind(starts[place]) for place, found in backlog.items()) < least
+    def _may_wait(self) -> bool:
+        """Tell whether this query may wait for more messages before it plans a batch."""
+        return self._target is None and time.monotonic() - self._moved_at < self._options.max_delay
 
 
 def _places(surveys: Iterable[Survey]) -> dict[Place, tuple[Any, Any]]:

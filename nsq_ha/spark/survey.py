@@ -45,16 +45,28 @@ class Survey:
     extents: Mapping[int, Extent]
 
 
-def topics_of(options: ReadOptions, cluster: Cluster) -> tuple[str, ...]:
+def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> tuple[str, ...]:
     """Return what ``options`` read: the named topics, or those that match the pattern at the moment.
 
+    Args:
+        options: Of the read.
+        cluster: Whom to ask.
+        patience: Seconds to wait for an nsqlookupd that answers.
+
     Raises:
-        LookupUnavailableError: No nsqlookupd lists the topics.
+        LookupUnavailableError: No nsqlookupd lists the topics for so long.
     """
     if options.pattern is None:
         return options.topics
     pattern = re.compile(options.pattern)
-    return tuple(topic for topic in cluster.topics() if pattern.fullmatch(topic))
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return tuple(topic for topic in cluster.topics() if pattern.fullmatch(topic))
+        except NsqError as error:
+            if not error.retriable or time.monotonic() >= until:
+                raise
+        time.sleep(PAUSE)
 
 
 def whole(topic: str, options: ReadOptions, cluster: Cluster, patience: float | None = None) -> Survey:
@@ -64,7 +76,7 @@ def whole(topic: str, options: ReadOptions, cluster: Cluster, patience: float | 
         topic: The topic.
         options: Of the read: its partitions, its patience.
         cluster: Whom to ask.
-        patience: Seconds. None for ``fetchTimeout``.
+        patience: Seconds. None for the read's, which an election fits into.
 
     Raises:
         ConfigError: The options name what the topic does not have.
@@ -72,7 +84,7 @@ def whole(topic: str, options: ReadOptions, cluster: Cluster, patience: float | 
         NoLeaderError: A partition has no leader for so long.
         LookupUnavailableError: No nsqlookupd answers for so long.
     """
-    until = time.monotonic() + (options.fetch_timeout if patience is None else patience)
+    until = time.monotonic() + (options.patience if patience is None else patience)
     while True:
         try:
             view = cluster.view(topic)

@@ -30,6 +30,8 @@ from tests.discovery.loopback import Fake, hang, http_answer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from nsq_ha.discovery.nsqd_http import Search
+
     Serve = Callable[[], Awaitable[Fake]]
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "nsqd_http.json"
@@ -101,6 +103,7 @@ async def test_a_recorded_message_decodes(fake: Fake) -> None:
     fake.answer("/message/get", recorded("message_get_by_offset")["body"])
     async with NsqdHttp(fake.url) as nsqd:
         found = await nsqd.message_get("proto_plain", 0, "virtual_offset", 3476)
+    assert found is not None
     assert (found.internal_id, found.trace_id, found.offset, found.number) == (111, 9, 3476, 110)
     assert (found.body, found.headers, found.timestamp_ns) == ("findme", "", 1795231990307086240)
     assert fake.queries("/message/get") == [
@@ -112,6 +115,47 @@ async def test_a_recorded_message_decodes(fake: Fake) -> None:
             "needext": "true",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "position", "is_it"),
+    [
+        ("count", 110, True),
+        ("count", 109, False),
+        ("count", 111, False),
+        ("virtual_offset", 3476, True),
+        ("virtual_offset", 3440, True),
+        ("virtual_offset", 3477, False),
+        ("id", 111, True),
+        ("id", 112, False),
+    ],
+)
+async def test_a_message_that_was_not_asked_for_is_no_answer(
+    fake: Fake, mode: Search, position: int, is_it: bool
+) -> None:
+    # Asked for what is not flushed yet the server gives the first message of the queue, with status 200.
+    fake.answer("/message/get", recorded("message_get_by_offset")["body"])
+    async with NsqdHttp(fake.url) as nsqd:
+        assert (await nsqd.message_get("proto_plain", 0, mode, position) is not None) is is_it
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (404, "disk reader move offset overflowed the end"),
+        (500, "INTERNAL_ERROR"),
+        (404, "commit log end of file"),
+        (404, "search commit log data not found"),
+    ],
+)
+async def test_a_message_that_cannot_be_read_yet_is_none(fake: Fake, status: int, message: str) -> None:
+    fake.answer("/message/get", {"message": message}, status)
+    async with NsqdHttp(fake.url) as nsqd:
+        assert await nsqd.message_get("orders", 0, "count", 7) is None
+    fake.answer("/message/get", {"message": "topic does not exist"}, 400)
+    async with NsqdHttp(fake.url) as nsqd:
+        with pytest.raises(ServerError, match="topic does not exist"):
+            await nsqd.message_get("orders", 0, "count", 7)
 
 
 async def test_changes_of_a_channel(fake: Fake) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from nsq_ha.discovery.nsqd_http import StoredMessage
-from nsq_ha.errors import ConnectError, NsqError, RemoteProtocolError
+from nsq_ha.errors import ConnectError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Cluster, Extent
 from nsq_ha.spark.positions import Positions
@@ -44,8 +44,7 @@ class Log:
     def find(self, mode: Search, position: int) -> StoredMessage | None:
         """Answer as a leader does; None for what is not there, or not committed yet."""
         for number in range(self.cleaned, len(self.sizes) - self.uncommitted):
-            at = number + 1 if mode == "count" else self.offsets[number]
-            if at >= position:
+            if number + 1 == position if mode == "count" else self.offsets[number] >= position:
                 return self.stored(number)
         # One more is committed until the next question.
         self.uncommitted = max(0, self.uncommitted - 1)
@@ -82,12 +81,6 @@ class Model:
     def extents(self, topic: str, node: Node) -> dict[int, Extent]:
         self._hear(node)
         return {number: log.extent for number, log in self.topics_[topic].items() if NODES[number] == node}
-
-    def boundary(self, topic: str, partition: int, node: Node, offset: int) -> int:
-        found = self.stored(topic, partition, node, "virtual_offset", offset)
-        if found is None:
-            raise RemoteProtocolError("move offset overflowed")
-        return found.offset
 
     def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
         self._hear(node)

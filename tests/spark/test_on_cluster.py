@@ -195,10 +195,11 @@ def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCl
     topic = dev_cluster.create_topic("elsewhere", 1, 1)
     other = next(node for node in _nodes(asked, dev_cluster) if node != asked.view(topic).leaders[0])
     assert asked.extents(topic, other) == {}
-    for question in (
-        lambda: asked.boundary(topic, 0, other, 0),
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: asked.stored(topic, 0, other, "count", 1),
         lambda: asked.open_channel(topic, 0, other, "spark-test#ephemeral", 0),
-    ):
+    )
+    for question in questions:
         with pytest.raises(NsqError) as caught:
             question()
         assert caught.value.retriable

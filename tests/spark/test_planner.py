@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha.discovery.nsqd_http import StoredMessage
 from nsq_ha.errors import (
     ConfigError,
     ConnectError,
@@ -13,7 +15,6 @@ from nsq_ha.errors import (
     LookupUnavailableError,
     NoLeaderError,
     NsqError,
-    RemoteProtocolError,
     TopicNotFoundError,
 )
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
@@ -22,10 +23,13 @@ from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import EARLIEST, LATEST, Place, ReadOptions
 from nsq_ha.spark.planner import Range, plan
 
+if TYPE_CHECKING:
+    from nsq_ha.discovery.nsqd_http import Search
+
 ONE, TWO = Node("127.0.0.1", 4150, 4151), Node("127.0.0.2", 4150, 4151)
 META = TopicMeta(partition_num=2, ordered=True)
 WHOLE = TopicView("flights", META, {0: ONE, 1: TWO}, complete=True, exists=True)
-OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",), fetch_timeout=0.2)
+OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",), fetch_timeout=0.1, fetch_retries=1)
 
 
 @dataclass
@@ -33,7 +37,7 @@ class Answers:
     """A cluster that answers in turn what it is told to; the last answer stays."""
 
     views: list[TopicView | NsqError] = field(default_factory=lambda: [WHOLE])
-    logs: dict[int, Extent] = field(default_factory=lambda: {0: Extent(100, 500), 1: Extent(0, 0)})
+    logs: dict[int, Extent] = field(default_factory=lambda: {0: Extent(100, 500, 10), 1: Extent(0, 0)})
     step: int = 50
     committed: int = 10**9
     asked: int = 0
@@ -48,12 +52,15 @@ class Answers:
     def extents(self, topic: str, node: Node) -> dict[int, Extent]:
         return {partition: log for partition, log in self.logs.items() if WHOLE.leaders[partition] == node}
 
-    def boundary(self, topic: str, partition: int, node: Node, offset: int) -> int:
-        found = -(-offset // self.step) * self.step
-        if found >= min(self.committed, self.logs[partition].end):
+    def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
+        number = position if mode == "count" else -(-position // self.step) + 1
+        offset = (number - 1) * self.step
+        if offset >= self.logs[partition].end:
+            return None
+        if offset >= self.committed:
             self.committed += self.step
-            raise RemoteProtocolError("move offset overflowed")
-        return found
+            return None
+        return StoredMessage(number, 0, 0, offset, number, "", "")
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +82,7 @@ def test_a_whole_topic_is_from_what_is_kept_to_the_write_end_and_empty_partition
 
 
 def test_named_offsets_and_the_special_ones() -> None:
-    logs = {0: Extent(100, 500), 1: Extent(0, 300)}
+    logs = {0: Extent(100, 500, 10), 1: Extent(0, 300, 6)}
     assert bounds(
         planned(Answers(logs=logs), {"flights": {0: 200, 1: EARLIEST}}, {"flights": {0: LATEST, 1: 250}})
     ) == {
@@ -145,6 +152,32 @@ def test_a_missing_leader_and_a_silent_nsqlookupd_are_waited_for() -> None:
     answers = Answers([LookupUnavailableError("none"), partial, partial, WHOLE])
     assert bounds(planned(answers)) == {0: (100, 500)}
     assert answers.asked == 4
+
+
+def test_a_pattern_is_asked_again_while_no_nsqlookupd_answers() -> None:
+    answers = Answers()
+    told: list[NsqError | tuple[str, ...]] = [LookupUnavailableError("none"), LookupUnavailableError("none")]
+
+    def topics() -> tuple[str, ...]:
+        found = told.pop(0) if told else ("flights", "other")
+        if isinstance(found, NsqError):
+            raise found
+        return found
+
+    answers.topics = topics  # type: ignore[attr-defined]
+    options = replace(OPTIONS, topics=(), pattern="fl.*", fetch_timeout=20.0)
+    assert bounds(plan(options, answers)) == {0: (100, 500)}  # type: ignore[arg-type]
+    told += [LookupUnavailableError("none")] * 100_000
+    with pytest.raises(LookupUnavailableError):
+        plan(replace(options, fetch_timeout=0.01), answers)  # type: ignore[arg-type]
+
+
+def test_a_missing_leader_is_waited_for_as_long_as_a_task_would() -> None:
+    partial = replace(WHOLE, leaders={1: TWO}, complete=False)
+    answers = Answers([*[partial] * 40, WHOLE])
+    options = replace(OPTIONS, fetch_timeout=0.001, fetch_retries=20_000)
+    assert bounds(plan(options, answers)) == {0: (100, 500)}  # type: ignore[arg-type]
+    assert answers.asked == 41
 
 
 def test_a_missing_leader_is_named_when_the_patience_ends() -> None:

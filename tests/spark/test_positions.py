@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConnectError
+from nsq_ha.errors import ConfigError, ConnectError, ResponseTimeoutError
 from nsq_ha.spark import survey
-from nsq_ha.spark.positions import shares
+from nsq_ha.spark.positions import NotReadableError, Positions, shares
 from tests.spark.model import NODES, Log, Model, place_in
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -30,17 +30,44 @@ def test_a_boundary_is_the_offset_itself_or_the_next_message() -> None:
     assert place.boundary(31) is None, "inside the last message"
 
 
+def test_what_is_not_committed_yet_is_another_answer_than_what_is_not_there() -> None:
+    place = place_in(Log([10, 20, 30], uncommitted=2))
+    for question, arguments in ((place.boundary, (5,)), (place.after_rows, (0, 2)), (place.after_bytes, (0, 11))):
+        cast("Model", place.cluster).topics_["t"][0].uncommitted = 2
+        with pytest.raises(NotReadableError, match=r"t-0: .* is not readable yet at nsqd 127.0.0.1:4150"):
+            question(*arguments)
+
+
 def test_what_is_not_committed_yet_is_waited_for() -> None:
-    place = place_in(Log([10, 20, 30], uncommitted=2), patience=5.0)
-    assert place.boundary(5) == 10
-    assert place_in(Log([10, 20, 30], uncommitted=2), patience=5.0).after_rows(0, 2) == 30
-    assert place_in(Log([10, 20, 30], uncommitted=2), patience=5.0).after_bytes(0, 11) == 30
+    def fresh() -> Positions:
+        return place_in(Log([10, 20, 30], uncommitted=2), patience=5.0)
+
+    assert fresh().patiently(lambda place: place.boundary(5)) == 10
+    assert fresh().patiently(lambda place: place.after_rows(0, 2)) == 30
+    assert fresh().patiently(lambda place: place.after_bytes(0, 11)) == 30
+
+
+def test_patience_follows_the_leader_and_has_an_end() -> None:
+    place = place_in(Log([10, 20, 30]), patience=0.01)
+    model = cast("Model", place.cluster)
+    elsewhere = dataclasses.replace(place, node=NODES[1])
+    model.deaf.add(NODES[1])
+    assert elsewhere.patiently(lambda there: there.boundary(5)) == 10, "the nsqlookupds name another leader"
+    model.deaf.add(NODES[0])
+    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.01 s .*no connection to nsqd"):
+        place.patiently(lambda there: there.boundary(5))
+
+    def refuse(_: Positions) -> None:
+        raise ConfigError("wrong for good")
+
+    with pytest.raises(ConfigError, match="wrong for good"):
+        dataclasses.replace(place, patience=3600.0).patiently(refuse)
 
 
 def test_rows_are_counted_from_a_place_to_the_end() -> None:
     place = place_in(Log([10, 20, 30, 5]))
     assert [place.rows_behind(offset) for offset in (0, 10, 11, 60, 65)] == [4, 3, 2, 1, 0]
-    assert place_in(Log([10], uncommitted=1)).rows_behind(0) == 0, "nothing is there to be read yet"
+    assert place.rows_behind(61) == 0, "inside the last message"
 
 
 @given(SIZES, st.integers(0, 15), st.data())
@@ -94,4 +121,5 @@ def test_a_leader_that_does_not_answer_is_an_error_where_the_caller_can_ask_anot
             question(0, 1)
     with pytest.raises(ConnectError):
         place.at_time(0)
-    assert dataclasses.replace(place, patience=0.0).boundary(5) is None
+    with pytest.raises(ConnectError):
+        place.boundary(5)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConnectError, DataLossError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, ConnectError, DataLossError, TopicNotFoundError
 from nsq_ha.spark import stream_planner, survey
+from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import Range
+from nsq_ha.spark.positions import Positions
 from nsq_ha.spark.stream_planner import StreamPlanner
 from tests.spark.model import NODES, Log, Model
+
+if TYPE_CHECKING:
+    from nsq_ha.policy.topology import Node
 
 Given = dict[str, str]
 
@@ -106,6 +113,18 @@ def test_a_limit_of_rows_is_divided_by_backlog() -> None:
 def test_a_limit_of_bytes_lets_one_message_pass_at_least() -> None:
     plan = planner(two(Log([100, 100]), Log([1])), maxBytesPerTrigger="20")
     assert plan.latest({"t": {"0": 0, "1": 0}})["t"]["0"] == 100
+
+
+def test_two_limits_together_leave_nobody_out_for_good() -> None:
+    # By messages partition 1 has the larger backlog, by bytes partition 0.
+    model = two(Log([1000]), Log([1] * 3))
+    plan = planner(model, maxOffsetsPerTrigger="1", maxBytesPerTrigger="1")
+    offset = plan.initial()
+    plan.prepare_target()
+    for _ in range(4):
+        before, offset = offset, plan.latest(offset)
+        assert before != offset
+    assert offset == {"t": {"0": 1000, "1": 3}}
 
 
 def test_a_batch_waits_for_enough_rows_but_not_for_ever() -> None:
@@ -205,6 +224,67 @@ def test_a_topic_that_is_gone() -> None:
     assert lossy.ranges(begin, begin) == []
 
 
+def test_one_look_at_a_shorter_log_moves_nothing() -> None:
+    model = two()
+    plan = planner(model)
+    begin = plan.latest(plan.initial())
+    found, looks = model.extents, iter([True])
+
+    def behind(topic: str, node: Node) -> dict[int, Extent]:
+        extents = found(topic, node)
+        return {0: Extent(0, 40, 4)} if 0 in extents and next(looks, False) else extents
+
+    model.extents = behind  # type: ignore[method-assign]
+    assert plan.latest(begin) == begin, "not back to 40"
+    model.topics_["t"][0].sizes = [10] * 11
+    assert plan.latest(begin) == {"t": {"0": 110, "1": 50}}
+
+
+@pytest.mark.parametrize("lossy", ["true", "false"])
+def test_a_shorter_log_whose_leader_goes_is_not_lost(lossy: str) -> None:
+    model = two()
+    plan = planner(model, failOnDataLoss=lossy)
+    begin = {"t": {"0": 200, "1": 50}}
+    found = model.extents
+
+    def last_words(topic: str, node: Node) -> dict[int, Extent]:
+        extents = found(topic, node)
+        if 0 in extents:
+            model.leaderless.add(("t", 0))
+        return extents
+
+    model.extents = last_words  # type: ignore[method-assign]
+    assert plan.latest(begin) == begin, "an election takes longer than this looks"
+
+
+def test_a_plan_that_goes_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planner(two())
+    with pytest.raises(ConfigError, match="t-0: the plan goes back from offset 100 to 40, which would repeat messages"):
+        plan.ranges({"t": {"0": 100, "1": 50}}, {"t": {"0": 40, "1": 50}})
+    with pytest.raises(ConfigError, match=r"t-0: the plan goes back from offset 100 to 40"):
+        Range("t", 0, 100, 40, None, ordered=False, extended=False)
+    monkeypatch.setattr(Positions, "after_rows", lambda *_: 40)
+    with pytest.raises(ConfigError, match="t-0: the plan goes back from offset 60 to 40"):
+        planner(two(), maxOffsetsPerTrigger="2").latest({"t": {"0": 60, "1": 50}})
+
+
+def test_a_partition_that_stands_still_for_long_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = two()
+    plan = planner(model, maxOffsetsPerTrigger="4")
+    begin = plan.initial()
+
+    def gone(*_: object) -> None:
+        raise ConnectError("gone")
+
+    model.stored = gone  # type: ignore[method-assign, assignment]
+    until = time.monotonic() + 60.0
+    while "t-0 stands still" not in caplog.text and time.monotonic() < until:
+        plan.latest(begin)
+    for _ in range(20):
+        plan.latest(begin)
+    assert caplog.text.count("t-0 stands still: gone") == 1
+
+
 def test_topics_of_a_pattern_come_and_go() -> None:
     model = two()
     plan = planner(model)
@@ -293,4 +373,4 @@ def test_ranges_are_cut_and_stay_whole_where_the_leader_does_not_answer(caplog: 
 
     model.stored = gone  # type: ignore[method-assign, assignment]
     assert bounds(plan, begin, end) == {0: (0, 100), 1: (20, 50)}
-    assert "ranges stay uncut" in caplog.text
+    assert "t-0 stays in one piece: t-0: no progress for 0.1 s" in caplog.text

@@ -1,0 +1,190 @@
+"""Plans on topics that are being written: the newest messages are acknowledged, and the server cannot find them yet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.errors import ResponseTimeoutError
+from nsq_ha.spark import stream_planner, survey
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.planner import plan
+from nsq_ha.spark.stream_planner import StreamPlanner
+from tests.spark.lagging import LOOKUPD, LaggingCluster, LaggingLog
+
+if TYPE_CHECKING:
+    import respx
+
+OPTIONS = {"lookupd": LOOKUPD, "topic": "t"}
+IMPATIENT = {"fetchTimeout": "100ms", "fetchRetries": "1"}
+LIMITS = [{"maxOffsetsPerTrigger": "7"}, {"maxBytesPerTrigger": "70"}]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "PAUSE", 0.001)
+    monkeypatch.setattr(stream_planner, "PAUSE", 0.001)
+
+
+@pytest.fixture
+def asked() -> Iterator[Cluster]:
+    with Cluster((LOOKUPD,)) as cluster:
+        yield cluster
+
+
+def stream(asked: Cluster, **more: str) -> StreamPlanner:
+    given = OPTIONS | {"startingOffsets": "earliest", "metadataRefresh": "0"} | more
+    return StreamPlanner(ReadOptions.parse(given, "stream"), asked)
+
+
+def available_now(asked: Cluster, begin: Any, **more: str) -> list[Any]:  # noqa: ANN401 - Spark's offsets
+    """Plan as the trigger availableNow does; gives the offsets from the beginning to the end of the query."""
+    planner = stream(asked, **more)
+    offsets = [planner.initial() if begin is None else begin]
+    planner.prepare_target()
+    while True:
+        end = planner.latest(offsets[-1])
+        if end == offsets[-1]:
+            return offsets
+        # A backward range raises where ranges are made.
+        planner.ranges(offsets[-1], end)
+        offsets.append(end)
+        assert len(offsets) < 1000
+
+
+def ends(offsets: list[Any], partition: int) -> list[int]:
+    return [each["t"][str(partition)] for each in offsets]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_batches_never_go_back_on_a_topic_that_is_being_written(
+    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+) -> None:
+    log = LaggingLog([10] * 20)
+    LaggingCluster(respx_mock, {0: log})
+    offsets = available_now(asked, None, **limit)
+    for _ in range(5):
+        log.sizes = [*log.sizes, *[10] * 13]
+        log.fresh, log.flushes_after = 6, 5
+        offsets += available_now(asked, offsets[-1], **limit)[1:]
+        assert ends(offsets, 0)[-1] == log.offsets[-1], "all that was there"
+    reached = ends(offsets, 0)
+    assert reached == sorted(set(reached)), "each batch begins where the one before ended"
+    assert max(after - before for before, after in itertools.pairwise(reached)) <= 70
+
+
+def test_one_fresh_row_does_not_end_a_query_that_is_to_read_all(respx_mock: respx.MockRouter, asked: Cluster) -> None:
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 200), 1: LaggingLog([10], fresh=1, flushes_after=12)})
+    offsets = available_now(asked, None, maxOffsetsPerTrigger="30")
+    assert offsets[-1] == {"t": {"0": 2000, "1": 10}}
+    assert len(offsets) >= 7
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_a_query_that_is_to_read_all_raises_when_a_row_never_gets_readable(
+    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+) -> None:
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20), 1: LaggingLog([10] * 20, fresh=20)})
+    planner = stream(asked, **IMPATIENT, **limit)
+    offset: Any = planner.initial()
+    planner.prepare_target()
+    while offset != {"t": {"0": 200, "1": 0}}:
+        before, offset = offset, planner.latest(offset)
+        assert before != offset, "the query would end too early"
+    with pytest.raises(ResponseTimeoutError, match=r"t-1: no progress for 0.2 s .*not readable yet"):
+        planner.latest(offset)
+
+
+def test_a_partition_without_a_leader_does_not_end_a_query_with_a_limit(
+    respx_mock: respx.MockRouter, asked: Cluster
+) -> None:
+    cluster = LaggingCluster(respx_mock, {0: LaggingLog([10] * 20), 1: LaggingLog([10] * 20)})
+    planner = stream(asked, **IMPATIENT, maxOffsetsPerTrigger="30")
+    begin = planner.initial()
+    planner.prepare_target()
+    cluster.leaderless.add(1)
+    middle = planner.latest(begin)
+    assert middle == {"t": {"0": 200, "1": 0}}, "within the limit, and without waiting"
+    with pytest.raises(ResponseTimeoutError, match=r"t-1: no progress for 0.2 s .*no leader"):
+        planner.latest(middle)
+    cluster.leaderless.clear()
+    assert planner.latest(middle) == {"t": {"0": 200, "1": 200}}
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_a_stream_leaves_a_partition_with_fresh_rows_for_later_and_reads_the_others(
+    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+) -> None:
+    fresh = LaggingLog([10] * 20, fresh=20)
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 3), 1: fresh})
+    planner = stream(asked, **limit)
+    begin = planner.initial()
+    middle = planner.latest(begin)
+    assert middle["t"]["0"] > 0
+    assert middle["t"]["1"] == 0
+    fresh.fresh = 0
+    assert planner.latest({"t": {"0": 30, "1": 0}})["t"]["1"] == 70
+
+
+def test_a_stream_with_only_fresh_rows_has_no_new_batch_for_now(respx_mock: respx.MockRouter, asked: Cluster) -> None:
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=20)})
+    planner = stream(asked, maxOffsetsPerTrigger="7")
+    begin = planner.initial()
+    assert planner.latest(begin) == begin
+
+
+@pytest.mark.parametrize(
+    "option", [{"maxRecordsPerPartition": "7"}, {"minPartitions": "3"}], ids=lambda option: next(iter(option))
+)
+def test_a_batch_is_cut_when_its_fresh_rows_can_be_found(
+    respx_mock: respx.MockRouter, asked: Cluster, option: dict[str, str]
+) -> None:
+    log = LaggingLog([10] * 20, fresh=15, flushes_after=20)
+    LaggingCluster(respx_mock, {0: log})
+    ranges = plan(ReadOptions.parse(OPTIONS | option), asked)
+    assert [(part.start, part.end) for part in ranges] == [(0, 70), (70, 140), (140, 200)]
+    assert log.fresh == 0
+
+
+def test_a_batch_stays_uncut_when_its_fresh_rows_cannot_be_found(
+    respx_mock: respx.MockRouter, asked: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
+    (part,) = plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"maxRecordsPerPartition": "7"}), asked)
+    assert (part.start, part.end) == (0, 200), "its task waits, and says what is wrong"
+    assert "t-0 stays in one piece" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [3, 12, 19])
+def test_a_time_among_fresh_rows_is_found_once_they_are_flushed(
+    respx_mock: respx.MockRouter, asked: Cluster, seconds: int
+) -> None:
+    # The rows are of second 0, 1, 2, ...
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15, flushes_after=6)})
+    (part,) = plan(ReadOptions.parse(OPTIONS | {"startingTimestamp": str(1000 * seconds)}), asked)
+    assert (part.start, part.end) == (10 * seconds, 200)
+    (part,) = plan(ReadOptions.parse(OPTIONS | {"endingTimestamp": str(1000 * seconds)}), asked)
+    assert (part.start, part.end) == (0, 10 * seconds)
+
+
+def test_a_time_among_rows_that_are_never_flushed_is_an_error(respx_mock: respx.MockRouter, asked: Cluster) -> None:
+    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
+    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.2 s .*not readable yet"):
+        plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"startingTimestamp": "12000"}), asked)
+
+
+def test_an_offset_among_fresh_rows_is_waited_for_and_one_inside_the_last_row_is_not(
+    respx_mock: respx.MockRouter, asked: Cluster
+) -> None:
+    log = LaggingLog([10] * 20, fresh=15, flushes_after=6)
+    LaggingCluster(respx_mock, {0: log})
+    (part,) = plan(ReadOptions.parse(OPTIONS | {"startingOffsets": '{"t": {"0": 121}}'}), asked)
+    assert (part.start, part.end) == (130, 200)
+    log.asked.clear()
+    with pytest.raises(ValueError, match="no message of t-0 begins at or behind offset 195"):
+        plan(ReadOptions.parse(OPTIONS | {"startingOffsets": '{"t": {"0": 195}}'}), asked)
+    assert len(log.asked) == 2
