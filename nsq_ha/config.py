@@ -122,7 +122,8 @@ class ClientConfig:
     lookup_jitter: float = 0.2
     """Share of ``lookup_interval`` that chance takes away, so that many clients do not ask together."""
     heartbeat_interval: float = 2.0
-    """Asked of nsqd (1..60); silence of two of them ends a connection, so a frozen node is left after about 4 s."""
+    """Asked of nsqd (1..60); silence of two of them ends a connection, so a frozen node is left after about 4 s. A
+    consumer whose event loop was blocked for longer asks for more."""
     output_buffer_timeout: float | None = None
     """How long nsqd may gather messages before it writes (0.01..1); on a channel that is nearly empty this is nearly
     all of a message's delay. None for the least that servers take: 0.01, and 0.025 with ``nsqd``, since an upstream
@@ -257,7 +258,8 @@ class ConsumerConfig(ClientConfig):
     """Where the channel starts, by partition or for all. None where the channel stands."""
     max_in_flight: int = 200
     """Messages that may be unanswered over all partitions: enough to hide a round trip, and so many come again after
-    a crash. The server takes at most 2500 a connection; on an ordered channel one a partition."""
+    a crash. An upper bound: slow handlers get fewer, those that they can begin within half of ``msg_timeout``. The
+    server takes at most 2500 a connection; on an ordered channel one a partition."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
     """Bytes of bodies that may be unanswered: where messages are so large that ``max_in_flight`` of them would be more,
     fewer are asked for. Above what the default ``max_in_flight`` of the largest messages comes to."""

@@ -17,16 +17,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.backlog import Backlog
+from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.closing import drain, supervisor_ended, until_closed
 from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.handling import Handling, Publisher, Tries
+from nsq_ha.consumer.handling import Handling, Publisher, Tries, check_concurrency
 from nsq_ha.consumer.messages import Messages
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
-from nsq_ha.option_checks import is_number
 from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
@@ -90,6 +91,16 @@ class Consumer(EnteredOnce):
         self._inbox = self._open_inbox  # until it closes: then nothing more is handed out
         self._arrivals = Arrivals()
         self._messages = Messages(self._open_inbox, self._tries.fine_below, self, self._check_loop)
+        self.heartbeats = Heartbeats(f"{self.topic}/{self.channel}", self.config.heartbeat_interval)
+        self._clock = LoopClock(self.heartbeats.blocked)
+        self._backlog = Backlog(
+            f"{self.topic}/{self.channel}",
+            self._open_inbox,
+            self._messages,
+            self._tries.fine_below,
+            self._flow,
+            self._clock,
+        )
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed: asyncio.Event | None = None
@@ -105,6 +116,8 @@ class Consumer(EnteredOnce):
         self._group: asyncio.TaskGroup | None = None
 
     async def _open(self) -> None:
+        self._clock.start()
+        self._backlog.start()
         self._directory = Directory(self.config, access="r")
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
@@ -200,6 +213,7 @@ class Consumer(EnteredOnce):
                 self._partitions.cancel()
             await supervisor_ended(self._supervisor, name)
             await directory.aclose()
+            self._clock.stop()
             closed.set()
             self._over.set()
 
@@ -253,6 +267,7 @@ class Consumer(EnteredOnce):
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
         self._flow.seen(len(messages[-1].body))
+        self._backlog.arrived(len(messages))
         self._inbox.extend(messages)
         messages.clear()  # or their bodies would stay until the next read
         self._arrivals.wake_now()
@@ -260,12 +275,14 @@ class Consumer(EnteredOnce):
     def freed(self) -> None:
         """Note that a message was answered."""
         self._flow.freed()
+        self._backlog.freed()
         if self._closing.is_set():
             self._changed.set()
 
     def joined(self, subscription: Subscription) -> None:
         """Note that it is subscribed."""
         self._changed.set()
+        self._backlog.joined(self._subscriptions.values())
         self._flow.share()
 
     def left(self, subscription: Subscription) -> None:
@@ -275,6 +292,7 @@ class Consumer(EnteredOnce):
         self._inbox.clear()
         self._inbox.extend(alive)
         if not self._closing.is_set():
+            self._backlog.lost()
             self._flow.share()
 
     def refused(self, error: NsqError) -> None:
@@ -335,18 +353,30 @@ class Consumer(EnteredOnce):
         if self._closing.is_set() and self._failure is None:
             self._raise_if_died()
             raise StopAsyncIteration
+        self._backlog.emptied()
         return self._arrivals.wait(self._check_open())
 
     async def may_be_handled(self, message: Message) -> bool:
-        """Tell whether a message that was tried often is to be handed out; else it is answered."""
+        """Tell whether to hand out a message; if not, it is answered or comes again."""
+        backlog = self._backlog
+        arrived_at = backlog.next_arrived_at()
         try:
-            return await self._tries.may_be_handled(message)
+            await self._clock.turn_if_hogged()
+            if self._closing.is_set():
+                backlog.drop(message)  # closing gives it back
+                return False
+            if not backlog.is_wanted(message, arrived_at):
+                return False
+            if message.attempts >= self._tries.fine_below and not await self._tries.may_be_handled(message):
+                return False
         except asyncio.CancelledError:
-            # While it was given up: it waits for who comes next.
+            # It waits for whoever comes next.
             if not message.answered and getattr(message.source, "is_alive", True):
-                self._inbox.appendleft(message)
+                backlog.put_back(message, arrived_at)
                 self._arrivals.wake()
             raise
+        backlog.hand_out(message, arrived_at)
+        return True
 
     def _raise_if_died(self) -> None:
         supervisor = self._supervisor
@@ -378,8 +408,9 @@ class Consumer(EnteredOnce):
         from ending.
         """
         self._check_loop()
-        handling = Handling(self._messages, handler)
-        if is_number(concurrency) and 0 < self.max_in_flight < concurrency:
+        handling = Handling(self._messages, handler, self._backlog)
+        check_concurrency(concurrency)
+        if 0 < self.max_in_flight < concurrency:
             log.warning(
                 "%s/%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",
                 self.topic,
@@ -390,6 +421,7 @@ class Consumer(EnteredOnce):
             )
         self._handlings.add(handling)
         try:
-            await handling.run(concurrency, self._over)
+            with self._backlog.used_by(handling, concurrency):
+                await handling.run(concurrency, self._over)
         finally:
             self._handlings.discard(handling)

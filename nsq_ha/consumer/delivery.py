@@ -43,6 +43,7 @@ class Delivery:
         is_arriving: Messages are being handed on; :meth:`flush` is called right after that.
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
+        msg_timeout: Seconds after which the server takes an unanswered message back.
         ready: RDY last sent.
         touched_at: When a message was touched last.
     """
@@ -61,6 +62,7 @@ class Delivery:
         "is_alive",
         "is_arriving",
         "is_ordered",
+        "msg_timeout",
         "nsqd",
         "partition",
         "ready",
@@ -88,6 +90,7 @@ class Delivery:
         self.is_arriving = False
         self.arrived_at = 0.0
         self.in_flight = 0
+        self.msg_timeout = 60.0
         self.ready = 0
         self.touched_at = 0.0
         self._backoff = backoff
@@ -107,6 +110,7 @@ class Delivery:
         """Answer through ``connection`` from now on."""
         self._connection = connection
         self.nsqd = connection.node.address
+        self.msg_timeout = connection.identity.msg_timeout / 1000
         self.is_alive = True
 
     def retire(self, on_freed: Callable[[], None]) -> None:
@@ -127,6 +131,12 @@ class Delivery:
         for handle in self._held:
             handle.cancel()
         self._held.clear()
+
+    def dropped(self) -> None:
+        """Record that a message needs no answer of its own: the server has taken it back, or finished a copy of it."""
+        if self.is_alive:
+            self.in_flight -= 1
+            self._on_freed()
 
     def finish(self, message: Message) -> None:
         """Buffer a FIN; all that are buffered in one turn of the loop are written as one run of bytes."""

@@ -24,6 +24,7 @@ ROTATION_INTERVAL: Final = 5.0
 """Seconds after which other partitions get their turn, when there are more of them than ``max_in_flight``."""
 
 _WORTH_A_RAISE: Final = 1.25
+_WORTH_A_CUT: Final = 0.75
 
 
 class Flow:
@@ -34,7 +35,8 @@ class Flow:
         self.max_in_flight = max_in_flight
         self._max_bytes = max_bytes
         self._body = ready.BodySize(MAX_MESSAGE_BYTES)
-        self._limit = ready.fitting(max_in_flight, max_bytes, self._body.bytes)
+        self._fitting = self._limit = ready.fitting(max_in_flight, max_bytes, self._body.bytes)
+        self._paced: int | None = None
         self._subscriptions = subscriptions
         self._turn = 0
         self._raise_due = False
@@ -51,18 +53,42 @@ class Flow:
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise ConfigError(f"max_in_flight must be an int of 0 or more, not {given!r}")
         self.max_in_flight = count
-        self._limit = ready.fitting(count, self._max_bytes, self._body.bytes)
+        self._fit()
         self.share()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages delivered and not answered."""
+        return sum(one.in_flight + one.replaced_in_flight for one in self._subscriptions.values())
+
+    def limit_to(self, count: int | None) -> None:
+        """Ask for no more than ``count`` messages, as the handlers' speed allows; None for as many as fit."""
+        if count == self._paced:
+            return
+        self._paced = count
+        limit, before = ready.paced(self._fitting, count), self._limit
+        # Not for each step: RDY is sent when a change is worth it, and when nothing more would come without it.
+        if (
+            limit >= before * _WORTH_A_RAISE
+            or limit <= before * _WORTH_A_CUT
+            or (limit > before and (count is None or self.in_flight >= before))
+        ):
+            self._limit = limit
+            self.share()
+
+    def _fit(self) -> None:
+        self._fitting = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
+        self._limit = ready.paced(self._fitting, self._paced)
 
     def seen(self, body_bytes: int) -> None:
         """Take note of the size of a body, one of each read."""
-        if self._limit == self.max_in_flight and body_bytes * self._limit <= self._max_bytes:
+        if self._fitting == self.max_in_flight and body_bytes * self._fitting <= self._max_bytes:
             return
         self._body.seen(body_bytes)
-        limit = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
+        fitting = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
         # Not for each byte: RDY is sent when it falls, and when a rise is worth it.
-        if limit < self._limit or limit == self.max_in_flight or limit >= self._limit * _WORTH_A_RAISE:
-            self._limit = limit
+        if fitting < self._fitting or fitting == self.max_in_flight or fitting >= self._fitting * _WORTH_A_RAISE:
+            self._fit()
             self.share()
 
     def stop(self) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha.consumer.threads import HandlerThreads
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
@@ -18,6 +19,22 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 log = logging.getLogger("nsq_ha.consumer")
+
+_LONG: Final = 0.05
+"""Seconds of handling that are reported at once."""
+
+_MANY: Final = 64
+"""Messages whose handling times are reported together."""
+
+
+class Desk(Protocol):
+    """Who wants to know how long handling takes; ``consumer.backlog`` does."""
+
+    def handled(self, count: int, seconds: float) -> None:
+        """Learn that one handler took ``seconds`` for ``count`` messages."""
+
+    def took_long(self, message: Message, began: float, handler: str) -> None:
+        """Record that handling of ``message`` took long, before it is answered."""
 
 
 class Publisher(Protocol):
@@ -102,13 +119,23 @@ class Tries:
                 await self._producer.publish(topic, message.body, key=f"{message.topic}-{message.partition}", **options)
 
 
+def check_concurrency(concurrency: object) -> None:
+    """Check the option.
+
+    Raises:
+        ConfigError: ``concurrency`` is no int of 1 or more.
+    """
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ConfigError(f"concurrency must be an int of 1 or more, not {concurrency!r}")
+
+
 class Handling:
     """Runs one handler over what a consumer hands out."""
 
     def __init__(
-        self, messages: AsyncIterator[Message], handler: Callable[[Message], Awaitable[object] | object]
+        self, messages: AsyncIterator[Message], handler: Callable[[Message], Awaitable[object] | object], desk: Desk
     ) -> None:
-        """Keep both.
+        """Keep them.
 
         Raises:
             ConfigError: ``handler`` is no function.
@@ -119,11 +146,15 @@ class Handling:
             raise ConfigError(f"handler must be a function of a message, not {kind}")
         self._messages = messages
         self._handler = handler
+        self._desk = desk
+        self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         # An object whose call is a coroutine function counts as one, too.
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
         # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
-        self._busy: set[asyncio.Task[object]] = set()
+        self._busy: dict[asyncio.Task[object], Message] = {}
+        self._count = 0
+        self._seconds = 0.0
         self._threads = HandlerThreads(1)
         self._is_failing = False
 
@@ -131,20 +162,23 @@ class Handling:
         """Tell whether ``task`` calls the handler at this moment."""
         return task in self._busy
 
+    def handled(self, message_id: bytes) -> Message | None:
+        """Return the message of that id for which the handler runs."""
+        for message in self._busy.values():
+            if message.id == message_id:
+                return message
+        return None
+
     async def run(self, concurrency: int, closed: asyncio.Event) -> None:
         """Run ``concurrency`` workers until the messages end.
 
         Args:
-            concurrency: How many.
+            concurrency: How many, 1 or more.
             closed: Set when answers go nowhere any more; handlers that still run are cancelled then.
 
         Raises:
-            ConfigError: ``concurrency`` is no int of 1 or more.
             NsqError: What the messages' source raised.
         """
-        given: object = concurrency
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ConfigError(f"concurrency must be an int of 1 or more, not {given!r}")
         # __anext__ may await inside: one worker at a time takes messages, in their order.
         turn = asyncio.Lock() if concurrency > 1 else None
         self._threads = HandlerThreads(concurrency)
@@ -202,7 +236,7 @@ class Handling:
             del self._parked[partition]
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
-        self._busy.add(worker)
+        self._busy[worker] = message
         try:
             await self._call(message)
         except asyncio.CancelledError as error:
@@ -222,15 +256,26 @@ class Handling:
             if not message.answered:
                 message.finish()
         finally:
-            self._busy.discard(worker)
+            del self._busy[worker]
 
     async def _call(self, message: Message) -> None:
-        if self._is_async:
-            await self._handler(message)  # type: ignore[misc]
-        else:
-            outcome = await self._threads.call(self._in_thread, message)
-            if inspect.isawaitable(outcome):
-                await outcome
+        began = monotonic()
+        try:
+            if self._is_async:
+                await self._handler(message)  # type: ignore[misc]
+            else:
+                outcome = await self._threads.call(self._in_thread, message)
+                if inspect.isawaitable(outcome):
+                    await outcome
+        finally:
+            seconds = monotonic() - began
+            self._seconds += seconds
+            self._count += 1
+            if seconds > _LONG:
+                self._desk.took_long(message, began, self._name)
+            if self._seconds > _LONG or self._count >= _MANY:
+                self._desk.handled(self._count, self._seconds)
+                self._count, self._seconds = 0, 0.0
 
     def _in_thread(self, message: Message) -> object:
         try:

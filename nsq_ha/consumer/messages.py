@@ -27,9 +27,13 @@ class Owner(Protocol):
 
 
 class Messages:
-    """An iterator over a consumer's messages."""
+    """An iterator over a consumer's messages.
 
-    __slots__ = ("_check_loop", "_fine_below", "_inbox", "_owner")
+    Attributes:
+        fine_below: A message with fewer attempts needs no further thought.
+    """
+
+    __slots__ = ("_check_loop", "_inbox", "_owner", "fine_below")
 
     def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
         """Prepare.
@@ -42,7 +46,7 @@ class Messages:
         """
         self._check_loop = check_loop
         self._inbox = inbox
-        self._fine_below = fine_below
+        self.fine_below = fine_below
         self._owner = owner
 
     def __aiter__(self) -> Self:
@@ -55,7 +59,7 @@ class Messages:
         while True:
             while inbox:
                 message = inbox.popleft()
-                if message.attempts < self._fine_below or await self._owner.may_be_handled(message):
+                if message.attempts < self.fine_below or await self._owner.may_be_handled(message):
                     return message
             waiter = self._owner.next_arrival()
             try:

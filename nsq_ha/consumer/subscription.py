@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from nsq_ha.errors import (
     AuthError,
     BadNameError,
     ChannelNotRegisteredError,
+    ConnectError,
     ConnectionLostError,
     InvalidCommandError,
     LocalProtocolError,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
@@ -64,7 +67,13 @@ _PERMANENT = (AuthError, BadNameError, ChannelNotRegisteredError, InvalidCommand
 
 
 class Inbox(Protocol):
-    """Who takes what a subscription brings; all are called in the event loop."""
+    """Who takes what a subscription brings; all are called in the event loop.
+
+    Attributes:
+        heartbeats: How often nsqd should send heartbeats.
+    """
+
+    heartbeats: Heartbeats
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
@@ -386,9 +395,17 @@ class Subscription:
         is_wanted: Callable[[], bool],
     ) -> Connection:
         callbacks, extend_support = self._callbacks(node, delivery), meta.extend_support
-        return await open_while(
-            self._config, node, callbacks, extend_support=extend_support, news=news, is_wanted=is_wanted
-        )
+        interval = self._inbox.heartbeats.interval
+        config = dataclasses.replace(self._config, heartbeat_interval=interval)
+        try:
+            return await open_while(
+                config, node, callbacks, extend_support=extend_support, news=news, is_wanted=is_wanted
+            )
+        except ServerError as error:
+            if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
+                self._inbox.heartbeats.refused()
+                raise ConnectError(f"{node.address} takes no heartbeat interval of {interval:g} s: {error}") from error
+            raise
 
     def _callbacks(self, node: Node, delivery: Delivery) -> Callbacks:
         def lost(reason: NsqError) -> None:

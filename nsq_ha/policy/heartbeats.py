@@ -34,3 +34,55 @@ def is_silent(now: float, due: float, last_received: float, interval: float) -> 
     """
     is_held_up = now - due > interval / 2
     return now - last_received > SILENT_INTERVALS * interval and not is_held_up
+
+
+MOST_SECONDS: Final = 60.0
+"""Longest interval that a server takes by its default settings."""
+
+BLOCKS_REMEMBERED: Final = 600.0
+"""Seconds after the last block of the event loop after which connections ask for the configured interval again."""
+
+_SHARE_OF_BLOCK: Final = 0.75
+
+
+class Blocks:
+    """Chooses the heartbeat interval of a program whose event loop is sometimes blocked.
+
+    A blocked program answers no heartbeat. The HA server closes a connection
+    after three intervals without a byte, an upstream nsqd after two. So after a
+    block the next connections ask for an interval of which two are longer than
+    the longest block, by half.
+    """
+
+    __slots__ = ("_configured", "_forget_at", "_is_refused", "_longest")
+
+    def __init__(self, configured: float) -> None:
+        """Begin without blocks.
+
+        Args:
+            configured: The interval in seconds as long as nothing blocks.
+        """
+        self._configured = configured
+        self._longest = 0.0
+        self._forget_at = 0.0
+        self._is_refused = False
+
+    def blocked(self, now: float, seconds: float) -> bool:
+        """Record a block of the event loop; tell whether it was long enough to matter."""
+        if seconds <= self._configured:
+            return False
+        if now >= self._forget_at:
+            self._longest = 0.0
+        self._longest = max(self._longest, seconds)
+        self._forget_at = now + BLOCKS_REMEMBERED
+        return True
+
+    def refused(self) -> None:
+        """Record that a server takes no interval longer than the configured one."""
+        self._is_refused = True
+
+    def interval(self, now: float) -> float:
+        """Return the seconds to ask for on the next connection."""
+        if self._is_refused or now >= self._forget_at:
+            return self._configured
+        return min(MOST_SECONDS, max(self._configured, _SHARE_OF_BLOCK * self._longest))

@@ -83,6 +83,14 @@ def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
     return min(max_in_flight, max(1, max_bytes // body_bytes))
 
 
+def paced(fitting_count: int, paced_count: int | None) -> int:
+    """Return how many messages may be in flight if the handlers' speed allows ``paced_count`` (None for any number).
+
+    One may always be, unless nothing may.
+    """
+    return fitting_count if paced_count is None else min(fitting_count, max(paced_count, 1))
+
+
 def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
     """Split a new distribution into what is lowered now and what is raised after.
 

@@ -18,3 +18,9 @@ async def nothing_is_left() -> AsyncIterator[None]:
 async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
     async with Stage(3) as stage:
         yield stage
+
+
+@pytest.fixture
+def any_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let as many messages wait as ``max_in_flight`` allows, before any was handled."""
+    monkeypatch.setattr("nsq_ha.policy.pace.FIRST_WAITING", 1_000_000)

@@ -12,6 +12,8 @@ from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
 
+pytestmark = pytest.mark.usefixtures("any_may_wait")
+
 
 async def deliver(stage: Stage, *bodies: bytes) -> Peer:
     """Deliver messages over the first nsqd's subscription."""

@@ -7,6 +7,8 @@ from nsq_ha.protocol import Ready
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.usefixtures("any_may_wait")
+
 KIB = 1024
 LIMIT_BYTES = 64 * KIB
 

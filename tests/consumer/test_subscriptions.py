@@ -14,6 +14,7 @@ from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
 
 
+@pytest.mark.usefixtures("any_may_wait")
 async def test_what_is_subscribed(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
     async with stage.consumer():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.heartbeats import is_silent, next_look
+from nsq_ha.policy.heartbeats import BLOCKS_REMEMBERED, MOST_SECONDS, Blocks, is_silent, next_look
 
 
 def test_two_intervals_are_borne() -> None:
@@ -24,3 +25,38 @@ def test_a_frozen_peer_is_given_up_soon_after_two_intervals(interval: float, lat
     while not is_silent(now := due + late * interval, due, 0.0, interval):
         due = next_look(now, interval)
     assert 2 * interval < now <= 2.7 * interval
+
+
+@pytest.mark.parametrize(
+    ("seconds", "interval"), [(1.9, 2.0), (2.0, 2.0), (2.5, 2.0), (8.0, 6.0), (20.0, 15.0), (50.0, 37.5), (100.0, 60.0)]
+)
+def test_after_a_block_the_interval_covers_it(seconds: float, interval: float) -> None:
+    blocks = Blocks(2.0)
+    assert blocks.interval(0.0) == 2.0
+    assert blocks.blocked(100.0, seconds) is (seconds > 2.0)
+    assert blocks.interval(100.0) == interval
+
+
+@given(st.floats(2.1, 75.0))
+def test_two_intervals_are_longer_than_the_block(seconds: float) -> None:
+    blocks = Blocks(2.0)
+    blocks.blocked(0.0, seconds)
+    assert 2 * blocks.interval(0.0) > seconds
+    assert blocks.interval(0.0) <= MOST_SECONDS
+
+
+def test_the_longest_block_counts_until_none_came_for_long() -> None:
+    blocks = Blocks(2.0)
+    blocks.blocked(0.0, 50.0)
+    blocks.blocked(10.0, 8.0)
+    assert blocks.interval(10.0) == 37.5
+    assert blocks.interval(10.0 + BLOCKS_REMEMBERED) == 2.0
+    blocks.blocked(10.0 + BLOCKS_REMEMBERED, 8.0)
+    assert blocks.interval(10.0 + BLOCKS_REMEMBERED) == 6.0
+
+
+def test_a_server_that_takes_no_longer_interval_is_asked_no_more() -> None:
+    blocks = Blocks(2.0)
+    blocks.blocked(0.0, 8.0)
+    blocks.refused()
+    assert blocks.interval(0.0) == 2.0

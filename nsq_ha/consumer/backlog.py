@@ -1,0 +1,314 @@
+"""Messages that arrived and wait to be handed out, and those that are being worked on for long.
+
+The server's clock for a message runs from the moment it sends it. This module
+keeps the queue short where handling is slow, and recognises the copies that the
+server sends of messages whose time has passed here.
+
+The invariants:
+
+* A message whose message timeout has passed in the queue is not handed out.
+* A handler is not called for a message that another call of ``run`` handles at that moment, nor for one that was
+  finished here and whose FIN may have come too late.
+* Where handling is quick nothing is done for a single message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from threading import get_ident
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nsq_ha.consumer.watched import Watched
+from nsq_ha.policy.ages import Ages
+from nsq_ha.policy.finished import Finished
+from nsq_ha.policy.pace import Pace
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Collection, Iterator
+
+    from nsq_ha.consumer.clock import LoopClock
+    from nsq_ha.consumer.flow import Flow
+    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.message import Message
+
+log = logging.getLogger("nsq_ha.consumer")
+
+IN_TIME: Final = 0.95
+"""Share of the message timeout that counts: the server's clock started before the message arrived."""
+
+_WINDOW: Final = 0.01
+"""Seconds of quick iteration that are measured together."""
+
+_AFTER_LOSS: Final = 60.0
+"""Seconds after a lost connection for which each message is compared with what was finished."""
+
+
+class Running(Protocol):
+    """A call of ``run``."""
+
+    def handled(self, message_id: bytes) -> Message | None:
+        """Return the message of that id for which the handler runs."""
+
+
+class Backlog:
+    """The queue of one consumer.
+
+    Attributes:
+        msg_timeout: The shortest of the connections, seconds.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one consumer
+        self, name: str, inbox: deque[Message], messages: Messages, fine_below: int, flow: Flow, clock: LoopClock
+    ) -> None:
+        """Begin carefully: nothing is known of the handlers' speed.
+
+        Args:
+            name: Topic and channel, for the log.
+            inbox: The queue.
+            messages: Hands out what is in it.
+            fine_below: A message with fewer attempts needs no further thought, as far as others are concerned.
+            flow: Asks for messages.
+            clock: Of the event loop.
+        """
+        self._handlers = 0
+        self.msg_timeout = 60.0
+        self._partitions = 0
+        self._runs: set[Running] = set()
+        self._clock = clock
+        self._name = name
+        self._inbox = inbox
+        self._messages = messages
+        # Redelivered messages are compared with those that are being worked on.
+        self._fine_below = min(fine_below, 2)
+        self._flow = flow
+        self._pace = Pace()
+        self._ages = Ages()
+        self._finished = Finished()
+        self._arrived = 0
+        self._window: tuple[float, int] | None = None
+        self._careful_until = 0.0
+        self._is_careful = True
+        self._warned: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        messages.fine_below = 0
+
+    def start(self) -> None:
+        """Begin, in the event loop that runs."""
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        self.review()
+
+    # -- the queue
+
+    def arrived(self, count: int) -> None:
+        """Record that ``count`` messages arrived; call it before they are put into the queue."""
+        now, waiting = monotonic(), len(self._inbox)
+        self._ages.arrived(self._clock.arrival(now), count, waiting)
+        self._clock.turned(now)
+        if not waiting or self._window is None:
+            self._window = (now, self._arrived - waiting)
+        elif not self._handlers:
+            self._measure(now, waiting)
+        self._arrived += count
+
+    def freed(self) -> None:
+        """Record that messages were answered."""
+        if self._is_careful and not self._handlers:
+            self.review()
+
+    def joined(self, subscriptions: Collection[Subscription]) -> None:
+        """Record that a partition is subscribed, of ``subscriptions``."""
+        deliveries = [one.delivery for one in subscriptions if one.delivery is not None]
+        self.msg_timeout = min((one.msg_timeout for one in deliveries if one.is_alive), default=60.0)
+        self._partitions = len(deliveries)
+        self.review()
+
+    @contextlib.contextmanager
+    def used_by(self, run: Running, handlers: int) -> Iterator[None]:
+        """Count the handlers of a call of ``run`` while the block runs."""
+        self._runs.add(run)
+        self._handlers += handlers
+        try:
+            yield
+        finally:
+            self._runs.discard(run)
+            self._handlers -= handlers
+
+    def emptied(self) -> None:
+        """Record that all was handed out and more is waited for."""
+        if self._window is not None:
+            if not self._handlers:
+                self._measure(monotonic(), 0)
+            self._window = None
+
+    def lost(self) -> None:
+        """Record that messages of a lost connection were removed from the queue."""
+        self._ages.removed(len(self._inbox))
+        self._window = None
+        if self._finished:
+            self._careful_until = monotonic() + _AFTER_LOSS
+        self.review()
+
+    def next_arrived_at(self) -> float:
+        """Return when the message arrived that was just taken from the head."""
+        return self._ages.head(len(self._inbox) + 1)
+
+    def put_back(self, message: Message, arrived_at: float) -> None:
+        """Put a message that was taken, and not handed out, back at the head."""
+        self._inbox.appendleft(message)
+        self._ages.put_back(arrived_at, len(self._inbox))
+
+    def is_wanted(self, message: Message, arrived_at: float) -> bool:
+        """Tell whether to hand out a message; one that is not wanted is dropped or answered."""
+        source, now = message.source, monotonic()
+        if not getattr(source, "is_alive", True):
+            return False
+        if now - arrived_at > IN_TIME * _timeout(source):
+            # The server has taken it back, or does so now, and delivers it again.
+            self._warn_once(
+                "waited",
+                f"a message waited here longer than msg_timeout={_timeout(source):g} s behind slow ones and comes"
+                f" again: raise concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight=",
+            )
+            self.drop(message)
+            return False
+        if self._finished and self._finished.claim(message.id, message.timestamp_ns, now):
+            log.info("%r was finished before its FIN came too late: it is finished without another handling", message)
+            message.finish()
+            return False
+        for run in self._runs:
+            handled = run.handled(message.id)
+            if handled is not None:
+                self._watch(handled, now, now).add_copy(message)
+                if _origin(handled) is source:
+                    self._warn_of_long_work(source, now - arrived_at + _timeout(source))
+                return False
+        return True
+
+    def hand_out(self, message: Message, arrived_at: float) -> None:
+        """Record that a message is handed out."""
+        if self._is_careful:
+            self._watch(message, monotonic(), arrived_at)
+            self.review()
+
+    def drop(self, message: Message) -> None:
+        """Forget a message that the server no longer expects to be answered."""
+        dropped = getattr(message.source, "dropped", None)
+        if dropped is not None:
+            dropped()
+
+    # -- measuring
+
+    def handled(self, count: int, seconds: float) -> None:
+        """Learn that one handler took ``seconds`` for ``count`` messages."""
+        self._pace.took(count, seconds)
+        self.review()
+
+    def took_long(self, message: Message, began: float, handler: str) -> None:
+        """Record that handling of ``message`` took long, before it is answered."""
+        if self._clock.blocked_for(monotonic()):
+            self._clock.suspect = handler
+        if not message.answered:
+            self._watch(message, began, began)
+
+    def review(self) -> None:
+        """Decide anew how many messages to ask for, and whether to look at each."""
+        most = self._flow.max_in_flight
+        handlers = max(self._handlers, 1)
+        is_quick = self._pace.is_quick(self.msg_timeout, handlers, most)
+        is_careful = not is_quick or (bool(self._finished) and monotonic() < self._careful_until)
+        if is_careful is not self._is_careful:
+            self._is_careful = is_careful
+            self._messages.fine_below = 0 if is_careful else self._fine_below
+        if is_quick:
+            self._flow.limit_to(None)
+            return
+        waiting = self._pace.waiting(self.msg_timeout, handlers)
+        if self._pace.seconds is None:
+            waiting = max(waiting, self._partitions)  # or some would have to wait for their turn
+        in_hand = max(self._handlers, self._flow.in_flight - len(self._inbox))
+        # Who iterates works on the last message that was handed out, or has put it aside and wants the next one.
+        self._flow.limit_to(in_hand + max(waiting, 0 if self._handlers else 1))
+
+    def _measure(self, now: float, waiting: int) -> None:
+        if self._window is None:
+            return
+        began, taken_before = self._window
+        if not self._is_careful and now - began < _WINDOW:
+            return
+        taken = self._arrived - waiting - taken_before
+        if taken > 0:
+            self._window = (now, self._arrived - waiting)
+            self._pace.took(taken, now - began)
+            self.review()
+
+    # -- answers of watched messages
+
+    def _watch(self, message: Message, taken_at: float, arrived_at: float) -> Watched:
+        source = message.source
+        if isinstance(source, Watched):
+            return source
+        watched = Watched(source, self, taken_at, arrived_at + IN_TIME * _timeout(source))
+        message.source = watched
+        return watched
+
+    def call(self, answer: object, *arguments: object) -> bool:
+        """Call ``answer`` in the event loop instead, if this is another thread; tell whether that is so."""
+        if get_ident() == self._thread or self._loop is None or not callable(answer):
+            return False
+        try:
+            self._loop.call_soon_threadsafe(answer, *arguments)
+        except RuntimeError:  # the loop has gone, and the connection with it
+            log.debug("%s: answered after the end", self._name)
+        return True
+
+    def finished(self, watched: Watched, message: Message) -> None:
+        """Record that a watched message is finished; its FIN is on its way."""
+        now = monotonic()
+        self._warn_if_late(watched, now)
+        is_alive = watched.is_alive
+        if now > watched.deadline or not is_alive or self._clock.blocked_for(now):
+            copies = [queued for queued in self._inbox if queued.id == message.id]
+            for copy in copies:
+                self._inbox.remove(copy)
+                watched.add_copy(copy)
+            if copies:
+                self._ages.removed(len(self._inbox))
+            self._finished.remember(message.id, message.timestamp_ns, now)
+            if not is_alive:
+                self._careful_until = now + _AFTER_LOSS
+
+    def requeued(self, watched: Watched) -> None:
+        """Record that a watched message is requeued."""
+        self._warn_if_late(watched, monotonic())
+
+    def _warn_if_late(self, watched: Watched, now: float) -> None:
+        if now > watched.deadline and not watched.was_touched:
+            self._warn_of_long_work(watched.origin, now - watched.taken_at)
+
+    def _warn_of_long_work(self, source: object, seconds: float) -> None:
+        self._warn_once(
+            "long work",
+            f"work on a message takes {seconds:.1f} s or more, longer than msg_timeout={_timeout(source):g} s: nsqd"
+            f" delivers it again meanwhile. Raise msg_timeout= (up to 900 s), or touch() the message while you work",
+        )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log.warning("%s: %s", self._name, text)
+
+
+def _origin(message: Message) -> object:
+    source = message.source
+    return source.origin if isinstance(source, Watched) else source
+
+
+def _timeout(source: object) -> float:
+    timeout: float = getattr(source, "msg_timeout", 60.0)
+    return timeout

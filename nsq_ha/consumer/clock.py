@@ -1,0 +1,149 @@
+"""Whether the event loop turns: how long the application's own code has held it up.
+
+While it is held up no heartbeat is answered, and what arrives lies unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.policy.heartbeats import Blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("nsq_ha.consumer")
+
+TICK: Final = 0.5
+"""Seconds between looks."""
+
+HOGGED: Final = 0.05
+"""Seconds after which a task that takes one message after the other lets the event loop turn."""
+
+_TURNS: Final = 4
+"""Turns of the loop in which a lost connection is read, closed and reported."""
+
+
+class LoopClock:
+    """Looks at the time twice a second, as long as the event loop lets it.
+
+    Attributes:
+        suspect: Name of the handler that ran when the loop was held up. None if that is not known.
+    """
+
+    def __init__(self, on_blocked: Callable[[float, str | None], None]) -> None:
+        """Look from :meth:`start` on.
+
+        Args:
+            on_blocked: Called with the seconds for which the loop did not turn, and with ``suspect``.
+        """
+        self._on_blocked = on_blocked
+        self._ticked = self._turned = monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self.suspect: str | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._ticked = self._turned = monotonic()
+        self._plan()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def blocked_for(self, now: float) -> float:
+        """Return for how many seconds the loop has not turned, as far as is known; 0 if it may just have."""
+        blocked = now - self._ticked - TICK
+        return blocked if blocked > TICK else 0.0
+
+    def arrival(self, now: float) -> float:
+        """Return the earliest time at which what is read now may have been sent."""
+        return self._ticked if self.blocked_for(now) else now
+
+    def turned(self, now: float) -> None:
+        """Record that the event loop turns, since something was read."""
+        self._turned = now
+
+    async def turn_if_hogged(self) -> None:
+        """Let the loop turn if it may not have for a while.
+
+        Answers are written then, heartbeats answered and lost connections noticed.
+        """
+        if monotonic() - self._turned > HOGGED:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            self._turned = monotonic()
+
+    def _plan(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        now = monotonic()
+        blocked = self.blocked_for(now)
+        self._ticked = self._turned = now
+        self._plan()
+        suspect, self.suspect = self.suspect, None
+        if blocked:
+            self._on_blocked(blocked, suspect)
+
+
+class Heartbeats:
+    """The heartbeat interval that the connections of one consumer ask for."""
+
+    def __init__(self, name: str, configured: float) -> None:
+        """Begin with the configured one.
+
+        Args:
+            name: Topic and channel, for the log.
+            configured: The option ``heartbeat_interval``.
+        """
+        self._name = name
+        self._configured = configured
+        self._blocks = Blocks(configured)
+        self._is_warned = False
+
+    @property
+    def interval(self) -> float:
+        """Seconds to ask for."""
+        return self._blocks.interval(monotonic())
+
+    def blocked(self, seconds: float, suspect: str | None) -> None:
+        """Record that the event loop did not turn for ``seconds``."""
+        before = self.interval
+        if not self._blocks.blocked(monotonic(), seconds):
+            return
+        if not self._is_warned:
+            self._is_warned = True
+            who = f"the handler {suspect} blocked the event loop" if suspect else "the event loop was blocked"
+            log.warning(
+                "%s: %s for %.1f s: no heartbeat is answered meanwhile, and nsqd closes a connection after 2 or 3"
+                " heartbeat intervals (%g s each). Make the handler a plain function (def), or await"
+                " asyncio.to_thread(...) for what blocks. The next connections ask for heartbeats every %.1f s",
+                self._name,
+                who,
+                seconds,
+                self._configured,
+                self.interval,
+            )
+        elif self.interval != before:
+            log.info(
+                "%s: the event loop was blocked for %.1f s: asking for heartbeats every %.1f s from now on",
+                self._name,
+                seconds,
+                self.interval,
+            )
+
+    def refused(self) -> None:
+        """Record that a server does not take an interval longer than the configured one."""
+        if self.interval != self._configured:
+            log.warning(
+                "%s: nsqd takes no heartbeat interval of %.1f s: asking for %g s again",
+                self._name,
+                self.interval,
+                self._configured,
+            )
+            self._blocks.refused()

@@ -1,0 +1,114 @@
+"""Answers of messages that may take long."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nsq_ha.message import Message, MessageSource
+
+
+class Desk(Protocol):
+    """Who is told of the answers."""
+
+    def call(self, answer: object, *arguments: object) -> bool:
+        """Call ``answer`` in the event loop instead, if this is another thread; tell whether that is so."""
+
+    def finished(self, watched: Watched, message: Message) -> None:
+        """Record that a message is finished."""
+
+    def requeued(self, watched: Watched) -> None:
+        """Record that a message is requeued."""
+
+    def drop(self, message: Message) -> None:
+        """Forget a message that the server no longer expects to be answered."""
+
+
+class Watched:
+    """Stands between a message and its source: its answer counts for the copies of it that came meanwhile.
+
+    Attributes:
+        topic: As of the source.
+        channel: As of the source.
+        partition: As of the source.
+        nsqd: As of the source.
+        is_ordered: As of the source.
+        origin: The message's own source.
+        taken_at: When the message was handed out.
+        deadline: When the server takes it back.
+        was_touched: Somebody called ``touch``.
+    """
+
+    __slots__ = (
+        "_copies",
+        "_desk",
+        "channel",
+        "deadline",
+        "is_ordered",
+        "nsqd",
+        "origin",
+        "partition",
+        "taken_at",
+        "topic",
+        "was_touched",
+    )
+
+    def __init__(self, origin: MessageSource, desk: Desk, taken_at: float, deadline: float) -> None:
+        """Begin without copies."""
+        self.topic = origin.topic
+        self.channel = origin.channel
+        self.partition = origin.partition
+        self.nsqd = origin.nsqd
+        self.is_ordered: bool = getattr(origin, "is_ordered", False)
+        self.origin = origin
+        self.taken_at = taken_at
+        self.deadline = deadline
+        self.was_touched = False
+        self._desk = desk
+        self._copies: list[Message] = []
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether answers reach the server."""
+        return getattr(self.origin, "is_alive", True)
+
+    def add_copy(self, copy: Message) -> None:
+        """Let a copy wait for the answer; an earlier one from the same connection is out of date."""
+        for older in [one for one in self._copies if one.source is copy.source]:
+            self._copies.remove(older)
+            self._desk.drop(older)
+        self._copies.append(copy)
+
+    def finish(self, message: Message) -> None:
+        """Finish the message and its copies."""
+        if self._desk.call(self.finish, message):
+            return
+        self._desk.finished(self, message)
+        self.origin.finish(message)
+        for copy in self._others():
+            copy.finish()
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Requeue the message and its copies."""
+        if self._desk.call(self.requeue, message, delay):
+            return
+        self._desk.requeued(self)
+        self.origin.requeue(message, delay)
+        for copy in self._others():
+            copy.requeue(delay)
+
+    def touch(self, message: Message) -> None:
+        """Touch the message."""
+        timeout: float = getattr(self.origin, "msg_timeout", 60.0)
+        self.deadline = monotonic() + timeout
+        self.was_touched = True
+        self.origin.touch(message)
+
+    def _others(self) -> list[Message]:
+        """Return the copies from other connections; those from the same one have the same id there and are answered."""
+        copies, self._copies = self._copies, []
+        for copy in copies:
+            if copy.source is self.origin:
+                self._desk.drop(copy)
+        return [copy for copy in copies if copy.source is not self.origin and not copy.answered]

@@ -1,0 +1,238 @@
+"""Messages that wait for slow handlers, and copies of those whose message timeout has passed."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nsq_ha import Message
+from nsq_ha.protocol import Command, Finish, Identity, Requeue
+from tests.support.nsqd import Peer, message_id
+from tests.support.stage import Stage
+from tests.support.waiting import dawdle, eventually
+
+TIMEOUT = 0.4
+
+
+@pytest.fixture
+async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
+    async with Stage(2, Identity(version="fake", msg_timeout=int(TIMEOUT * 1000))) as stage:
+        yield stage
+
+
+async def subscriber(stage: Stage, *bodies: bytes) -> Peer:
+    peer = await stage.nsqd.subscriber()
+    for number, body in enumerate(bodies):
+        peer.message(body, message_id(number + 2), timestamp_ns=number)
+    return peer
+
+
+def finished(peer: Peer) -> list[Command]:
+    return peer.of(Finish)
+
+
+# ------------------------------------------------------------ what waited too long
+
+
+@pytest.mark.parametrize("iterates", [True, False])
+async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
+    stage: Stage, caplog: pytest.LogCaptureFixture, *, iterates: bool
+) -> None:
+    handled = []
+
+    async def handle(message: Message) -> None:
+        handled.append(message.body)
+        if message.body == b"slow":
+            await dawdle(TIMEOUT * 1.2)
+
+    async with stage.consumer() as consumer:
+
+        async def iterate() -> None:
+            async for message in consumer:
+                await handle(message)
+                message.finish()
+
+        running = asyncio.create_task(iterate() if iterates else consumer.run(handle))
+        peer = await subscriber(stage, b"slow", b"old", b"old too")
+        await stage.nsqd.until(lambda: finished(peer))
+        peer.message(b"young", message_id(9))
+        await stage.nsqd.until(lambda: len(finished(peer)) == 2)
+        await eventually(lambda: consumer._flow.in_flight == 0)
+    await running
+    assert handled == [b"slow", b"young"]
+    assert caplog.text.count("waited here longer than msg_timeout=0.4 s") == 1
+
+
+# ------------------------------------------------------------ copies
+
+
+async def test_a_copy_of_what_is_being_handled_waits_for_the_answer(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, release = [], asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        calls.append(message.attempts)
+        await release.wait()
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=4))
+        peer = await subscriber(stage, b"x")
+        await eventually(lambda: calls)
+        for attempts in (2, 3):
+            peer.message(b"x", message_id(2), attempts=attempts, timestamp_ns=0)
+        peer.message(b"y", message_id(3))
+        await eventually(lambda: len(calls) == 2)
+        assert consumer._flow.in_flight == 3
+        release.set()
+        await stage.nsqd.until(lambda: len(finished(peer)) == 2)
+        await eventually(lambda: consumer._flow.in_flight == 0)
+        assert set(finished(peer)) == {Finish(message_id(2)), Finish(message_id(3))}
+    await running
+    assert calls == [1, 1]
+    assert caplog.text.count("longer than msg_timeout=0.4 s") == 1
+    assert "touch()" in caplog.text
+
+
+async def test_a_copy_of_what_fails_is_requeued_with_it(stage: Stage) -> None:
+    calls, release = [], asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        calls.append(message.body)
+        if message.body == b"x":
+            await release.wait()
+            raise ValueError
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=4))
+        peer = await subscriber(stage, b"x")
+        await eventually(lambda: calls)
+        peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
+        peer.message(b"y", message_id(3))
+        await stage.nsqd.until(lambda: finished(peer))
+        release.set()
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        await eventually(lambda: consumer._flow.in_flight == 0)
+        assert len(peer.of(Requeue)) == 1
+    await running
+    assert calls == [b"x", b"y"]
+
+
+async def test_a_copy_from_a_new_connection_is_answered_there(stage: Stage) -> None:
+    calls, release = [], asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        calls.append(message.body)
+        if message.body == b"x":
+            await release.wait()
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=4))
+        peer = await subscriber(stage, b"x")
+        await eventually(lambda: calls)
+        peer.abort()
+        again = await stage.nsqd.subscriber(1)
+        again.message(b"x", message_id(2), timestamp_ns=0)
+        again.message(b"y", message_id(3))
+        await stage.nsqd.until(lambda: finished(again))
+        release.set()
+        await stage.nsqd.until(lambda: len(finished(again)) == 2)
+    await running
+    assert calls == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("is_read_before", [True, False])
+async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_read_before: bool) -> None:
+    """The copy is in the queue when the FIN is sent, or comes after it."""
+    calls = []
+
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, b"x")
+        message = await anext(consumer)
+        await dawdle(TIMEOUT * 1.1)
+        if is_read_before:
+            peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
+            await eventually(lambda: consumer._open_inbox)
+        message.finish()
+        if not is_read_before:
+            peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
+        peer.message(b"y", message_id(3))
+        calls.append((await anext(consumer)).body)
+        await stage.nsqd.until(lambda: len(finished(peer)) == (1 if is_read_before else 2))
+        # The id belongs to another message when the time of its publish is another.
+        peer.message(b"z", message_id(2), timestamp_ns=7)
+        calls.append((await anext(consumer)).body)
+        assert consumer._flow.in_flight == 2
+    assert calls == [b"y", b"z"]
+
+
+async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, b"x")
+        message = await anext(consumer)
+        for _ in range(4):
+            await dawdle(TIMEOUT / 3)
+            message.touch()
+        message.finish()
+        assert not consumer._backlog._finished
+        await stage.nsqd.until(lambda: finished(peer))
+    assert not caplog.records
+
+
+async def test_a_late_answer_from_another_thread(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, b"x", b"y")
+        for answer in ("finish", "requeue"):
+            message = await anext(consumer)
+            await asyncio.to_thread(getattr(message, answer))
+        await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue)) == 2)
+        await eventually(lambda: consumer._flow.in_flight == 0)
+
+
+# ------------------------------------------------------------ how many are asked for
+
+
+async def test_few_are_asked_for_until_the_handlers_speed_is_known(stage: Stage) -> None:
+    async with stage.consumer(max_in_flight=200) as consumer:
+        peer = await stage.nsqd.subscriber()
+        await stage.nsqd.until(lambda: peer.ready == 10)
+        for number in range(400):  # quickly: all that is allowed is asked for
+            peer.message(b"x", message_id(number + 2))
+            (await anext(consumer)).finish()
+        await stage.nsqd.until(lambda: peer.ready == 200)
+
+
+async def test_who_puts_messages_aside_gets_all_that_may_be_in_flight(stage: Stage) -> None:
+    async with stage.consumer(max_in_flight=50) as consumer:
+        peer = await stage.nsqd.subscriber()
+        held: list[Message] = []
+        while len(held) < 50:
+            await stage.nsqd.until(lambda: peer.ready > len(held))
+            peer.message(b"x", message_id(len(held) + 2))
+            held.append(await anext(consumer))
+        for message in held:
+            message.finish()
+        await stage.nsqd.until(lambda: len(finished(peer)) == 50)
+
+
+@pytest.mark.parametrize("iterates", [True, False])
+async def test_slow_handlers_are_given_no_more_than_they_begin_in_time(stage: Stage, *, iterates: bool) -> None:
+    async def handle(message: Message) -> None:
+        await dawdle(TIMEOUT / 4)
+
+    async with stage.consumer() as consumer:
+
+        async def iterate() -> None:
+            async for message in consumer:
+                await handle(message)
+                message.finish()
+
+        running = asyncio.create_task(iterate() if iterates else consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        for number in range(4):
+            peer.message(b"x", message_id(number + 2))
+            await stage.nsqd.until(lambda: len(finished(peer)) == number + 1)  # noqa: B023 - awaited here
+        await stage.nsqd.until(lambda: 1 <= peer.ready <= 4)
+    await running

@@ -1,0 +1,137 @@
+"""Application code that blocks the event loop: heartbeats are not answered, and the server closes the connection."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+import pytest
+
+from nsq_ha import Consumer, Message, Producer
+from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol import Command, Finish, Identify
+from tests.support.nsqd import Peer, error, message_id
+from tests.support.stage import Stage
+from tests.support.waiting import eventually
+
+HEARTBEAT = 1.0
+BLOCK = 3.5
+"""Longer than the three heartbeats after which the server closes."""
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("iterates", [True, False])
+async def test_each_message_is_handled_once(caplog: pytest.LogCaptureFixture, *, iterates: bool) -> None:
+    caplog.set_level(logging.WARNING)
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: Message) -> None:
+        handled[message.body] += 1
+        block(BLOCK)
+
+    with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
+        await asyncio.to_thread(cluster.create_topic, "jobs", 1, 1)
+        async with (
+            Producer(lookupd=cluster.lookupd) as producer,
+            Consumer("jobs", "work", lookupd=cluster.lookupd, heartbeat_interval=HEARTBEAT) as consumer,
+        ):
+
+            async def iterate() -> None:
+                async for message in consumer:
+                    await handle(message)
+                    message.finish()
+
+            for number in range(2):
+                await producer.publish("jobs", b"%d" % number)
+            running = asyncio.create_task(iterate() if iterates else consumer.run(handle))
+            await eventually(lambda: handled.total() == 2, limit=60.0)
+            # Nothing is left: what comes again would come before this.
+            await producer.publish("jobs", b"last")
+            await eventually(lambda: b"last" in handled, limit=60.0)
+            consumer.set_max_in_flight(1)
+        await running
+    assert handled == {b"0": 1, b"1": 1, b"last": 1}
+    warnings = [record.message for record in caplog.records if "blocked" in record.message]
+    assert len(warnings) == 1
+    assert "asyncio.to_thread" in warnings[0]
+    assert ("test_each_message_is_handled_once.<locals>.handle" in warnings[0]) is not iterates
+
+
+async def test_many_short_blocks_let_the_loop_turn(stage: Stage) -> None:
+    """Answers leave, and heartbeats are answered, though the handler never waits for anything."""
+    written = []
+
+    async def handle(message: Message) -> None:
+        written.append(len(peer.of(Finish)))
+        block(0.06)
+
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(5):
+            peer.message(b"x", message_id(number + 2))
+        await eventually(lambda: len(consumer._open_inbox) == 5)
+        running = asyncio.create_task(consumer.run(handle))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 5)
+    await running
+    assert written == [0, 1, 2, 3, 4]
+
+
+async def test_the_next_connection_asks_for_a_longer_interval_and_the_old_one_if_that_is_refused(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Identify):
+            interval = command.body.split(b'"heartbeat_interval":')[1].split(b",")[0]
+            asked.append(int(interval))
+            if int(interval) > 2000:
+                peer.write(error(f"E_BAD_BODY IDENTIFY heartbeat interval ({int(interval)}) is invalid"))
+                peer.close()
+                return True
+        return False
+
+    stage.nsqd.script = script
+    async with stage.consumer(heartbeat_interval=2.0) as consumer:
+        peer = await stage.nsqd.subscriber()
+        consumer.heartbeats.blocked(8.0, None)
+        peer.close()
+        again = await stage.nsqd.subscriber(1)
+        assert again.is_open
+    assert asked == [2000, 6000, 2000]
+    assert "asking for 2 s again" in caplog.text
+
+
+def test_a_longer_block_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    heartbeats = Heartbeats("orders/ch", 2.0)
+    heartbeats.blocked(1.0, "handle")
+    assert heartbeats.interval == 2.0
+    for seconds in (8.0, 8.0, 20.0):
+        heartbeats.blocked(seconds, "handle")
+    assert heartbeats.interval == 15.0
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    heartbeats = Heartbeats("orders/ch", 2.0)
+    heartbeats.refused()
+    assert heartbeats.interval == 2.0
+
+
+async def test_what_is_read_after_a_block_may_be_as_old_as_the_block() -> None:
+    seen = []
+    clock = LoopClock(lambda seconds, suspect: seen.append((seconds, suspect)))
+    clock.start()
+    began = time.monotonic()
+    assert clock.arrival(began) == began
+    clock.suspect = "handle"
+    block(3 * TICK)
+    assert clock.arrival(time.monotonic()) <= began
+    await eventually(lambda: seen)
+    clock.stop()
+    ((seconds, suspect),) = seen
+    assert seconds >= 2 * TICK
+    assert suspect == "handle"
+    assert clock.blocked_for(time.monotonic()) == 0.0
