@@ -139,7 +139,8 @@ def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
         )
 
     def check() -> None:
-        assert process.poll() is None, log.read_text()[-4000:]
+        # Whole stack traces: Spark's are long, and the cause stands above what ended the program.
+        assert process.poll() is None, log.read_text()[-40_000:]
 
     try:
         yield lambda done: wait_until(done, check)

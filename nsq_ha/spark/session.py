@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
@@ -36,6 +37,16 @@ _NOISE: Final = re.compile(
     r"WARNING: Using incubator modules|Picked up JAVA_TOOL_OPTIONS|Setting \w+ log level|Setting Spark|To adjust log"
 )
 _LOOPBACK: Final = "127.0.0.1"
+
+_ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+        "SPARK_BUFFER_SIZE": "65536",
+        "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+        "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+    }
+)
+"""The variables that Spark sets when it starts a stream's process, with what PySpark assumes without them."""
 
 _CONFIG: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -86,7 +97,46 @@ def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | N
     with warnings.catch_warnings():
         # PySpark looks at pandas when it starts, and we use nothing of it.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        return SparkSession.builder.config(conf=settings).getOrCreate()
+        session = SparkSession.builder.config(conf=settings).getOrCreate()
+    register(session)
+    return session
+
+
+def register(spark: SparkSession) -> None:
+    """Register ``format("nsq")`` in a session that is to run several queries at the same time.
+
+    A single query does not need it: Spark finds the format by itself. But then all
+    queries of the process share one map of environment variables, and Spark adds
+    four names to it, without a lock, whenever a stream starts. Two streams that
+    start at the same time can break that map, and from then on every job of
+    the format fails: ``Task serialization failed: java.lang.IllegalStateException:
+    Illegal size 5 of collection, expected 9``. A registered format has a map of
+    its own that holds these names from the beginning, so nothing is ever added.
+
+    Tasks of a registered format run under ``PYSPARK_PYTHON``; those of a format
+    that Spark found run under ``PYSPARK_DRIVER_PYTHON``, on other machines too. On
+    a ``local`` master without ``PYSPARK_PYTHON`` this sets the interpreter of all
+    the session's workers to the running one.
+
+    Call it once for each session, before its first query. Through Spark
+    Connect, where the names cannot be set, call it before each ``load()`` of a
+    stream: then each stream has a map of its own.
+
+    Args:
+        spark: The session.
+
+    **Source:** Spark 4.2 and 4.3, ``PythonStreamingSourceRunner.init``, which puts into
+    ``func.envVars``; ``PythonPlannerRunner`` takes a copy.
+    """
+    from nsq_ha.spark.source import NsqDataSource  # noqa: PLC0415 - imports pyspark
+
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        # Spark replaces the values when it starts a process; what matters is that it adds no name.
+        context.environment.update({**_ADDED_BY_STREAMS, **context.environment})
+        if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+    spark.dataSource.register(NsqDataSource)
 
 
 def require_spark() -> None:

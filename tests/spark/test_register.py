@@ -1,0 +1,89 @@
+"""Several queries in one session: they share no map of variables that Spark changes without a lock."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.spark import session
+from nsq_ha.spark.source import NsqDataSource
+from tests.spark.streams import Stream, numbered, spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nsq_ha.devcluster import DevCluster
+    from tests.spark.conftest import Publish
+
+
+class Context:
+    """Stands in for a SparkContext."""
+
+    def __init__(self, master: str) -> None:
+        self.master = master
+        self.environment = {"SPARK_BUFFER_SIZE": "1", "OTHER": "kept"}
+        self.pythonExec = "python3"
+
+
+class Session:
+    """Stands in for a session; ``dataSource`` is itself."""
+
+    def __init__(self, context: Context | None) -> None:
+        if context is not None:
+            self.sparkContext = context
+        self.dataSource = self
+        self.registered: list[object] = []
+
+    def register(self, source: object) -> None:
+        self.registered.append(source)
+
+
+@pytest.mark.parametrize(
+    ("master", "variable", "python"),
+    [
+        ("local[2]", None, sys.executable),
+        ("local[2]", "/usr/bin/python3.11", "python3"),
+        ("spark://master:7077", None, "python3"),
+    ],
+)
+def test_workers_of_a_local_session_run_this_interpreter(
+    monkeypatch: pytest.MonkeyPatch, master: str, variable: str | None, python: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", variable)
+    context = Context(master)
+    session.register(given := Session(context))  # type: ignore[arg-type]
+    assert given.registered == [NsqDataSource]
+    assert context.pythonExec == python
+    assert context.environment["SPARK_BUFFER_SIZE"] == "1"
+    assert context.environment["SPARK_PYTHON_RUNTIME"] == "PYTHON_WORKER"
+    assert context.environment["OTHER"] == "kept"
+
+
+def test_a_session_of_spark_connect_has_no_context() -> None:
+    session.register(given := Session(None))  # type: ignore[arg-type]
+    assert given.registered == [NsqDataSource]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_starting_a_stream_adds_no_variable_to_what_the_queries_of_a_session_share(
+    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
+) -> None:
+    """With the format that Spark finds by itself there are four more after the first stream."""
+
+    def shared() -> set[str]:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return set(manager.lookupDataSource("nsq").dataSourceCls().envVars())
+
+    before = shared()
+    topic = dev_cluster.create_topic("register", 2)
+    spread(publish, topic, numbered(100))
+    stream = Stream(spark, dev_cluster, topic, tmp_path)
+    stream.drain()
+    assert stream.values() == numbered(100)
+    assert shared() == before
