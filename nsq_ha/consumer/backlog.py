@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.clock import LoopClock
     from nsq_ha.consumer.flow import Flow
-    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.messages import Iterations
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
 
@@ -63,7 +63,7 @@ class Backlog:
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
-        self, name: str, inbox: deque[Message], messages: Messages, fine_below: int, flow: Flow, clock: LoopClock
+        self, name: str, inbox: deque[Message], messages: Iterations, fine_below: int, flow: Flow, clock: LoopClock
     ) -> None:
         """Begin carefully: nothing is known of the handlers' speed.
 

@@ -18,18 +18,49 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.consumer")
 
 
-async def drain(subscriptions: Iterable[Subscription], unseen: deque[Message], changed: asyncio.Event) -> None:
+class LateAnswers:
+    """Says once that a message was finished too late: ``finish()`` itself cannot tell, it has no answer.
+
+    Attributes:
+        are_lost: The consumer has closed. Before that an answer is lost with its connection, as in any fail-over.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.are_lost = False
+        self._name = name
+
+    def __call__(self) -> None:
+        """Take note of one; called from any thread."""
+        if self.are_lost:
+            self.are_lost = False
+            log.warning(
+                "%s: a message was finished after the consumer had closed: the server delivers it again. Answer before"
+                " the block ends, or raise close_timeout; further ones are not mentioned",
+                self._name,
+            )
+
+
+async def drain(
+    subscriptions: Iterable[Subscription],
+    unseen: deque[Message],
+    changed: asyncio.Event,
+    abandoned: Iterable[Message] = (),
+) -> None:
     """Ask for no more messages, give back what was not handed out, and wait until the rest is answered.
 
     Args:
         subscriptions: The consumer's.
         unseen: What is not handed out; more of it may come while this runs.
         changed: Set when a message was answered, or a subscription left.
+        abandoned: Handed out to a task that failed: they go back at once.
 
     Cancelled, it waits for no answer.
     """
     live = list(subscriptions)
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))
+    for message in abandoned:
+        if not message.answered:
+            message.requeue(0)
     # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
     # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
     waits = sum(subscription.unanswered for subscription in live) > len(unseen)
@@ -48,24 +79,6 @@ def _given_back(message: Message) -> None:
     delivery = message.source
     if isinstance(delivery, Delivery) and delivery.is_alive:
         delivery.in_flight -= 1
-
-
-async def until_closed(closed: asyncio.Event, closer: asyncio.Task[None] | None) -> None:
-    """Wait for a close that is under way.
-
-    Args:
-        closed: Set at its end.
-        closer: Runs it. None when its caller does.
-
-    Cancelled, ``closer`` does not wait for answers any more: nobody else could tell it to.
-    """
-    try:
-        await closed.wait()
-    except asyncio.CancelledError:
-        if closer is not None:
-            closer.cancel()
-            await asyncio.wait({closer})
-        raise
 
 
 async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> None:

@@ -19,20 +19,22 @@ from typing import TYPE_CHECKING, Any
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.backlog import Backlog
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
-from nsq_ha.consumer.closing import drain, supervisor_ended, until_closed
+from nsq_ha.consumer.closing import LateAnswers, drain, supervisor_ended
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.handling import Handling, Publisher, Tries, check_concurrency
-from nsq_ha.consumer.messages import Messages
+from nsq_ha.consumer.messages import Iterations
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.names import check_channel, check_partition, check_topic
+from nsq_ha.transport.closing import Closing
 from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from types import TracebackType
 
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.discovery.watcher import TopicWatch
@@ -90,21 +92,22 @@ class Consumer(EnteredOnce):
         self._open_inbox: deque[Message] = deque()
         self._inbox = self._open_inbox  # until it closes: then nothing more is handed out
         self._arrivals = Arrivals()
-        self._messages = Messages(self._open_inbox, self._tries.fine_below, self, self._check_loop)
+        self._iterations = Iterations(self._open_inbox, self._tries.fine_below, self, self._check_loop)
+        self._abandoned: list[Message] = []
+        self.late = LateAnswers(f"{self.topic}/{self.channel}")
         self.heartbeats = Heartbeats(f"{self.topic}/{self.channel}", self.config.heartbeat_interval)
         self._clock = LoopClock(self.heartbeats.blocked)
         self._backlog = Backlog(
             f"{self.topic}/{self.channel}",
             self._open_inbox,
-            self._messages,
+            self._iterations,
             self._tries.fine_below,
             self._flow,
             self._clock,
         )
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
-        self._closed: asyncio.Event | None = None
-        self._closer: asyncio.Task[None] | None = None
+        self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._over = asyncio.Event()
         self._handlings: set[Handling] = set()
         self._absent = asyncio.Event()
@@ -169,21 +172,26 @@ class Consumer(EnteredOnce):
         Raises:
             ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
-        directory = self._directory
-        if directory is None or (self._closed is not None and self._closed.is_set()):
+        if self._directory is None or self._close.is_done:
             return
         self._check_loop()
         is_awaited = self._is_awaited(asyncio.current_task())
-        if self._closed is None:
-            self._closed = asyncio.Event()
+        if not self._close.has_begun:
             self._begin_to_close()
-            closing = self._close(directory, self._closed)
-            if is_awaited:
-                self._closer = asyncio.create_task(closing, name=f"nsq_ha closing {self.topic}")
-            else:
-                await closing
-        elif not is_awaited:
-            await until_closed(self._closed, self._closer)
+        self._close.begin()
+        if not is_awaited:
+            await self._close.wait()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, see :meth:`aclose`. What the task that leaves by an exception still holds goes back at once."""
+        held = self._iterations.held() if kind is not None else None
+        if held is not None and not self._close.has_begun:
+            self._abandoned.append(held)
+        elif held is not None:
+            held.requeue(0)
+        await self.aclose()
 
     def _is_awaited(self, task: asyncio.Task[Any] | None) -> bool:
         """Tell whether closing waits for ``task``."""
@@ -197,25 +205,32 @@ class Consumer(EnteredOnce):
         self._changed.set()
         self._flow.stop()
 
-    async def _close(self, directory: Directory, closed: asyncio.Event) -> None:
-        loop, name = asyncio.get_running_loop(), f"{self.topic}/{self.channel}"
+    async def _close_gently(self) -> None:
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.close_timeout
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(self._subscriptions.values(), self._inbox, self._changed)
+                    await drain(self._subscriptions.values(), self._inbox, self._changed, self._abandoned)
             except TimeoutError:
-                log.warning("%s: closed with messages unanswered", name)
+                log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
-        finally:  # cancelled, it still ends what it started
-            if self._partitions is not None:
-                self._partitions.cancel()
-            await supervisor_ended(self._supervisor, name)
-            await directory.aclose()
-            self._clock.stop()
-            closed.set()
-            self._over.set()
+        except asyncio.CancelledError:  # that is how it is hurried
+            return
+
+    async def _end(self) -> None:
+        """End everything, whatever is still unanswered; it may be run again."""
+        self.late.are_lost = True
+        self._iterations.forget()
+        self._abandoned.clear()
+        if self._partitions is not None:
+            self._partitions.cancel()
+        await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
+        if self._directory is not None:
+            await self._directory.aclose()
+        self._clock.stop()
+        self._over.set()
 
     async def _supervise(self, started: asyncio.Event) -> None:
         """Hold the subscriptions' tasks; ends when closed, or by a bug of ours."""
@@ -326,7 +341,7 @@ class Consumer(EnteredOnce):
             ConfigError: Called from another event loop than the one that entered it.
         """
         self._check_loop()
-        return self._messages
+        return self._iterations.of_task() if self._loop is not None else self._iterations.new()
 
     async def __anext__(self) -> Message:
         """Hand out the next message.
@@ -339,8 +354,7 @@ class Consumer(EnteredOnce):
             ClosedError: The supervisor died, or the consumer was not entered.
             ConfigError: Called from another event loop than the one that entered it.
         """
-        self._check_loop()
-        return await anext(self._messages)
+        return await anext(aiter(self))
 
     # -- what handing out asks (consumer.messages.Owner)
 
@@ -408,7 +422,7 @@ class Consumer(EnteredOnce):
         from ending.
         """
         self._check_loop()
-        handling = Handling(self._messages, handler, self._backlog)
+        handling = Handling(self._iterations.new(), handler, self._backlog)
         check_concurrency(concurrency)
         if 0 < self.max_in_flight < concurrency:
             log.warning(

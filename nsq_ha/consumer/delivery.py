@@ -11,7 +11,6 @@ REQ is ignored on an ordered channel).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +54,7 @@ class Delivery:
         "_held",
         "_loop",
         "_on_freed",
+        "_on_late",
         "_thread",
         "arrived_at",
         "channel",
@@ -79,8 +79,19 @@ class Delivery:
         is_ordered: bool,
         backoff: Backoff,
         on_freed: Callable[[], None],
+        on_late: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; :meth:`attach` gives it its connection."""
+        """Prepare; :meth:`attach` gives it its connection.
+
+        Args:
+            topic: The topic.
+            channel: The channel.
+            partition: The partition.
+            is_ordered: The channel is read in order.
+            backoff: Delay of a requeue that names none.
+            on_freed: Called when a message was answered.
+            on_late: Called, from any thread, when a message is finished and the connection has gone.
+        """
         self.topic = topic
         self.channel = channel
         self.partition = partition
@@ -95,6 +106,7 @@ class Delivery:
         self.touched_at = 0.0
         self._backoff = backoff
         self._on_freed = on_freed
+        self._on_late = on_late
         self._connection: Connection | None = None
         self._finished: list[bytes] = []
         self._held: set[asyncio.TimerHandle] = set()
@@ -141,12 +153,14 @@ class Delivery:
     def finish(self, message: Message) -> None:
         """Buffer a FIN; all that are buffered in one turn of the loop are written as one run of bytes."""
         if get_ident() != self._thread:
-            self._in_loop(self.finish, message)
+            if not self._in_loop(self.finish, message):
+                self._on_late()
             return
         finished = self._finished
         if not finished:
             connection = self._connection
             if connection is None:
+                self._on_late()
                 return
             if self.in_flight == 1:  # nothing else is there that could be answered in this turn
                 self.in_flight = 0
@@ -200,9 +214,12 @@ class Delivery:
             self.touched_at = self._loop.time()
             self._connection.write(encode_touch(message.id))
 
-    def _in_loop(self, answer: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has gone, and the connection with it
+    def _in_loop(self, answer: Callable[..., None], *arguments: object) -> bool:
+        try:
             self._loop.call_soon_threadsafe(answer, *arguments)
+        except RuntimeError:  # the loop has gone, and the connection with it
+            return False
+        return True
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:

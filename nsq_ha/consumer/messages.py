@@ -6,10 +6,11 @@ event loop runs is asked once, where an iteration begins.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol, Self
+from weakref import WeakKeyDictionary, WeakSet
 
 if TYPE_CHECKING:
-    import asyncio
     from collections import deque
     from collections.abc import Callable
 
@@ -31,9 +32,10 @@ class Messages:
 
     Attributes:
         fine_below: A message with fewer attempts needs no further thought.
+        held: What was handed out last, while who iterates works on it. None while it waits for the next one.
     """
 
-    __slots__ = ("_check_loop", "_inbox", "_owner", "fine_below")
+    __slots__ = ("__weakref__", "_check_loop", "_inbox", "_owner", "fine_below", "held")
 
     def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
         """Prepare.
@@ -48,6 +50,7 @@ class Messages:
         self._inbox = inbox
         self.fine_below = fine_below
         self._owner = owner
+        self.held: Message | None = None
 
     def __aiter__(self) -> Self:
         """Iterate."""
@@ -59,8 +62,13 @@ class Messages:
         while True:
             while inbox:
                 message = inbox.popleft()
-                if message.attempts < self.fine_below or await self._owner.may_be_handled(message):
-                    return message
+                if message.attempts >= self.fine_below:
+                    self.held = None
+                    if not await self._owner.may_be_handled(message):
+                        continue
+                self.held = message
+                return message
+            self.held = None
             waiter = self._owner.next_arrival()
             try:
                 await waiter
@@ -68,3 +76,55 @@ class Messages:
                 waiter.cancel()
                 self._check_loop()
                 raise
+
+
+class Iterations:
+    """One iterator for each task that iterates: so a task that leaves by an exception is known by what it holds."""
+
+    def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
+        """Take what :class:`Messages` takes."""
+        self._inbox = inbox
+        self._fine_below = fine_below
+        self._owner = owner
+        self._check_loop = check_loop
+        self._all: WeakSet[Messages] = WeakSet()
+        self._by_task: WeakKeyDictionary[asyncio.Task[object], Messages] = WeakKeyDictionary()
+
+    @property
+    def fine_below(self) -> int:
+        """A message with fewer attempts needs no further thought: the same for all iterators."""
+        return self._fine_below
+
+    @fine_below.setter
+    def fine_below(self, attempts: int) -> None:
+        self._fine_below = attempts
+        for iterator in self._all:
+            iterator.fine_below = attempts
+
+    def new(self) -> Messages:
+        """Return an iterator whose user answers for itself."""
+        iterator = Messages(self._inbox, self._fine_below, self._owner, self._check_loop)
+        self._all.add(iterator)
+        return iterator
+
+    def of_task(self) -> Messages:
+        """Return the iterator of the task that runs."""
+        task = asyncio.current_task()
+        if task is None:
+            return self.new()
+        found = self._by_task.get(task)
+        if found is None:
+            found = self._by_task[task] = self.new()
+        return found
+
+    def held(self) -> Message | None:
+        """Return the message that the task that runs works on and has not answered. None if there is none."""
+        task = asyncio.current_task()
+        found = self._by_task.get(task) if task is not None else None
+        message = found.held if found is not None else None
+        return message if message is not None and not message.answered else None
+
+    def forget(self) -> None:
+        """Let go of what is held: the garbage collector does not look inside messages, and would find no cycle."""
+        for iterator in self._all:
+            iterator.held = None

@@ -67,13 +67,17 @@ _PERMANENT = (AuthError, BadNameError, ChannelNotRegisteredError, InvalidCommand
 
 
 class Inbox(Protocol):
-    """Who takes what a subscription brings; all are called in the event loop.
+    """Who takes what a subscription brings; all but ``late`` are called in the event loop.
 
     Attributes:
         heartbeats: How often nsqd should send heartbeats.
     """
 
     heartbeats: Heartbeats
+
+    @property
+    def late(self) -> Callable[[], None]:
+        """Takes note, from any thread, of a message that was finished and whose connection has gone."""
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
@@ -297,6 +301,7 @@ class Subscription:
             is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
             backoff=self._config.requeue_backoff,
             on_freed=self._inbox.freed,
+            on_late=self._inbox.late,
         )
 
     async def _send_subscription(self, connection: Connection, meta: TopicMeta, delivery: Delivery) -> None:

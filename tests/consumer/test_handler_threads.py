@@ -101,6 +101,7 @@ async def test_fewer_messages_in_flight_than_handlers_is_warned_about(
         running = [asyncio.create_task(consumer.run(handle, concurrency=count)) for count in (3, 4)]
         await stage.nsqd.subscriber()
     await asyncio.gather(*running)
-    assert [record.message for record in caplog.records] == [
+    # asyncio's debug mode logs, too, on a busy machine.
+    assert [record.message for record in caplog.records if record.name == "nsq_ha.consumer"] == [
         "orders/ch: only 3 of 4 handlers can run at once: raise max_in_flight=3 to concurrency or more"
     ]

@@ -116,6 +116,7 @@ class Peer:
         self.reads: list[bytes] = []
         self.is_open = True
         self.upgrades = False
+        self.is_between_layers = False
         self._writer = writer
         self._beat: asyncio.TimerHandle | None = None
         self._mute_at = math.inf
@@ -138,7 +139,9 @@ class Peer:
         """Go on inside TLS, and write for so many seconds."""
         self.upgrades = False
         self._mute_at = asyncio.get_running_loop().time() + writes_for
+        self.is_between_layers = True
         await self._writer.start_tls(context)
+        self.is_between_layers = False
         self.write(OK)
 
     async def drain(self) -> None:
@@ -283,8 +286,10 @@ class FakeNsqd:
             peer.stop_heartbeats()
             self._tasks.discard(task)
             writer.close()
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):
-                await writer.wait_closed()
+            # asyncio tells nobody the end of a connection whose TLS handshake was cut short.
+            if not peer.is_between_layers:
+                with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):
+                    await writer.wait_closed()
             self._changed.set()
 
     def _take(self, peer: Peer, decoder: CommandDecoder) -> None:

@@ -1,0 +1,109 @@
+"""A consumer's calls, cancelled at each of their suspension points."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from nsq_ha import ClosedError, Consumer, Message
+from nsq_ha.protocol import Finish, Requeue
+from tests.support.cancellation import every_suspension
+from tests.support.nsqd import LIMIT, Peer, message_id
+from tests.support.stage import Stage
+from tests.support.waiting import turn
+
+ENDS_SOON = 5.0
+"""Seconds for a close; far more than one takes when nothing hangs."""
+
+
+async def closes(consumer: Consumer) -> None:
+    """Want that closing ends, as often as it is asked for, and that nothing is handed out afterwards."""
+    for _ in range(2):
+        async with asyncio.timeout(ENDS_SOON):
+            await consumer.aclose()
+    with pytest.raises((ClosedError, StopAsyncIteration)):
+        await anext(consumer)
+
+
+async def entered(stage: Stage, messages: int = 0) -> tuple[Consumer, Peer]:
+    consumer = await stage.consumer(close_timeout=1.0).__aenter__()
+    peer = stage.nsqd.peers[-1]
+    await stage.nsqd.until(lambda: peer.ready)
+    for number in range(messages):
+        peer.message(b"%d" % number, message_id(number + 2))
+    return consumer, peer
+
+
+async def test_entering(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer = stage.consumer()
+        outcome = await cut(consumer.__aenter__())
+        assert cut.cancelled or outcome is consumer
+        await closes(consumer)
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+
+
+async def test_closing_when_idle(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer, _ = await entered(stage)
+        await cut(consumer.aclose())
+        await closes(consumer)
+
+
+async def test_closing_with_a_message_unanswered(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer, _ = await entered(stage, 2)
+        await anext(consumer)
+        await cut(consumer.aclose(), limit=2 * ENDS_SOON)
+        await closes(consumer)
+
+
+async def test_closing_twice_at_once(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer, _ = await entered(stage)
+        other = asyncio.create_task(consumer.aclose())
+        await cut(consumer.aclose())
+        async with asyncio.timeout(ENDS_SOON):
+            await other
+        await closes(consumer)
+
+
+async def test_closing_within_a_time_limit_and_then_by_leaving_the_block(stage: Stage) -> None:
+    async with asyncio.timeout(LIMIT), stage.consumer() as consumer:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.aclose(), 0.0001)
+
+
+async def test_waiting_for_the_next_message_loses_none(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer, peer = await entered(stage, 1)
+        outcome = await cut(_next(consumer))
+        if cut.cancelled:
+            (await asyncio.wait_for(anext(consumer), LIMIT)).finish()
+        else:
+            assert isinstance(outcome, Message)
+            outcome.finish()
+        await stage.nsqd.until(partial(peer.of, Finish))
+        await closes(consumer)
+
+
+async def _next(consumer: Consumer) -> Message:
+    return await anext(consumer)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_running_a_handler(stage: Stage, concurrency: int) -> None:
+    """Each message is finished or goes back, and a second run takes over."""
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+
+    for cut in every_suspension():
+        consumer, peer = await entered(stage, 4)
+        running = asyncio.create_task(cut(consumer.run(handle, concurrency=concurrency)))
+        while len(peer.of(Finish, Requeue)) < 4 and not running.done():
+            await turn()
+        await closes(consumer)
+        await running
+        answered = [command.message_id for command in peer.of(Finish, Requeue)]  # type: ignore[attr-defined]
+        assert len(answered) == len(set(answered))
