@@ -263,8 +263,8 @@ class Backlog:
             return False
         try:
             self._loop.call_soon_threadsafe(answer, *arguments)
-        except RuntimeError:  # the loop has gone, and the connection with it
-            log.debug("%s: answered after the end", self._name)
+        except RuntimeError:  # the loop has gone: the source says that the answer came too late
+            return False
         return True
 
     def finished(self, watched: Watched, message: Message) -> None:
