@@ -211,7 +211,9 @@ class ProducerConfig(ClientConfig):
     on_partition_change: Callable[[str, int, int], object] | None = None
     """Called with topic, old and new number when another number of partitions is taken into use; must not block."""
     max_pending_bytes: int = 64 * 1024 * 1024
-    """Bytes of bodies that may wait in the producer; further publishes wait for room within their limit."""
+    """Bytes of bodies that may wait in the producer; further publishes wait for room within their limit. No partition
+    holds more than is left free, so one alone holds a half, and one in trouble never takes the room of the others; a
+    partition that holds nothing takes one publish of any size."""
     window: int = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: float = 600.0

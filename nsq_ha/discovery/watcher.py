@@ -39,6 +39,8 @@ LIST_INTERVAL: Final = 30.0
 
 _ON_DEMAND: Final = Backoff(initial=0.3, maximum=0.6, factor=1.25, jitter=0.2)
 _CALM: Final = 1.5
+_CLOSE_LIMIT: Final = 1.0
+"""Seconds that closing may take however short ``close_timeout`` is: what is cut off here leaves sockets open."""
 
 _log = logging.getLogger("nsq_ha.discovery")
 
@@ -241,6 +243,7 @@ class Directory:
         self._watches: dict[str, TopicWatch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed: ClosedError | None = None
+        self._closer: asyncio.Task[None] | None = None
 
     @property
     def lookupds(self) -> tuple[str, ...]:
@@ -269,21 +272,26 @@ class Directory:
     async def aclose(self) -> None:
         """End all watches and close the connections; a second call does nothing.
 
-        Bounded by ``close_timeout``. Everybody who waits on a watch gets :class:`ClosedError`.
-        Cancelled, it may leave connections open: call it again.
+        Bounded by ``close_timeout``, or a second. Everybody who waits on a watch gets :class:`ClosedError`.
+
+        Cancelled, or late, it leaves the rest to a task of its own, for which another call waits.
         """
         self._end(ClosedError("the directory was closed"))
-        try:
-            async with asyncio.timeout(self._config.close_timeout):
-                if self._supervisor is not None:
-                    self._supervisor.cancel()
-                    await asyncio.wait([self._supervisor])
-                if self._servers is not None:
-                    await self._servers.aclose()
-                if self._client is not None:
-                    await self._client.aclose()
-        except TimeoutError:
-            _log.warning("closing the look-ups took longer than %g s", self._config.close_timeout)
+        if self._closer is None or self._closer.cancelled():
+            self._closer = asyncio.create_task(self._close(), name="nsq_ha directory closes")
+        limit = max(self._config.close_timeout, _CLOSE_LIMIT)
+        _, late = await asyncio.wait({self._closer}, timeout=limit)
+        if late:
+            _log.warning("closing the look-ups took longer than %g s", limit)
+
+    async def _close(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+        if self._servers is not None:
+            await self._servers.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     def watch(self, topic: str) -> TopicWatch:
         """Return the watch of ``topic``; the first call for it begins the look-ups.

@@ -17,7 +17,6 @@ from nsq_ha.producer.turn import turn_of, unsent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.message import Receipt
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.batch import Batch, Part
@@ -35,7 +34,6 @@ class Many:
         publisher: TopicPublisher,
         under_way: UnderWay,
         limit: float,
-        config: ProducerConfig,
         *,
         check_open: Callable[[], object],
         is_dead: Callable[[], bool],
@@ -47,7 +45,6 @@ class Many:
             publisher: Their topic's.
             under_way: Where the commands are waited for.
             limit: Seconds for all of it, from now on.
-            config: The producer's options.
             check_open: Raises when the producer is closed, or is about to be.
             is_dead: Tells whether what is queued now would never end.
         """
@@ -57,7 +54,6 @@ class Many:
         self._limit = limit
         self._clock = under_way.loop.time
         self._deadline = self._clock() + limit
-        self._config = config
         self._check_open = check_open
         self._is_dead = is_dead
         self._queued: list[Outgoing] = []
@@ -86,13 +82,13 @@ class Many:
             for _ in batch.prepared():
                 pass
             view = publisher.watch.view
-            if not publisher.queued and publisher.is_usable(view) and self._under_way.has_room(batch.size):
+            if not publisher.queued and publisher.is_usable(view):
                 for part in batch.parts(publisher, view):
                     if part is not None:
                         self._admit(part, view, self._limit)
                 return None
         try:
-            async with turn_of(publisher, self._deadline, self._config):
+            async with turn_of(publisher, self._deadline):
                 await self._queue_in_turn()
         except PublishError as error:
             return error
@@ -109,23 +105,25 @@ class Many:
                 await self._let_others_run()
             if part is None:
                 continue
-            if not self._under_way.has_room(part.outgoing.size):
-                await self._under_way.until_room(part.outgoing.size)
-                self._check_open()
             self._admit(part, view, max(self._deadline - self._clock(), 0.0))
+            if not self._batch.is_small:
+                await self._under_way.until_queued(part.outgoing)
+                self._check_alive()
 
     async def _let_others_run(self) -> None:
         await asyncio.sleep(0)
-        if self._is_dead():
-            self._check_open()
+        self._check_alive()
         if self._clock() >= self._deadline:
             reason = ResponseTimeoutError("the time limit passed before this part of a large batch was queued")
             raise unsent(self._publisher, reason) from reason
 
+    def _check_alive(self) -> None:
+        if self._is_dead():
+            self._check_open()
+
     def _admit(self, part: Part, view: TopicView, timeout: float) -> None:
         part.submit(self._publisher, view)
         self._under_way.add(part.outgoing, timeout)
-        self._under_way.fill(part.outgoing)
         self._queued.append(part.outgoing)
 
 

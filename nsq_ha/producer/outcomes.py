@@ -18,6 +18,7 @@ from nsq_ha.protocol import OK
 if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.policy.lane import Entry, Lane
+    from nsq_ha.producer.line import Line
     from nsq_ha.producer.outgoing import Outgoing
     from nsq_ha.producer.under_way import UnderWay
 
@@ -31,6 +32,7 @@ class Outcomes:
         topic: str,
         partition: int,
         under_way: UnderWay,
+        line: Line,
     ) -> None:
         """Prepare.
 
@@ -39,11 +41,13 @@ class Outcomes:
             topic: Of the partition.
             partition: Its number.
             under_way: Where each one is waited for.
+            line: What waits for room in front of the lane.
         """
         self._lane = lane
         self._topic = topic
         self._partition = partition
         self._under_way = under_way
+        self._line = line
         self._nsqd = ""
         self._shared: list[Receipt] = []
 
@@ -80,7 +84,7 @@ class Outcomes:
                     self._under_way.free(freed)
                     raise
         if freed:
-            self._under_way.free(freed)
+            self._line.free(freed)
         return done[-1]
 
     def stored(self, answer: bytes) -> Entry[Outgoing]:
@@ -130,18 +134,29 @@ class Outcomes:
         for entry in self._lane.pending():
             if not entry.given_up:
                 self.give_up(entry, error)
+        self._fail_line(error)
 
     def fail_unwritten(self, error: NsqError) -> None:
         """Fail what is not on its way at this moment."""
         for entry in self._lane.pending():
             if entry.stage is not Stage.SENT:
                 self.give_up(entry, error)
+        self._fail_line(error)
 
     def fail_unanswered(self, error: NsqError) -> None:
         """Fail what was written and is not answered; it may be stored."""
         for entry in self._lane.pending():
             if entry.stage is Stage.SENT and not entry.given_up:
                 self.give_up(entry, error)
+
+    def _fail_line(self, error: NsqError) -> None:
+        for outgoing in tuple(self._line.waiting):
+            self.leave_line(outgoing, error)
+
+    def leave_line(self, outgoing: Outgoing, error: NsqError) -> None:
+        """Fail one that waits for room."""
+        self._line.remove(outgoing)
+        self.fail(outgoing, error)
 
     def give_up(self, entry: Entry[Outgoing], error: NsqError) -> None:
         """Fail one that its lane holds."""

@@ -151,6 +151,7 @@ class Outgoing(Entry["Outgoing"]):
         close_on_error: After a refusal the connection cannot be trusted.
         sender: Where it is queued; it may move while it waits. None before.
         timeout: Seconds that it has. None for those that most have.
+        is_in_line: It waits for room, or did so to its end: its bytes do not count.
         deadline: When they are over, in the loop's time.
         began_ns: When the publish was called, nanoseconds since the epoch; 0 when it is not traced.
     """
@@ -159,6 +160,7 @@ class Outgoing(Entry["Outgoing"]):
     close_on_error = False
     sender: Sender | None = None
     timeout: float | None = None
+    is_in_line = False
     deadline = 0.0
     began_ns = 0
 
@@ -190,11 +192,11 @@ class Outgoing(Entry["Outgoing"]):
             self.future.set_exception(error)
 
     def submit(self, sender: Sender, keys: Sequence[Hashable]) -> None:
-        """Queue it at ``sender``; it must not be reordered with others of ``keys``."""
+        """Queue it at ``sender``, in line if there is no room; it must not be reordered with others of ``keys``."""
         self.sender = sender
         if keys:
             self.keys = tuple(dict.fromkeys(keys))
-        sender.submit(self)
+        sender.line.admit(self)
 
     def give_up(self) -> None:
         """Note that nobody waits any more."""

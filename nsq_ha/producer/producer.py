@@ -216,14 +216,16 @@ class Producer(EnteredOnce):
             and not self._trace
             and type(body) is bytes
             and 0 < (size := len(body)) <= MAX_MESSAGE_BYTES
-            and (not under_way.pending_bytes or under_way.pending_bytes + size <= under_way.max_bytes)
             and publisher is not None
             and (sender := publisher.quick_sender(key)) is not None
+            and not (line := sender.line).waiting
+            and (not line.held or line.held + under_way.pending_bytes + size <= under_way.max_bytes)
         ):
             plain = Plain(topic, body, size, under_way.new_future(), sender)
             if key is not None:
                 plain.keys = (lane_key(key),)
             under_way.add_usual(plain)
+            line.held += size
             try:
                 sender.lane.submit(plain)
                 if not sender.pump_is_due:
@@ -243,13 +245,13 @@ class Producer(EnteredOnce):
         under_way.add(outgoing, limit)
         try:
             view = publisher.watch.view
-            if not publisher.queued and publisher.is_usable(view) and under_way.has_room(outgoing.size):
-                _admit_single(under_way, publisher, outgoing, message, view)
+            if not publisher.queued and publisher.is_usable(view):
+                _admit_single(publisher, outgoing, message, view)
             else:
-                async with turn_of(publisher, outgoing.deadline, self.config):
+                async with turn_of(publisher, outgoing.deadline):
                     view = await publisher.view()
-                    await self._until_room(under_way, outgoing.size)
-                    _admit_single(under_way, publisher, outgoing, message, view)
+                    self._check_open()
+                    _admit_single(publisher, outgoing, message, view)
             return (await outgoing.future)[0]
         except BaseException:
             under_way.let_go(outgoing)
@@ -293,12 +295,14 @@ class Producer(EnteredOnce):
             and not self._trace
             and (publisher := self._topics.get(topic)) is not None
             and (whole := small_plain_batch(topic, messages, under_way.new_future)) is not None
-            and under_way.has_room(whole.size)
             and (sender := publisher.quick_sender(None)) is not None
+            and sender.line.takes(whole.size)
         ):
+            whole.sender = sender
             under_way.add_usual(whole)
+            sender.line.held += whole.size
             try:
-                whole.submit(sender, ())
+                sender.submit(whole)
                 return [*await whole.future]
             except PublishError as error:
                 under_way.let_go(whole)
@@ -320,7 +324,6 @@ class Producer(EnteredOnce):
             publisher,
             under_way,
             self._limit(timeout),
-            self.config,
             check_open=self._check_open,
             is_dead=self._is_dead,
         )
@@ -337,10 +340,6 @@ class Producer(EnteredOnce):
         return (
             self._under_way is None or self._under_way.is_closed or self._supervisor is None or self._supervisor.done()
         )
-
-    async def _until_room(self, under_way: UnderWay, size: int) -> None:
-        await under_way.until_room(size)
-        self._check_open()
 
     def _limit(self, timeout: object) -> float:
         if timeout is None:
@@ -392,11 +391,8 @@ def _expire(outgoing: Outgoing) -> None:
         outgoing.sender.expire(outgoing)
 
 
-def _admit_single(
-    under_way: UnderWay, publisher: TopicPublisher, outgoing: Single, message: OutgoingMessage, view: TopicView
-) -> None:
+def _admit_single(publisher: TopicPublisher, outgoing: Single, message: OutgoingMessage, view: TopicView) -> None:
     check_kind(view, outgoing.message)
     chosen, is_free = publisher.partition_for(message, view)
     keys = () if is_free else (NO_KEY if message.key is None else lane_key(message.key),)
     publisher.submit(outgoing, chosen, keys)
-    under_way.fill(outgoing)

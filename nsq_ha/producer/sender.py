@@ -28,6 +28,7 @@ from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane
 from nsq_ha.producer.hold import Hold
 from nsq_ha.producer.leader import Leader
+from nsq_ha.producer.line import Line
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.outgoing import encode_run
 from nsq_ha.producer.slowness import Slowness
@@ -78,6 +79,7 @@ class Sender:
             under_way: Where the publishes are waited for.
         """
         self.lane: Lane[Outgoing] = Lane()
+        self.line = Line(under_way, self.submit)
         self.partition = partition
         self.trouble: NsqError | None = None
         self.last_used = 0.0
@@ -86,7 +88,7 @@ class Sender:
         self._config = config
         self._admit = admit
         self._on_trouble = on_trouble
-        self._outcomes = Outcomes(self.lane, watch.topic, partition, under_way)
+        self._outcomes = Outcomes(self.lane, watch.topic, partition, under_way, self.line)
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._connection: Connection | None = None
@@ -141,9 +143,12 @@ class Sender:
         else:
             self._kick()
 
-    def give_up(self, entry: Entry[Outgoing]) -> None:
+    def give_up(self, outgoing: Outgoing) -> None:
         """Note that the caller does not wait any more."""
-        self.lane.give_up(entry)
+        if outgoing.is_in_line:
+            self.line.remove(outgoing)
+            return
+        self.lane.give_up(outgoing)
         self._kick()
 
     def close_idle(self) -> bool:
@@ -410,9 +415,14 @@ class Sender:
         """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
         self._outcomes.fail_all(error)
 
-    def expire(self, entry: Entry[Outgoing]) -> None:
+    def expire(self, outgoing: Outgoing) -> None:
         """End one at its time limit."""
-        self._outcomes.give_up(entry, self.trouble or ResponseTimeoutError("the leader did not answer in time"))
+        if outgoing.is_in_line:
+            trouble = "" if self.trouble is None else f" ({self.trouble})"
+            full = f"{self._watch.topic}-{self.partition}: {self.line.full(outgoing.size)}{trouble}"
+            self._outcomes.leave_line(outgoing, ResponseTimeoutError(full))
+            return
+        self._outcomes.give_up(outgoing, self.trouble or ResponseTimeoutError("the leader did not answer in time"))
         self._kick()
 
     def _refusals_came(self, refusals: list[ServerError]) -> None:

@@ -236,7 +236,14 @@ class TopicPublisher:
     def submit(self, outgoing: Outgoing, partition: int, keys: Sequence[Hashable]) -> None:
         """Queue a command for ``partition``; it must not be reordered with others of ``keys``."""
         sender = self.senders.get(partition) or self.sender(partition)
+        if not keys and not sender.line.takes(outgoing.size):
+            sender = self._with_room(outgoing.size) or sender
         outgoing.submit(sender, keys)
+
+    def _with_room(self, size: int) -> Sender | None:
+        """Find a healthy partition that has room for what may go anywhere. None if there is none."""
+        healthy = (self.sender(partition) for partition in self._routes if self._is_healthy(partition))
+        return next((sender for sender in healthy if sender.line.takes(size)), None)
 
     def sender(self, partition: int) -> Sender:
         """Return the partition's sender, started when it is new."""
@@ -262,12 +269,21 @@ class TopicPublisher:
         if not any(p != sender.partition and self._is_healthy(p) for p in view.publishable):
             return
         for entry in sender.take_movable():
-            target = self.sender(self._any_partition(view, view.meta.partition_num, avoid=sender.partition))
+            target = self._other(sender, view, view.meta.partition_num)
+            sender.line.held -= entry.item.size
+            target.line.held += entry.item.size
             entry.item.sender = target
             target.submit(entry)
+        for outgoing in sender.line.withdraw():
+            outgoing.submit(self._other(sender, view, view.meta.partition_num), ())
+        self._under_way.free(0)  # who waits here has more room than before
+
+    def _other(self, sender: Sender, view: TopicView, partition_num: int) -> Sender:
+        return self.sender(self._any_partition(view, partition_num, avoid=sender.partition))
 
     def _with_keys(self) -> list[asyncio.Future[Any]]:
-        pending = (entry for sender in self.senders.values() for entry in sender.lane.pending())
+        senders = self.senders.values()
+        pending = (entry for sender in senders for entry in (*sender.lane.pending(), *sender.line.waiting))
         return [entry.item.future for entry in pending if entry.keys and not entry.item.future.done()]
 
     def _view_changed(self, view: TopicView) -> None:

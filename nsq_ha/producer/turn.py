@@ -11,12 +11,11 @@ from nsq_ha.errors import ConfigError, NsqError, PublishError, ResponseTimeoutEr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.producer.topic import TopicPublisher
 
 
 @contextlib.asynccontextmanager
-async def turn_of(publisher: TopicPublisher, deadline: float, config: ProducerConfig) -> AsyncIterator[None]:
+async def turn_of(publisher: TopicPublisher, deadline: float) -> AsyncIterator[None]:
     """Wait for the front of the topic's line, and hold it.
 
     There is one line, whatever is waited for (no look-up yet, no room): a later
@@ -25,7 +24,6 @@ async def turn_of(publisher: TopicPublisher, deadline: float, config: ProducerCo
     Args:
         publisher: The topic's.
         deadline: When the wait, and what is done at the front, must be over, in the loop's time.
-        config: Tells the room.
 
     Raises:
         PublishError: It could not be queued; nothing was sent.
@@ -37,8 +35,7 @@ async def turn_of(publisher: TopicPublisher, deadline: float, config: ProducerCo
     except TimeoutError:
         # Others may wait in line while one cuts a large batch: what they meet changes nothing that it goes by.
         reason = publisher.trouble or ResponseTimeoutError(
-            f"no turn or no room within the limit: max_pending_bytes={config.max_pending_bytes} wait already, "
-            "or a large batch is queued before"
+            "no turn within the time limit: a large batch is queued to the topic before it"
         )
         raise unsent(publisher, reason) from reason
     except (ConfigError, PublishError):

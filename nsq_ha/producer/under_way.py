@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsq_ha.message import Receipt
+    from nsq_ha.producer.line import Line
     from nsq_ha.producer.outgoing import Outgoing
 
 
@@ -28,8 +29,9 @@ class UnderWay:
     Attributes:
         loop: The event loop that all of this belongs to.
         new_future: Makes what tells the end of one.
-        pending_bytes: Of the bodies that are queued or unanswered.
-        max_bytes: What they may come to; a single larger one goes alone.
+        pending_bytes: Of the bodies that are queued or unanswered, of all partitions.
+        max_bytes: What they may come to, see ``policy.room``.
+        lines: Those in which publishes wait for room.
         usual: Those with the usual limit, oldest first.
         is_open: Whether the producer takes publishes.
         is_closed: Nothing ends at its limit any more.
@@ -55,12 +57,13 @@ class UnderWay:
         self._others: dict[float, dict[Outgoing, None]] = {}
         self._due = math.inf
         self._handle: asyncio.TimerHandle | None = None
-        self._room = asyncio.Event()
-        self._room_wanted = 0
+        self.lines: dict[Line, None] = {}
+        self._let_in_is_due = False
+        self._line_moved = asyncio.Event()
         self.is_closed = False
 
     def add(self, outgoing: Outgoing, timeout: float) -> None:
-        """Take in a publish that has ``timeout`` seconds from now on; its bytes count from :meth:`fill` on."""
+        """Take in a publish that has ``timeout`` seconds from now on; its bytes count once it is queued."""
         group = self.usual
         if timeout != self._usual_timeout:
             outgoing.timeout = timeout
@@ -71,21 +74,16 @@ class UnderWay:
             self._look_at(deadline)
 
     def add_usual(self, outgoing: Outgoing) -> None:
-        """Take in a publish with the usual limit that is queued next."""
+        """Take in a publish with the usual limit that is queued next; its partition counts its bytes, too."""
         self.usual[outgoing] = None
         self.pending_bytes += outgoing.size
         deadline = outgoing.deadline = self._clock() + self._usual_timeout
         if deadline < self._due:
             self._look_at(deadline)
 
-    def fill(self, outgoing: Outgoing) -> None:
-        """Count the bytes of one that was just queued."""
-        self.pending_bytes += outgoing.size
-
     def stored(self, some: Iterable[Outgoing], receipts: list[Receipt]) -> None:
         """Give ``receipts`` to each one that is still waited for, and let go of it."""
         usual = self.usual
-        freed = 0
         for outgoing in some:
             future = outgoing.future
             if not future.done():
@@ -94,14 +92,32 @@ class UnderWay:
                     del usual[outgoing]
                 else:
                     self._remove_other(outgoing, outgoing.timeout)
-                freed += outgoing.size
-        self.free(freed)
+                self._free(outgoing)
 
     def free(self, size: int) -> None:
         """Take ``size`` bytes as not pending any more."""
         self.pending_bytes -= size
-        if self._room_wanted:
-            self._room.set()
+        if self.lines and not self._let_in_is_due:
+            # In a turn of its own: whoever frees bytes may be in the middle of its partition's answers.
+            self._let_in_is_due = True
+            self.loop.call_soon(self._let_in)
+
+    def _free(self, outgoing: Outgoing) -> None:
+        if outgoing.sender is not None:
+            outgoing.sender.line.held -= outgoing.size
+        self.free(outgoing.size)
+
+    def _let_in(self) -> None:
+        self._let_in_is_due = False
+        if self.is_closed:
+            return
+        for line in tuple(self.lines):
+            line.let_in()
+        self.line_moved()
+
+    def line_moved(self) -> None:
+        """Wake those who wait in :meth:`until_queued`."""
+        self._line_moved.set()
 
     def let_go(self, outgoing: Outgoing) -> None:
         """Let go of one whose caller does not wait any more, whatever the reason; it may have been let go of before."""
@@ -115,8 +131,8 @@ class UnderWay:
             del self.usual[outgoing]
         else:
             return
-        if outgoing.sender is not None:
-            self.free(outgoing.size)
+        if outgoing.sender is not None and not outgoing.is_in_line:
+            self._free(outgoing)
 
     def _remove_other(self, outgoing: Outgoing, timeout: float) -> None:
         group = self._others[timeout]
@@ -125,28 +141,21 @@ class UnderWay:
         if not group:
             del self._others[timeout]
 
-    def has_room(self, size: int) -> bool:
-        """Tell whether ``size`` more bytes may be queued now."""
-        return not self.pending_bytes or self.pending_bytes + size <= self.max_bytes
-
-    async def until_room(self, size: int) -> None:
-        """Wait until there is room for ``size`` more bytes, or :meth:`close`. Cancelled, it leaves nothing."""
-        self._room_wanted += 1
-        try:
-            while not self.has_room(size) and not self.is_closed:
-                self._room.clear()
-                await self._room.wait()
-        finally:
-            self._room_wanted -= 1
+    async def until_queued(self, outgoing: Outgoing) -> None:
+        """Wait while ``outgoing`` stands in line, for :meth:`close` at most. Cancelled, it leaves nothing."""
+        while outgoing.is_in_line and not outgoing.future.done() and not self.is_closed:
+            self._line_moved.clear()
+            await self._line_moved.wait()
 
     def futures(self) -> list[asyncio.Future[list[Receipt]]]:
         """Return what tells the end of each."""
         return [outgoing.future for group in (self.usual, *self._others.values()) for outgoing in group]
 
     def close(self) -> None:
-        """End nothing at its limit any more, and let nobody wait for room."""
+        """End nothing at its limit any more, and queue nothing that stands in line."""
         self.is_closed = True
-        self._room.set()
+        self.lines.clear()
+        self.line_moved()
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

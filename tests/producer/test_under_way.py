@@ -40,7 +40,7 @@ async def test_one_that_is_stored_is_let_go_of_at_once(under_way: UnderWay) -> N
     usual, other = outgoing(under_way), outgoing(under_way, 20)
     under_way.add_usual(usual)
     under_way.add(other, 5.0)
-    under_way.fill(other)
+    under_way.pending_bytes += other.size
     assert under_way.pending_bytes == 30
     under_way.stored([usual, other], RECEIPTS)
     assert (await usual.future, await other.future) == (RECEIPTS, RECEIPTS)
@@ -103,27 +103,3 @@ async def test_nothing_expires_once_it_is_closed(under_way: UnderWay, expired: E
     await asyncio.wait({one.future}, timeout=0.05)
     assert expired == []
     assert not one.future.done()
-
-
-async def test_who_waits_for_room_goes_on_when_there_is_some(under_way: UnderWay) -> None:
-    first, second = outgoing(under_way, 60), outgoing(under_way, 30)
-    under_way.add_usual(first)
-    under_way.add_usual(second)
-    assert (under_way.has_room(10), under_way.has_room(11)) == (True, False)
-    waiting = asyncio.create_task(under_way.until_room(50))
-    await asyncio.wait({waiting}, timeout=0.01)
-    under_way.stored([second], RECEIPTS)
-    await asyncio.wait({waiting}, timeout=0.01)
-    assert not waiting.done()
-    under_way.stored([first], RECEIPTS)
-    await asyncio.wait_for(waiting, 5.0)
-    assert under_way.has_room(1000)
-    under_way.close()
-
-
-async def test_closing_lets_nobody_wait_for_room(under_way: UnderWay) -> None:
-    under_way.add_usual(outgoing(under_way, 100))
-    waiting = asyncio.create_task(under_way.until_room(1))
-    await asyncio.wait({waiting}, timeout=0.01)
-    under_way.close()
-    await asyncio.wait_for(waiting, 5.0)
