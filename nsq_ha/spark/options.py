@@ -19,8 +19,9 @@ from typing import Literal
 
 from nsq_ha.addresses import nsqd_addresses
 from nsq_ha.config import Compression, TlsConfig
-from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel
+from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel, check_topic
 from nsq_ha.spark import values
+from nsq_ha.spark.bad_rows import DEAD_LETTER, FAIL, WAYS
 from nsq_ha.spark.values import EARLIEST, LATEST, Offsets, Place, Texts, wrong
 from nsq_ha.spark.words import KNOWN, OF_REPLAY, Mode, spelled
 
@@ -227,6 +228,8 @@ class WriteOptions:
         trace: Publish with trace ids.
         trace_column: Column that holds them. None to make them.
         publish_timeout: Seconds for one MPUB with all retries.
+        on_bad_row: ``fail``, ``drop`` or ``deadLetter``: for rows that cannot be published.
+        dead_letters: The topic of ``deadLetter``; None otherwise.
         access: How the nsqds are talked to.
     """
 
@@ -238,6 +241,8 @@ class WriteOptions:
     trace: bool = False
     trace_column: str | None = None
     publish_timeout: float = 60.0
+    on_bad_row: str = FAIL
+    dead_letters: str | None = None
     access: Access = Access()
 
     @classmethod
@@ -261,8 +266,26 @@ class WriteOptions:
             trace=values.flag(given, "trace", default=False) or column is not None,
             trace_column=column,
             publish_timeout=values.duration(given, "publishTimeout", 60.0),
+            on_bad_row=values.word(given, "onBadRow", WAYS, FAIL),
+            dead_letters=_dead_letters(given),
             access=_access(given),
         )
+
+
+def _dead_letters(given: Texts) -> str | None:
+    """Return the topic of dead letters, which ``onBadRow=deadLetter`` needs and nothing else has a use for."""
+    told = given.get("deadLetterTopic")
+    is_asked = values.word(given, "onBadRow", WAYS, FAIL) == DEAD_LETTER
+    if is_asked and not told:
+        raise wrong("deadLetterTopic", "is missing: onBadRow=deadLetter needs the topic for such rows")
+    if not told:
+        return None
+    if not is_asked:
+        raise wrong("deadLetterTopic", "has no meaning without onBadRow=deadLetter")
+    if told == given.get("topic"):
+        raise wrong("deadLetterTopic", "is the topic that is written to; dead letters need another one")
+    values.checked("deadLetterTopic", check_topic, told)
+    return told
 
 
 def _subject(given: Texts) -> tuple[tuple[str, ...], str | None, Mapping[str, tuple[int, ...]] | None]:

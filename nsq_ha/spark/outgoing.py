@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.protocol import (
     MAX_EXT_BYTES,
+    MAX_MESSAGE_BYTES,
     MAX_TRACE_ID,
     TAG_KEY,
     TRACE_KEY,
@@ -28,6 +29,7 @@ from nsq_ha.protocol import (
     encode_mpub_ext,
     encode_mpub_trace,
 )
+from nsq_ha.spark.bad_rows import DEAD_LETTER, FAIL, BadRows, dead_letter
 from nsq_ha.spark.publish import Batch
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 _INTEGERS: Final = ("bigint", "int")
 _MAX_TAG_BYTES: Final = 100
+_MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes beside the value that count for a message
 
 
 class Target(NamedTuple):
@@ -84,6 +87,28 @@ class Identity:
     batch: str
     task: int
 
+    @classmethod
+    def of_stream(cls, query: str | None, batch: str | None, task: int) -> Self:
+        """Return the identity of a task of a micro-batch.
+
+        Args:
+            query: Id of the query, as Spark tells the task.
+            batch: Number of the micro-batch, as Spark tells the task.
+            task: Number of the task's partition.
+
+        Raises:
+            ConfigError: Spark did not tell them. Ids made of anything else would come again in another
+                micro-batch, and ``drop_repeats`` would delete rows that are no repeats.
+        """
+        if not query or not batch:
+            raise ConfigError(
+                "option 'trace': Spark does not tell this task its query and micro-batch (local properties "
+                "sql.streaming.queryId and streaming.sql.batchId), so no trace ids can be made that stay the same when "
+                "the task runs again and differ from all others; name a column with ids of your own by option "
+                "'traceIdColumn', or write without 'trace'"
+            )
+        return cls(query, batch, task)
+
     def trace_id(self, number: int) -> int:
         """Return the id of the task's row ``number``: 64 bits, never 0."""
         text = f"{self.run}/{self.batch}/{self.task}/{number}".encode()
@@ -115,15 +140,30 @@ def check_target(target: Target, columns: Sequence[str], options: WriteOptions) 
     """Check what a topic's kind asks of the columns.
 
     Raises:
-        ConfigError: Headers or tags for a topic that has none, or no order for an ordered one.
+        ConfigError: Headers or tags for a topic that has none, a key that would be used for nothing, or no order
+            for an ordered one.
     """
     if not target.extended and (used := {"headers", "tag"} & set(columns)):
         raise ConfigError(f"topic {target.topic!r} is not extended, so it takes no {' and no '.join(sorted(used))}")
+    if not target.extended and not target.ordered and options.partitioner == "roundrobin" and "key" in columns:
+        raise ConfigError(
+            f"column 'key' would be lost: partitioner=roundrobin does not use it, and topic {target.topic!r} is not "
+            "extended, so no header can hold it; drop the column, choose another partitioner, or write to an extended "
+            "topic"
+        )
     placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
     if target.ordered and (options.partitioner == "roundrobin" or not placed & set(columns)):
         raise ConfigError(
             f"topic {target.topic!r} is ordered: it needs a column 'key' or 'partition', see nsq_ha.spark.functions"
         )
+
+
+def key_is_not_stored(target: Target, columns: Sequence[str]) -> bool:
+    """Tell whether a topic loses keys that the user may expect to read again.
+
+    On an ordered topic a key is there for the order, and nobody could leave it away.
+    """
+    return "key" in columns and not target.extended and not target.ordered
 
 
 class Rows:
@@ -133,9 +173,13 @@ class Rows:
         options: Of the write.
         targets: The topics by name; one that is not there is asked for by ``target_of``.
         identity: For made trace ids.
+
+    Attributes:
+        bad: The rows that could not be published, unless ``onBadRow`` is ``fail``.
     """
 
     def __init__(self, options: WriteOptions, targets: dict[str, Target], identity: Identity) -> None:
+        self.bad = BadRows()
         self._options = options
         self._targets = targets
         self._identity = identity
@@ -149,20 +193,72 @@ class Rows:
             ConfigError: A row cannot be published; it is told by its number.
             KeyError: A topic that is not among the targets; add it, and call again.
         """
+        for topic in self._topics(columns_of(batch), batch.num_rows):
+            if topic is not None and topic not in self._targets:
+                raise KeyError(topic)
+        if self._options.on_bad_row == FAIL:
+            return self._all(batch)
+        return iter(self._fit(batch))
+
+    def _fit(self, batch: Any) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages of the rows that can be published; look for the others by halves."""
+        turn = self._turn
+        try:
+            return list(self._all(batch))
+        except ConfigError as error:
+            self._turn = turn
+            if batch.num_rows == 1:
+                return self._refused(batch, str(error))
+        middle = batch.num_rows // 2
+        return [*self._fit(batch.slice(0, middle)), *self._fit(batch.slice(middle))]
+
+    def _refused(self, batch: Any, reason: str) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Count a row that cannot be published; return its dead letter if there are any."""
+        columns = columns_of(batch)
+        number = self._number
+        self._number += 1
+        target = self._targets[self._options.dead_letters] if self._options.dead_letters else None
+        self.bad.count(reason, dropped=target is None)
+        if self._options.on_bad_row != DEAD_LETTER or target is None:
+            return []
+        column = self._options.trace_column
+        trace = columns[column].to_pylist()[0] or 0 if column else self._identity.trace_id(number)
+        trace = trace & MAX_TRACE_ID if self._options.trace else 0
+        topic = self._topics(columns, 1)[0]
+        body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason)
+        ext = _header(None, None, None, trace) if target.extended else b""
+        return [Row(target.topic, number % target.partitions, body, trace, ext)]
+
+    def _all(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages of all rows; nothing is counted if one of them cannot be published."""
         columns = columns_of(batch)
         count = batch.num_rows
         bodies: list[bytes] = as_binary(columns["value"]).to_pylist()
-        topics = [self._options.topic] * count if self._options.topic else columns["topic"].to_pylist()
-        for topic in set(topics) - set(self._targets):
-            raise KeyError(topic)
+        topics = self._topics(columns, count)
+        if None in topics:
+            raise ConfigError(f"row {self._number + topics.index(None)} of the task has no topic")
+        if not all(bodies):
+            number = next(number for number, body in enumerate(bodies) if not body)
+            raise ConfigError(f"row {self._number + number} of the task has no value: NSQ takes no empty message")
         partitions = self._partitions(columns, topics)
         traces = self._traces(columns, count)
         exts = self._headers(columns, topics, traces)
-        for number, body in enumerate(bodies):
-            if not body:
-                raise ConfigError(f"row {self._number + number} of the task has no value: NSQ takes no empty message")
+        if max(map(len, bodies), default=0) > MAX_MESSAGE_BYTES - _MAX_HEAD:
+            self._check_sizes(topics, bodies, exts)
         self._number += count
         return map(Row, topics, partitions, bodies, traces, exts)
+
+    def _topics(self, columns: Mapping[str, Any], count: int) -> list[Any]:
+        return [self._options.topic] * count if self._options.topic else columns["topic"].to_pylist()
+
+    def _check_sizes(self, topics: Sequence[str], bodies: Sequence[bytes], exts: Sequence[bytes]) -> None:
+        for number, (topic, body, ext) in enumerate(zip(topics, bodies, exts, strict=True)):
+            head = 2 + len(ext) if self._targets[topic].extended else 8 * self._options.trace
+            if len(body) + head > MAX_MESSAGE_BYTES:
+                raise ConfigError(
+                    f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
+                    f"id a message may have {MAX_MESSAGE_BYTES}"
+                )
 
     def passed(self, count: int) -> None:
         """Count rows that were published without this."""

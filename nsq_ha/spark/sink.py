@@ -15,21 +15,23 @@ import logging
 import operator
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
+from nsq_ha.spark.bad_rows import BadRows
 from nsq_ha.spark.blocks import Block
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
-from nsq_ha.spark.outgoing import Identity, Row, Rows, Target, check_columns, check_target, encode
+from nsq_ha.spark.outgoing import Identity, Row, Rows, Target, check_columns, check_target, encode, key_is_not_stored
 from nsq_ha.spark.publish import PartitionWriter, Written
 from nsq_ha.spark.survey import whole
 from nsq_ha.spark.tasks import seldom_collected
 
 if TYPE_CHECKING:
+    from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
 log: Final = logging.getLogger("nsq_ha.spark")
@@ -43,9 +45,10 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task wrote, by topic and partition."""
+    """What one task wrote, by topic and partition, and the rows that it could not publish."""
 
     parts: Mapping[tuple[str, int], Written]
+    bad: BadRows = field(default_factory=BadRows)
 
 
 class _Writer:
@@ -68,6 +71,9 @@ class _Writer:
         if self._options.topic is not None:
             with Cluster(self._options.lookupd) as cluster:
                 self._add_target(self._options.topic, cluster)
+        if self._options.dead_letters is not None:
+            with Cluster(self._options.lookupd) as cluster:
+                self._targets[self._options.dead_letters] = self._target(self._options.dead_letters, cluster)
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
         """Publish the rows of one task.
@@ -83,7 +89,7 @@ class _Writer:
             try:
                 for batch in iterator:
                     self._add(batch, task, rows, cluster)
-                return task.finish(self._targets)
+                return TaskWritten(task.finish(self._targets), rows.bad)
             finally:
                 task.close()
 
@@ -104,33 +110,40 @@ class _Writer:
             try:
                 return rows.of(batch)
             except KeyError as missing:
-                topic = missing.args[0]
-                if not isinstance(topic, str):
-                    raise ConfigError("a row has no topic") from missing
-                self._add_target(topic, cluster)
+                self._add_target(missing.args[0], cluster)
 
     def _add_target(self, topic: str, cluster: Cluster) -> None:
+        target = self._target(topic, cluster)
+        check_target(target, self._columns, self._options)
+        self._targets[topic] = target
+
+    def _target(self, topic: str, cluster: Cluster) -> Target:
         needs = ReadOptions(lookupd=self._options.lookupd, topics=(topic,), channel="any")
         meta = whole(topic, needs, cluster, self._options.publish_timeout).meta
         if meta.partition_num < 1:
             raise NoLeaderError(f"topic {topic!r} has no partitions")
-        target = Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
-        check_target(target, self._columns, self._options)
-        self._targets[topic] = target
+        return Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
 
     def _identity(self) -> Identity:
-        from pyspark import TaskContext  # noqa: PLC0415 - only a task has one
+        """Return who writes. The run is of this one write: two writes of one ``foreachBatch`` must not share ids."""
+        context = _task_context()
+        return Identity(self._run, "0", 0 if context is None else context.partitionId())
 
-        context = TaskContext.get()
-        if context is None:
-            return Identity(self._run, "0", 0)
-        # A stream's own id outlives the driver, so that a batch that runs again after a crash has the same ids.
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        return Identity(query or self._run, batch or "0", context.partitionId())
+    def _warn_of_keys(self) -> None:
+        for topic in [topic for topic, target in self._targets.items() if key_is_not_stored(target, self._columns)]:
+            log.warning(
+                "column 'key' chooses the partition and is not stored: topic %r is not extended, so rows that are read "
+                "again have no key",
+                topic,
+            )
 
 
 class NsqBatchWriter(_Writer, DataSourceArrowWriter):
     """Publishes a batch, at least once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        self._warn_of_keys()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what was written."""
@@ -144,8 +157,21 @@ class NsqBatchWriter(_Writer, DataSourceArrowWriter):
 class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Publishes micro-batches, at least once."""
 
+    def _identity(self) -> Identity:
+        """Return who writes. A stream's own id outlives the driver: a batch that runs again later has the same ids."""
+        context = _task_context()
+        task = 0 if context is None else context.partitionId()
+        if not self._options.trace or self._options.trace_column is not None:
+            # No ids are made of it.
+            return Identity(self._run, "0", task)
+        if context is None:
+            return Identity.of_stream(None, None, task)
+        return Identity.of_stream(context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID), task)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log what was written."""
+        if batchId == 0:
+            self._warn_of_keys()
         _log(f"micro-batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -218,13 +244,13 @@ class _Task:
             held.append(row)
             self._sizes[place] = self._sizes.get(place, 0) + size
 
-    def finish(self, targets: Mapping[str, Target]) -> TaskWritten:
+    def finish(self, targets: Mapping[str, Target]) -> Mapping[tuple[str, int], Written]:
         """Send what is left and wait for all answers."""
         for place in list(self._waiting):
             self._send(place, targets)
         for writer in self._writers.values():
             writer.settle()
-        return TaskWritten({place: writer.written for place, writer in self._writers.items()})
+        return {place: writer.written for place, writer in self._writers.items()}
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -249,14 +275,25 @@ def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
     parts = [part for told in messages if isinstance(told, TaskWritten) for part in told.parts.items()]
     rows, size = sum(part.rows for _, part in parts), sum(part.size for _, part in parts)
     doubtful = sum(part.doubtful for _, part in parts)
-    level = logging.WARNING if doubtful else logging.INFO
+    bad = BadRows()
+    for told in messages:
+        if isinstance(told, TaskWritten):
+            bad.add(told.bad)
+    level = logging.WARNING if doubtful or bad.first else logging.INFO
     log.log(
         level,
-        "%s: %d messages of %d bytes to %d partitions in %d tasks; %d of them were sent again in doubt",
+        "%s: %d messages of %d bytes to %d partitions in %d tasks; %d of them were sent again in doubt%s",
         what,
         rows,
         size,
         len({place for place, _ in parts}),
         len(messages),
         doubtful,
+        bad,
     )
+
+
+def _task_context() -> TaskContext | None:
+    from pyspark import TaskContext  # noqa: PLC0415 - only a task has one
+
+    return TaskContext.get()

@@ -92,6 +92,13 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "batchBytes": _Option("w", "1m", "most bytes of one MPUB"),
         "trace": _Option("w", "false", "publish with a trace id that is the same when a task runs again"),
         "traceIdColumn": _Option("w", "", "column with the trace id, in the place of one that is made"),
+        "onBadRow": _Option(
+            "w",
+            "fail",
+            "what to do with a row that cannot be published (empty, too large, without a place): fail, drop (and count "
+            "it in the log), deadLetter",
+        ),
+        "deadLetterTopic": _Option("w", "", "of onBadRow=deadLetter: the topic that gets such rows, as JSON"),
         "publishTimeout": _Option("w", "60s", "limit for one MPUB with its retries; an election takes 22 s"),
         "authSecret": _Option("bsw", "", "for servers that ask for AUTH"),
         "tls": _Option("bsw", "false", "talk to the nsqds over TLS"),

@@ -151,6 +151,8 @@ EXAMPLES = {
     "trace": "true",
     "traceIdColumn": "number",
     "publishTimeout": "5s",
+    "onBadRow": "drop",
+    "deadLetterTopic": "dead",
     "authSecret": "secret",
     "tls": "true",
     "tlsCaFile": "ca.pem",
@@ -162,6 +164,7 @@ EXAMPLES = {
 ACK = {"delivery": "ack", "channel": "c", "spool": "/tmp/x"}
 # What an option cannot be without.
 COMPANIONS = {
+    "deadLetterTopic": {"onBadRow": "deadLetter"},
     "delivery": {"spool": "/tmp/spool", "channel": "registered"},
     "nsqd": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
     "spool": {"delivery": "ack", "channel": "registered"},
