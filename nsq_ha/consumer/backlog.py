@@ -105,16 +105,23 @@ class Backlog:
 
     # -- the queue
 
-    def arrived(self, count: int) -> None:
-        """Record that ``count`` messages arrived; call it before they are put into the queue."""
+    def arrived(self, count: int) -> bool:
+        """Record that ``count`` messages arrived; call it before they are put into the queue.
+
+        Returns:
+            Whether the event loop was blocked until now. Then it should turn before more work begins.
+        """
         now, waiting = monotonic(), len(self._inbox)
+        is_blocked = self._clock.blocked_for(now) > 0
         self._ages.arrived(self._clock.arrival(now), count, waiting)
-        self._clock.turned(now)
+        if not is_blocked:
+            self._clock.turned(now)
         if not waiting or self._window is None:
             self._window = (now, self._arrived - waiting)
         elif not self._handlers:
             self._measure(now, waiting)
         self._arrived += count
+        return is_blocked
 
     def freed(self) -> None:
         """Record that messages were answered."""
@@ -184,9 +191,10 @@ class Backlog:
         for run in self._runs:
             handled = run.handled(message.id)
             if handled is not None:
-                self._watch(handled, now, now).add_copy(message)
-                if _origin(handled) is source:
-                    self._warn_of_long_work(source, now - arrived_at + _timeout(source))
+                watched = self._watch(handled, now, now)
+                watched.add_copy(message)
+                if watched.origin is source:  # it was not lost with its connection
+                    self._warn_of_long_work(source)
                 return False
         return True
 
@@ -288,25 +296,20 @@ class Backlog:
         self._warn_if_late(watched, monotonic())
 
     def _warn_if_late(self, watched: Watched, now: float) -> None:
-        if now > watched.deadline and not watched.was_touched:
-            self._warn_of_long_work(watched.origin, now - watched.taken_at)
+        if now - watched.taken_at > _timeout(watched.origin) and now > watched.deadline:
+            self._warn_of_long_work(watched.origin)
 
-    def _warn_of_long_work(self, source: object, seconds: float) -> None:
+    def _warn_of_long_work(self, source: object) -> None:
         self._warn_once(
             "long work",
-            f"work on a message takes {seconds:.1f} s or more, longer than msg_timeout={_timeout(source):g} s: nsqd"
-            f" delivers it again meanwhile. Raise msg_timeout= (up to 900 s), or touch() the message while you work",
+            f"work on a message takes longer than msg_timeout={_timeout(source):g} s: nsqd delivers it again meanwhile."
+            f" Raise msg_timeout= (up to 900 s), or touch() the message while you work",
         )
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
             log.warning("%s: %s", self._name, text)
-
-
-def _origin(message: Message) -> object:
-    source = message.source
-    return source.origin if isinstance(source, Watched) else source
 
 
 def _timeout(source: object) -> float:

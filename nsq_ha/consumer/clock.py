@@ -23,6 +23,10 @@ TICK: Final = 0.5
 HOGGED: Final = 0.05
 """Seconds after which a task that takes one message after the other lets the event loop turn."""
 
+_LONG: Final = 1.0
+_REST: Final = 0.02
+"""Seconds of rest after the loop was held up for ``_LONG``: opening a connection takes some round trips."""
+
 _TURNS: Final = 4
 """Turns of the loop in which a lost connection is read, closed and reported."""
 
@@ -73,7 +77,10 @@ class LoopClock:
 
         Answers are written then, heartbeats answered and lost connections noticed.
         """
-        if monotonic() - self._turned > HOGGED:
+        hogged = monotonic() - self._turned
+        if hogged > HOGGED:
+            if hogged > _LONG:
+                await asyncio.sleep(_REST)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             self._turned = monotonic()

@@ -282,10 +282,13 @@ class Consumer(EnteredOnce):
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
         self._flow.seen(len(messages[-1].body))
-        self._backlog.arrived(len(messages))
+        is_blocked = self._backlog.arrived(len(messages))
         self._inbox.extend(messages)
         messages.clear()  # or their bodies would stay until the next read
-        self._arrivals.wake_now()
+        if is_blocked:  # heartbeats are answered first
+            self._arrivals.wake()
+        else:
+            self._arrivals.wake_now()
 
     def freed(self) -> None:
         """Note that a message was answered."""

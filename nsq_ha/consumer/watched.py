@@ -37,7 +37,6 @@ class Watched:
         origin: The message's own source.
         taken_at: When the message was handed out.
         deadline: When the server takes it back.
-        was_touched: Somebody called ``touch``.
     """
 
     __slots__ = (
@@ -51,7 +50,6 @@ class Watched:
         "partition",
         "taken_at",
         "topic",
-        "was_touched",
     )
 
     def __init__(self, origin: MessageSource, desk: Desk, taken_at: float, deadline: float) -> None:
@@ -64,7 +62,6 @@ class Watched:
         self.origin = origin
         self.taken_at = taken_at
         self.deadline = deadline
-        self.was_touched = False
         self._desk = desk
         self._copies: list[Message] = []
 
@@ -102,7 +99,6 @@ class Watched:
         """Touch the message."""
         timeout: float = getattr(self.origin, "msg_timeout", 60.0)
         self.deadline = monotonic() + timeout
-        self.was_touched = True
         self.origin.touch(message)
 
     def _others(self) -> list[Message]:

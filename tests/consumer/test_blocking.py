@@ -11,7 +11,7 @@ from nsq_ha import Consumer, Message, Producer
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish, Identify
-from tests.support.nsqd import Peer, error, message_id
+from tests.support.nsqd import Peer, error, message_id, response
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
 
@@ -135,3 +135,23 @@ async def test_what_is_read_after_a_block_may_be_as_old_as_the_block() -> None:
     assert seconds >= 2 * TICK
     assert suspect == "handle"
     assert clock.blocked_for(time.monotonic()) == 0.0
+
+
+async def test_after_a_block_the_loop_turns_before_what_was_read_is_handled(stage: Stage) -> None:
+    """The message and a heartbeat come with one read: the heartbeat is answered first."""
+    nops = []
+
+    async def handle(message: Message) -> None:
+        nops.append(peer.nops)
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        before = peer.nops
+        peer.write(response(b"_heartbeat_"))
+        peer.message(b"x")
+        consumer._clock._ticked -= 10.0
+        consumer._clock._turned -= 10.0
+        await stage.nsqd.until(lambda: peer.of(Finish))
+    await running
+    assert nops[0] > before
