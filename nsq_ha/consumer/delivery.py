@@ -38,11 +38,13 @@ class Delivery:
 
     Attributes:
         arrived_at: When the last message of an ordered channel came: there is one in flight.
+        delivered: Messages that it delivered.
         in_flight: Delivered and not answered.
         is_arriving: Messages are being handed on; :meth:`flush` is called right after that.
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
         msg_timeout: Seconds after which the server takes an unanswered message back.
+        peak: The most in flight since somebody looked last.
         ready: RDY last sent.
         touched_at: When a message was touched last.
     """
@@ -58,6 +60,7 @@ class Delivery:
         "_thread",
         "arrived_at",
         "channel",
+        "delivered",
         "in_flight",
         "is_alive",
         "is_arriving",
@@ -65,6 +68,7 @@ class Delivery:
         "msg_timeout",
         "nsqd",
         "partition",
+        "peak",
         "ready",
         "topic",
         "touched_at",
@@ -100,8 +104,10 @@ class Delivery:
         self.is_alive = False
         self.is_arriving = False
         self.arrived_at = 0.0
+        self.delivered = 0
         self.in_flight = 0
         self.msg_timeout = 60.0
+        self.peak = 0
         self.ready = 0
         self.touched_at = 0.0
         self._backoff = backoff

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import ready
+from nsq_ha.policy.activity import LOOK_INTERVAL, Needs, Turns
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.consumer.subscription import Subscription
-
-ROTATION_INTERVAL: Final = 5.0
-"""Seconds after which other partitions get their turn, when there are more of them than ``max_in_flight``."""
 
 _WORTH_A_RAISE: Final = 1.25
 _WORTH_A_CUT: Final = 0.75
@@ -38,10 +36,11 @@ class Flow:
         self._fitting = self._limit = ready.fitting(max_in_flight, max_bytes, self._body.bytes)
         self._paced: int | None = None
         self._subscriptions = subscriptions
-        self._turn = 0
+        self._needs = Needs()
+        self._turns = Turns()
         self._raise_due = False
         self._is_stopped = False
-        self._rotation: asyncio.TimerHandle | None = None
+        self._look_later: asyncio.TimerHandle | None = None
 
     def set(self, count: int) -> None:
         """Change ``max_in_flight``; 0 pauses.
@@ -94,8 +93,8 @@ class Flow:
     def stop(self) -> None:
         """Send nothing any more."""
         self._is_stopped = True
-        if self._rotation is not None:
-            self._rotation.cancel()
+        if self._look_later is not None:
+            self._look_later.cancel()
 
     def freed(self) -> None:
         """Note that messages were answered: a raise that waited for room may be due."""
@@ -108,7 +107,13 @@ class Flow:
         if self._is_stopped:
             return
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
-        wanted = ready.share(self._limit, {p: s.max_ready for p, s in live.items()}, self._turn)
+        if len(live) > self._limit > 0:
+            now = asyncio.get_running_loop().time()
+            chosen = self._turns.choose(now, self._limit, {p: s.seen for p, s in live.items()})
+            wanted = {p: int(p in chosen) for p in live}
+        else:
+            ceilings = {p: s.max_ready for p, s in live.items()}
+            wanted = ready.share(self._limit, ceilings, needs=self._needs.by_partition)
         sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
         # What came over connections that were replaced is still unanswered, and nothing is granted there.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
@@ -116,13 +121,18 @@ class Flow:
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
             live[partition].set_ready(count)
         self._raise_due |= plan.is_raise_due
-        self._plan_rotation(len(live))
+        if len(live) > 1 and self._look_later is None:
+            self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
 
-    def _plan_rotation(self, live: int) -> None:
-        if live > self._limit > 0 and self._rotation is None:
-            self._rotation = asyncio.get_running_loop().call_later(ROTATION_INTERVAL, self._rotate)
-
-    def _rotate(self) -> None:
-        self._rotation = None
-        self._turn += max(self._limit, 1)
-        self.share()
+    def _look(self) -> None:
+        """Look where the backlog is."""
+        self._look_later = None
+        live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
+        is_one_full = self._needs.look({p: s.seen for p, s in live.items()})
+        for subscription in live.values():
+            subscription.looked_at()
+        # While nobody can use more, nothing is sent.
+        if is_one_full or len(live) > self._limit:
+            self.share()
+        elif len(live) > 1:
+            self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)

@@ -41,6 +41,7 @@ from nsq_ha.errors import (
     ServerError,
     SubscribeRefusedError,
 )
+from nsq_ha.policy.activity import Seen
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.tls_renewal import Phase
@@ -151,6 +152,19 @@ class Subscription:
         """Messages that the application has not answered; those held here until their delay is over are none."""
         current = self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
         return current + self._replaced.unanswered
+
+    @property
+    def seen(self) -> Seen:
+        """What it delivers."""
+        delivery = self.delivery
+        if delivery is None:
+            return Seen(0, 0, 0, 0)
+        return Seen(delivery.ready, delivery.in_flight, delivery.peak, delivery.delivered)
+
+    def looked_at(self) -> None:
+        """Begin to count the most messages in flight anew."""
+        if self.delivery is not None:
+            self.delivery.peak = self.delivery.in_flight
 
     @property
     def max_ready(self) -> int:
@@ -440,7 +454,9 @@ class Subscription:
         delivery = messages[0].source
         if not isinstance(delivery, Delivery) or not delivery.is_alive:
             return
+        delivery.delivered += len(messages)
         delivery.in_flight += len(messages)
+        delivery.peak = max(delivery.peak, delivery.in_flight)
         if delivery.is_ordered:
             delivery.arrived_at = self._loop.time()
         if tracelog.switch.is_any and tracelog.switch.is_on(self._watch.topic):

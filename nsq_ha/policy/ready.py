@@ -6,7 +6,7 @@ connection, not used up by deliveries, so it is sent only when it changes.
 The invariant: what is granted, and what is still unanswered of earlier grants,
 never exceed ``max_in_flight`` together, and nothing granted exceeds its
 connection's ``max_rdy_count``. When there are more partitions than
-``max_in_flight``, the turns go round: none starves.
+``max_in_flight``, the turns go round (``policy.activity``): none starves.
 
 Source: protocol reference 7 (RDY); clients reference 5 (lost remainders, RDY
 stuck at 0).
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def share(max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0) -> dict[int, int]:
+def share(
+    max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0, needs: Mapping[int, int] | None = None
+) -> dict[int, int]:
     """Share ``max_in_flight`` exactly over the connections.
 
     Args:
@@ -29,6 +31,8 @@ def share(max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0) -> dic
             get (``max_rdy_count`` of its connection; 1 on an ordered topic).
         turn: Rotates who gets the remainder, and who is served at all when
             there are more partitions than ``max_in_flight``.
+        needs: What each can use, 1 or more; shared evenly up to that first,
+            and then the rest. None to share evenly.
 
     Returns:
         RDY by partition. The sum is the smaller of ``max_in_flight`` and the
@@ -37,7 +41,15 @@ def share(max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0) -> dic
     order = _rotated(sorted(ceilings), turn)
     granted = dict.fromkeys(order, 0)
     left = max_in_flight
-    open_ones = [partition for partition in order if ceilings[partition] > 0]
+    if needs is not None:
+        left = _fill(left, granted, {p: min(most, needs.get(p, 1)) for p, most in ceilings.items()})
+    _fill(left, granted, ceilings)
+    return granted
+
+
+def _fill(left: int, granted: dict[int, int], ceilings: Mapping[int, int]) -> int:
+    """Share ``left`` evenly, each up to its ceiling; return what is left then."""
+    open_ones = [partition for partition in granted if granted[partition] < ceilings[partition]]
     while left > 0 and open_ones:
         each, extra = divmod(left, len(open_ones))
         still_open = []
@@ -48,7 +60,7 @@ def share(max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0) -> dic
             if granted[partition] < ceilings[partition]:
                 still_open.append(partition)
         open_ones = still_open
-    return granted
+    return left
 
 
 class BodySize:

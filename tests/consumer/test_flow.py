@@ -109,7 +109,7 @@ async def test_pausing_and_resuming(stage: Stage) -> None:
 
 
 async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.consumer.flow.ROTATION_INTERVAL", 0.05)
+    monkeypatch.setattr("nsq_ha.policy.activity.IDLE_TURN", 0.05)
     stage.lead(dict(enumerate(stage.nsqds)))
     served: set[int] = set()
     async with stage.consumer(max_in_flight=1):
@@ -121,6 +121,51 @@ async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytes
             return served == {0, 1, 2}
 
         await eventually(look)
+
+
+async def test_a_partition_with_a_backlog_gets_what_the_others_do_not_use(stage: Stage) -> None:
+    stage.lead(dict(enumerate(stage.nsqds)))
+    async with stage.consumer(max_in_flight=8) as consumer:
+        busy = await stage.nsqds[1].subscriber()
+        await subscribers(*stage.nsqds)
+        held: list[Message] = []
+        while busy.ready < 6:  # one is left for each of the others
+            if busy.ready > len(held):
+                busy.message(b"x", message_id(len(held) + 2))
+                held.append(await anext(consumer))
+            await stage.nsqds[1].until(lambda: busy.ready > len(held))
+        assert sorted(shares(stage)) == [1, 1, 6]
+        for message in held:
+            message.finish()
+
+
+async def test_the_turn_of_an_idle_partition_is_short(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.policy.activity.FULL_TURN", 1.0)
+    stage.lead(dict(enumerate(stage.nsqds)))
+    readies = []
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Ready):
+            number = stage.nsqds.index(peer.nsqd)
+            readies.append((number, command.count))
+            if number == 1 and command.count:
+                peer.message(b"x")
+        elif isinstance(command, Finish) and peer.ready:
+            peer.message(b"x")
+        return False
+
+    for nsqd in stage.nsqds:
+        nsqd.script = script
+    async with stage.consumer(max_in_flight=1) as consumer:
+        async with asyncio.timeout(LIMIT):
+            while [number for number, count in readies if count].count(1) < 3:
+                message = await anext(consumer)
+                message.finish()
+                await turn()
+    turns = [number for number, count in readies if count]
+    # It had two full turns, and between them each of the others one.
+    first, second = [place for place, number in enumerate(turns) if number == 1][:2]
+    assert sorted(turns[first + 1 : second]) == [0, 2]
 
 
 # ------------------------------------------------------------ answers

@@ -32,6 +32,7 @@ class ReadyMachine(RuleBasedStateMachine):
         self.body = BodySize(MAX_BODY)
         self.links: dict[int, Link] = {}
         self.turn = 0
+        self.needs: dict[int, int] | None = None
         self.is_due = False
 
     @property
@@ -41,7 +42,7 @@ class ReadyMachine(RuleBasedStateMachine):
     def _share(self) -> None:
         ceilings = {partition: link.ceiling for partition, link in self.links.items()}
         before = self._taken()
-        wanted = share(self.limit, ceilings, self.turn)
+        wanted = share(self.limit, ceilings, self.turn, self.needs)
         sent = {partition: link.ready for partition, link in self.links.items()}
         in_flight = {partition: link.in_flight for partition, link in self.links.items()}
         told = plan(self.limit, sent, in_flight, wanted)
@@ -93,6 +94,12 @@ class ReadyMachine(RuleBasedStateMachine):
     @rule(most=st.integers(0, 12))
     def set_max_in_flight(self, most: int) -> None:
         self.most = most
+        self._share()
+
+    @rule(needs=st.none() | st.dictionaries(st.integers(0, 7), st.sampled_from((1, 2, 4, 8, 4096))))
+    def look(self, needs: dict[int, int] | None) -> None:
+        """The backlog is elsewhere."""
+        self.needs = needs
         self._share()
 
     @rule()

@@ -47,9 +47,12 @@ def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> No
     max_in_flight=st.integers(0, 300),
     ceilings=st.dictionaries(st.integers(0, 40), st.integers(0, 50)),
     turn=st.integers(0, 100),
+    needs=st.none() | st.dictionaries(st.integers(0, 40), st.integers(1, 64)),
 )
-def test_ready_is_shared_exactly(max_in_flight: int, ceilings: dict[int, int], turn: int) -> None:
-    granted = share(max_in_flight, ceilings, turn)
+def test_ready_is_shared_exactly(
+    max_in_flight: int, ceilings: dict[int, int], turn: int, needs: dict[int, int] | None
+) -> None:
+    granted = share(max_in_flight, ceilings, turn, needs)
     assert granted.keys() == ceilings.keys()
     assert sum(granted.values()) == min(max_in_flight, sum(ceilings.values()))
     assert all(0 <= granted[partition] <= ceilings[partition] for partition in ceilings)

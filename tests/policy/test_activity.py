@@ -1,0 +1,190 @@
+"""Where the backlog is, and whose turn it is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nsq_ha.policy.activity import FULL_TURN, IDLE_TURN, LOOK_INTERVAL, Needs, Seen, Turns
+from nsq_ha.policy.ready import share
+
+IDLE = Seen(ready=2, in_flight=0, peak=0, delivered=0)
+
+
+@pytest.mark.parametrize(
+    ("one", "need", "is_full"),
+    [
+        (IDLE, 1, False),
+        (Seen(ready=50, in_flight=0, peak=3, delivered=10), 4, False),
+        (Seen(ready=50, in_flight=4, peak=4, delivered=10), 8, False),
+        (Seen(ready=2, in_flight=2, peak=2, delivered=10), 4, True),
+        (Seen(ready=5, in_flight=0, peak=1, delivered=20), 8, True),  # it is used up again and again
+        (Seen(ready=2, in_flight=3, peak=3, delivered=3), 4, True),  # its RDY was lowered
+        (Seen(ready=0, in_flight=3, peak=3, delivered=3), 4, False),
+    ],
+)
+def test_what_a_partition_needs(one: Seen, need: int, *, is_full: bool) -> None:
+    needs = Needs()
+    assert needs.look({7: one}) is is_full
+    assert needs.by_partition == {7: need}
+
+
+def test_what_is_not_needed_any_more_is_given_up_little_by_little() -> None:
+    needs = Needs()
+    needs.look({0: Seen(64, 64, 64, 64)})
+    found = []
+    for _ in range(8):
+        needs.look({0: Seen(64, 0, 0, 64)})
+        found.append(needs.by_partition[0])
+    assert found == [64, 32, 16, 8, 4, 2, 1, 1]
+
+
+def test_a_partition_that_was_left_is_forgotten() -> None:
+    needs = Needs()
+    needs.look({0: Seen(2, 2, 2, 100), 1: IDLE})
+    needs.look({1: IDLE})
+    assert needs.by_partition == {1: 1}
+    needs.look({0: Seen(50, 0, 0, 0), 1: IDLE})
+    assert needs.by_partition == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize(("limit", "busy"), [(8, 5), (200, 197), (4, 1)])
+def test_one_busy_partition_of_four_soon_has_nearly_all(limit: int, busy: int) -> None:
+    needs, granted, delivered = Needs(), share(limit, dict.fromkeys(range(4), 2500)), 0
+    for _ in range(4):
+        delivered += granted[2]
+        seen = {
+            p: Seen(granted[p], granted[p] * (p == 2), granted[p] * (p == 2), delivered * (p == 2)) for p in granted
+        }
+        needs.look(seen)
+        granted = share(limit, dict.fromkeys(range(4), 2500), needs=needs.by_partition)
+    assert granted[2] == busy
+    assert sum(granted.values()) == limit
+
+
+@given(limit=st.integers(1, 300), partitions=st.integers(1, 20))
+def test_busy_partitions_share_evenly(limit: int, partitions: int) -> None:
+    needs, ceilings = Needs(), dict.fromkeys(range(partitions), 2500)
+    granted = share(limit, ceilings)
+    for _ in range(4):
+        needs.look({p: Seen(count, count, count, 0) for p, count in granted.items()})
+        granted = share(limit, ceilings, needs=needs.by_partition)
+    assert max(granted.values()) - min(granted.values()) <= 1
+
+
+class TurnsMachine(RuleBasedStateMachine):
+    """Partitions that come, go, and are busy or not; looked at as a consumer does."""
+
+    @initialize()
+    def start(self) -> None:
+        self.turns = Turns()
+        self.now = 0.0
+        self.slots = 1
+        self.chosen: list[int] = []
+        self.busy: set[int] = set()
+        self.live: dict[int, int] = {}
+        self.waits_since: dict[int, float] = {}
+
+    def _look(self) -> None:
+        if len(self.live) <= self.slots:
+            self.chosen = []
+            self.waits_since = dict.fromkeys(self.live, self.now)
+            return
+        for partition in self.chosen:
+            if partition in self.live and partition in self.busy:
+                self.live[partition] += 1
+        seen = {p: Seen(int(p in self.chosen), 0, 0, delivered) for p, delivered in self.live.items()}
+        self.chosen = self.turns.choose(self.now, self.slots, seen)
+        for partition in self.live:
+            if partition in self.chosen:
+                self.waits_since[partition] = self.now
+
+    @rule(partition=st.integers(0, 7), is_busy=st.booleans())
+    def join(self, partition: int, *, is_busy: bool) -> None:
+        self.live.setdefault(partition, 0)
+        self.waits_since.setdefault(partition, self.now)
+        (self.busy.add if is_busy else self.busy.discard)(partition)
+        self._look()
+
+    @precondition(lambda self: self.live)
+    @rule(place=st.integers(0, 7))
+    def leave(self, place: int) -> None:
+        partition = sorted(self.live)[place % len(self.live)]
+        del self.live[partition]
+        self.waits_since.pop(partition, None)
+        self._look()
+
+    @rule(slots=st.integers(1, 4))
+    def allow(self, slots: int) -> None:
+        self.slots = slots
+        self._look()
+
+    @rule(looks=st.integers(1, 40))
+    def wait(self, looks: int) -> None:
+        for _ in range(looks):
+            self.now += LOOK_INTERVAL
+            self._look()
+            self.nobody_starves()
+
+    @invariant()
+    def as_many_as_may_have_their_turn(self) -> None:
+        if len(self.live) > self.slots:
+            assert len(set(self.chosen)) == self.slots
+            assert set(self.chosen) <= set(self.live)
+
+    @invariant()
+    def nobody_starves(self) -> None:
+        for partition, since in self.waits_since.items():
+            assert self.now - since <= 8 * (FULL_TURN + 2 * LOOK_INTERVAL), partition
+
+
+TurnsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestTurns = TurnsMachine.TestCase
+
+
+def run(busy: set[int], seconds: float) -> dict[int, float]:
+    """Return for how long each of four partitions has its turn, of which one at a time has."""
+    turns, now = Turns(), 0.0
+    delivered, held = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0.0)
+    chosen: list[int] = []
+    while now < seconds:
+        for partition in chosen:
+            delivered[partition] += partition in busy
+            held[partition] += LOOK_INTERVAL
+        chosen = turns.choose(now, 1, {p: Seen(int(p in chosen), 0, 0, delivered[p]) for p in range(4)})
+        now += LOOK_INTERVAL
+    return held
+
+
+def test_one_busy_partition_of_four_has_its_turn_most_of_the_time() -> None:
+    held = run({2}, 60.0)
+    assert held[2] > 0.7 * 60.0
+    assert all(held.values())
+
+
+def test_busy_partitions_take_turns_of_the_same_length() -> None:
+    held = run({0, 1, 2, 3}, 84.0)
+    assert max(held.values()) - min(held.values()) <= FULL_TURN + 2 * LOOK_INTERVAL
+
+
+def test_idle_partitions_pass_their_turn_on_at_once() -> None:
+    held = run(set(), 6.0)
+    assert all(count >= 1.0 for count in held.values())
+
+
+def test_a_turn_lasts_while_a_message_is_being_handled() -> None:
+    turns = Turns()
+    seen = {0: Seen(1, 1, 1, 1), 1: Seen(0, 0, 0, 0)}
+    assert turns.choose(0.0, 1, seen) == [0]
+    assert turns.choose(0.1, 1, seen) == [0]
+    assert turns.choose(0.1 + 10 * IDLE_TURN, 1, seen) == [0]
+    assert turns.choose(0.1 + FULL_TURN, 1, seen) == [1]
+
+
+def test_a_turn_begins_when_it_was_granted() -> None:
+    turns = Turns()
+    seen = {0: Seen(0, 0, 0, 0), 1: Seen(1, 1, 1, 1)}
+    assert turns.choose(0.0, 1, seen) == [0]
+    assert turns.choose(100.0, 1, seen) == [0]
