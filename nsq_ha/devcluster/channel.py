@@ -4,8 +4,8 @@ Owns delivery and its order. Does not know frames or sockets: a consumer is
 anything that takes a record.
 
 The invariants: a message is in flight with at most one consumer; an ordered
-channel has at most one message in flight in total; only committed records are
-delivered.
+channel has at most one message in flight in total; only flushed records are
+delivered, up to the channel's own end.
 
 Source: protocol reference 7 - 9; youzan/nsq ``nsqd/channel.go``.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.names import EPHEMERAL_SUFFIX
@@ -90,9 +91,16 @@ class Channel:
         peers: The cursors of the other in-sync replicas.
         ordered: One message at a time, in order.
         ephemeral: It goes with its last consumer.
+        end: Index behind the last record that it may read.
+
+    Args:
+        name: Its name.
+        log: What it reads.
+        cursor: What is confirmed.
+        refresh: Called when the reader is at its end: it may flush, and let the channel grow.
     """
 
-    def __init__(self, name: str, log: Log, cursor: Cursor) -> None:
+    def __init__(self, name: str, log: Log, cursor: Cursor, refresh: Callable[[Channel], None]) -> None:
         """Start at the cursor, with nothing in flight."""
         self.name = name
         self.cursor = cursor
@@ -104,7 +112,9 @@ class Channel:
         self.consumers: list[Consumer] = []
         self.in_flight: dict[int, InFlight] = {}
         self.requeued = self.timed_out = self.delivered = 0
+        self.end = log.flushed
         self._log = log
+        self._refresh = refresh
         self._read = cursor.confirmed
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
         self._deferred: dict[int, tuple[float, int, int]] = {}  # id -> due, index, attempts
@@ -138,14 +148,22 @@ class Channel:
         """Deliver what can be delivered."""
         if self.paused or not self.consumers:
             return
+        # The reader goes on behind what it delivered. That of an ordered channel waits for the answer.
+        while self._deliver(now) and not self.ordered and self._grows():
+            pass
+
+    def _deliver(self, now: float) -> bool:
+        """Deliver what was read, or can be; tell whether there was something."""
+        some = False
         while not (self.ordered and self.in_flight):
             place = self._next_place()
             if place is None:
-                return
+                break
             stray = self._stray is not None
             item = self._next_item()
             if item is None:
-                return
+                break
+            some = True
             # Only now: a look at an empty queue is nobody's turn.
             self._turn = place + 1
             consumer = self.consumers[place]
@@ -163,6 +181,7 @@ class Channel:
             consumer.holds += 1
             self.delivered += 1
             consumer.deliver(record, attempts, at_once=self.ordered)
+        return some
 
     def _next_place(self) -> int | None:
         """The next ready consumer behind the one that was served last, as an index."""
@@ -182,10 +201,10 @@ class Channel:
             return item
         if self._again:
             return self._again.popleft()
-        cursor, log = self.cursor, self._log
+        cursor = self.cursor
         if cursor.ranges > MAX_CONFIRM_WINDOW and not self.ordered:
             return None
-        while self._read < log.committed:
+        while self._read < self.end:
             index = self._read
             self._read = index + 1
             if index >= cursor.confirmed and index not in cursor.beyond:
@@ -205,6 +224,8 @@ class Channel:
         consumer.holds -= 1
         if not entry.stray:
             self._confirm(entry.index)
+        if not self.in_flight:
+            self._grows()
         self.dispatch(now)
 
     def requeue(self, internal_id: int, consumer: Consumer, delay: float, now: float) -> None:
@@ -318,8 +339,12 @@ class Channel:
     def reset(self, index: int) -> None:
         """Start at ``index``; the message that was next to go may still come first.
 
+        An index behind the channel's end is ignored, as the server does without a word.
+
         Source: protocol reference 5 ("Start positions"); Spark reference 1.3.
         """
+        if index > self.end:
+            return
         self._keep_stray()
         for entry in self.in_flight.values():
             entry.consumer.holds -= 1
@@ -330,10 +355,12 @@ class Channel:
         self._read = index
         for cursor in (self.cursor, *self.peers):
             cursor.reset(index)
+        if self._stray is None:
+            self._grows()
 
     def empty(self) -> None:
-        """Confirm all that is committed."""
-        self.reset(self._log.committed)
+        """Confirm all that can be read."""
+        self.reset(self.end)
         self._stray = None
 
     def empty_delayed(self) -> None:
@@ -343,6 +370,29 @@ class Channel:
         self._due.clear()
         self._deferred.clear()
 
+    def grow(self, end: int) -> None:
+        """Move the end: more can be read. Delivering it is the caller's, once this turn's commands are done."""
+        self.end = end
+        if self.skipped:
+            self.reset(end)
+
+    def refresh(self) -> None:
+        """Look for more, when the reader is at its end."""
+        self._grows()
+
+    def _grows(self) -> bool:
+        """Ask for more when the reader is at its end; tell whether there was more."""
+        if self._again or self._read < self.end:
+            return False
+        before = self.end
+        self._refresh(self)
+        return self.end > before
+
+    @property
+    def waits(self) -> bool:
+        """Whether everything is confirmed, and new messages are wanted at once."""
+        return self.cursor.confirmed >= self.end and not self.paused and not self.skipped
+
     def _keep_stray(self) -> None:
         item = self._next_item()
         if item is not None:
@@ -350,8 +400,8 @@ class Channel:
 
     @property
     def depth(self) -> int:
-        """Committed records that are not confirmed."""
-        return self._log.committed - self.cursor.confirmed - len(self.cursor.beyond)
+        """Readable records that are not confirmed."""
+        return self.end - self.cursor.confirmed - len(self.cursor.beyond)
 
     @property
     def deferred_count(self) -> int:

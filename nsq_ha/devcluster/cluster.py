@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.changes import ChangeRefusedError
 from nsq_ha.devcluster.faults import Faults
@@ -11,6 +11,9 @@ from nsq_ha.devcluster.topic import TopicOptions
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd import Nsqd
     from nsq_ha.devcluster.topic import Partition
+
+SYNC_EVERY: Final = 2500
+"""Of a topic that is made without a word about it. The real server's ``-sync-every``."""
 
 
 class DevCluster(Faults):
@@ -50,6 +53,7 @@ class DevCluster(Faults):
         extended: bool = False,
         multi_part: bool | None = None,
         disable_channel_auto_create: bool = False,
+        sync_every: int = SYNC_EVERY,
         wait: bool = True,
     ) -> str:
         """Create a topic and wait until every nsqlookupd names all its partitions as writable.
@@ -62,6 +66,8 @@ class DevCluster(Faults):
             extended: Messages may carry JSON headers.
             multi_part: Several partitions may share a node. None when it has to be so.
             disable_channel_auto_create: Channels must be registered first.
+            sync_every: Acknowledged messages that may wait in a buffer, where ``/message/get`` does not
+                see them, as with ``syncdisk`` of the real one. 0 and 1 flush each at once.
             wait: False returns at once, as ``/topic/create`` does.
 
         Returns:
@@ -80,6 +86,7 @@ class DevCluster(Faults):
             multi_part=multi_part,
             extended=extended,
             disable_channel_auto_create=disable_channel_auto_create,
+            sync_every=sync_every,
         )
         self._call(lambda: self._change().create(name, options))
         if wait:

@@ -1,8 +1,10 @@
-"""The queue of one replica: a committed part that channels read, and a pending part behind it.
+"""The queue of one replica: a flushed part that can be read, a committed part, and a pending part behind it.
 
 The invariant: committed records are on every in-sync replica; pending ones are
 on this replica for certain and on others perhaps. What is pending may be
 committed later or cut off, which is why a publish without an answer is in doubt.
+A record is acknowledged once it is committed, but it stays in the writer's buffer
+and cannot be read until the buffer is flushed.
 """
 
 from __future__ import annotations
@@ -28,24 +30,27 @@ class Log:
     Attributes:
         records: All records, committed ones first. Index 0 is the first message ever.
         committed: Number of committed records.
+        flushed: Number of records that can be read; never above ``committed``.
         start: Index of the oldest record that is kept; what is before was cleaned.
     """
 
-    __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "records", "start")
+    __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "flushed", "records", "start")
 
     def __init__(self, partition: int, *, extended: bool) -> None:
         """Make an empty log."""
         self.records: list[Record] = []
-        self.committed = 0
+        self.committed = self.flushed = 0
         self.start = 0
         self._extended = extended
         self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
         self._end_offset = 0
 
-    def append(self, draft: Draft, timestamp_ns: int) -> Record:
-        """Make a record of ``draft`` and put it into the pending part."""
+    def append(self, draft: Draft, timestamp_ns: int, place: int = 0) -> Record:
+        """Make a record of ``draft``, number ``place`` of its batch, and put it into the pending part."""
         size = raw_size(draft.body, draft.ext, extended=self._extended)
-        record = Record(self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext)
+        record = Record(
+            self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, place
+        )
         self._next_id += 1
         self._end_offset += size
         self.records.append(record)
@@ -60,6 +65,12 @@ class Log:
     def commit(self) -> None:
         """Make all pending records committed."""
         self.committed = len(self.records)
+
+    def flush(self) -> bool:
+        """Make all committed records readable; tell whether there was something to flush."""
+        grew = self.flushed < self.committed
+        self.flushed = self.committed
+        return grew
 
     def cut_pending(self) -> int:
         """Drop the pending part and return how many records that were."""
@@ -82,7 +93,7 @@ class Log:
             else:
                 high = middle - 1
         mine[low:] = theirs[low:]
-        self.committed = leader.committed
+        self.committed = self.flushed = leader.committed
         self.start = leader.start
         self._next_id = leader._next_id
         self._end_offset = leader._end_offset
@@ -90,38 +101,39 @@ class Log:
     @property
     def start_offset(self) -> int:
         """Byte position of the oldest record that is kept."""
-        return self.records[self.start].offset if self.start < len(self.records) else self._end_offset
+        return self.offset_at(self.start)
 
-    @property
-    def committed_offset(self) -> int:
-        """Byte position behind the last committed record."""
-        return self.records[self.committed].offset if self.committed < len(self.records) else self._end_offset
+    def offset_at(self, index: int) -> int:
+        """Byte position of a record that is kept; behind the last one, the end."""
+        return self.records[index].offset if index < len(self.records) else self._end_offset
 
     @property
     def end_offset(self) -> int:
         """Byte position behind the last record, pending ones included."""
         return self._end_offset
 
+    def entry_at(self, index: int) -> int:
+        """Index of the first record of the batch that ``index`` belongs to."""
+        return max(self.start, index - self.records[index].place)
+
     def index_at_offset(self, offset: int) -> int:
         """Index of the first committed record at or behind ``offset``; the end when there is none."""
         return bisect_left(self.records, offset, self.start, self.committed, key=_offset)
 
     def index_at_time(self, timestamp_ns: int) -> int:
-        """Index of the first committed record not older than ``timestamp_ns``; the end when there is none."""
-        return bisect_left(self.records, timestamp_ns, self.start, self.committed, key=_timestamp)
+        """Index of the first readable record not older than ``timestamp_ns``; their end when there is none."""
+        return bisect_left(self.records, timestamp_ns, self.start, max(self.start, self.flushed), key=_timestamp)
 
-    def index_of(self, internal_id: int) -> int | None:
-        """Index of a committed record by its id. None when there is none."""
-        index = bisect_left(self.records, internal_id, self.start, self.committed, key=_internal_id)
-        if index < self.committed and self.records[index].internal_id == internal_id:
-            return index
-        return None
+    def index_at_id(self, internal_id: int) -> int:
+        """Index of the first committed record whose id is not below ``internal_id``; the end when there is none."""
+        return bisect_left(self.records, internal_id, self.start, self.committed, key=_internal_id)
 
     def clean(self, index: int) -> None:
         """Forget the committed records before ``index``, as retention does."""
         start = max(self.start, min(index, self.committed))
         self.records[self.start : start] = [_CLEANED] * (start - self.start)
         self.start = start
+        self.flushed = max(self.flushed, start)
 
 
 def _offset(record: Record) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.topic import Partition, Topic
 
 _MAX_REPLICAS: Final = 5
+_MAX_SYNC_EVERY: Final = 4000
 _NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"
 _TRUE: Final = "true"
 
@@ -242,6 +243,7 @@ class Orders:
             multi_part=asked.get("multipart") == _TRUE,
             extended=asked.get("extend") == _TRUE,
             disable_channel_auto_create=asked.get("disable_channel_auto_create") == _TRUE,
+            sync_every=_sync_every(asked.get("syncdisk") or "0"),
         )
         _do(400, lambda: self._changes.create(name, options))
 
@@ -349,6 +351,13 @@ def _lookupd_entry(lookupd: Nsqlookupd | None) -> dict[str, Any]:
         "RpcPort": str(lookupd.rpc_port),
         "Epoch": 0,
     }
+
+
+def _sync_every(text: str) -> int:
+    try:
+        return min(int(text), _MAX_SYNC_EVERY)
+    except ValueError:
+        raise HttpError(400, "INVALID_ARG_TOPIC_SYNC_DISK") from None
 
 
 def _number(request: Request, name: str, what: str, largest: int) -> int:

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.connection import Connection
+from nsq_ha.devcluster.flushing import ALL, is_turn
 from nsq_ha.devcluster.listener import HOST, Listener
 from nsq_ha.devcluster.nsqd_http import nsqd_app
 from nsq_ha.devcluster.replica import Replica
@@ -61,6 +62,8 @@ class Nsqd:
         self.started = 0
         self.absence: Absence | None = None
         self.start_time = time.time()
+        self._turn = 0
+        self._next_turn = 0.0
         self._client_ids = itertools.count(1)
         self._tcp = Listener(self._connection)
         self._web = WebServer(nsqd_app(self), lambda: self.delay)
@@ -102,6 +105,7 @@ class Nsqd:
         """Start the process."""
         self.alive, self.frozen, self.exiting = True, False, False
         self.started += 1
+        self._turn, self._next_turn = 0, self.now() + self.coordinator.timing.flush
         self.start_time = time.time()
         self._tcp.open()
         self._web.open()
@@ -158,6 +162,17 @@ class Nsqd:
         for replica in self.replicas.values():
             if replica.channels:
                 replica.tick(now)
+        while now >= self._next_turn:
+            self._next_turn += self.coordinator.timing.flush
+            self._turn += 1
+            self._flush(now)
+
+    def _flush(self, now: float) -> None:
+        """Flush the partitions whose turn it is; of those that are not led here only now and then all."""
+        for (_, number), replica in self.replicas.items():
+            if is_turn(self._turn, number) and (replica.leads or self._turn % ALL == 0):
+                replica.flushing.turn()
+                replica.deliver(now)
 
     def _connection(self) -> Connection:
         return Connection(self)

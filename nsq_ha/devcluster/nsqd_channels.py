@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.answers import HttpError
+from nsq_ha.devcluster.finding import SearchError
 from nsq_ha.devcluster.query import NOT_LEADER, channel_name_of, led_channel_of, replica_of
 from nsq_ha.devcluster.start import start_index
 
@@ -63,6 +64,7 @@ class ChannelOrders:
         """``/channel/unskip``."""
         channel = led_channel_of(self._node, request)
         channel.skipped = False
+        channel.refresh()
         channel.empty()
 
     async def empty(self, request: Request) -> None:
@@ -100,11 +102,13 @@ class ChannelOrders:
         body = await request.body()
         if not body:
             raise HttpError(406, "MSG_EMPTY")
+        channel = led_channel_of(self._node, request)
         try:
-            index = start_index(replica.log, body.decode("utf-8", "replace"))
+            index = start_index(replica.log, channel.end, body.decode("utf-8", "replace"))
         except ValueError as error:
             raise HttpError(400, str(error)) from None
-        channel = led_channel_of(self._node, request)
+        except SearchError as error:
+            raise HttpError(500, str(error)) from None
         channel.reset(index)
         channel.dispatch(self._node.now())
 

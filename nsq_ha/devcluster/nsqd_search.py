@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsq_ha.devcluster.answers import HttpError
+from nsq_ha.devcluster.finding import SearchError, by_count, by_id, by_offset
 from nsq_ha.message import partition_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Search:
-    """Finds messages that are committed on this node."""
+    """Finds messages on this node, fresh ones wrongly."""
 
     def __init__(self, node: Nsqd) -> None:
         """Search one node."""
@@ -33,9 +34,11 @@ class Search:
         replica = self._node.replicas.get((asked.get("topic", ""), partition))
         if replica is None:
             raise HttpError(400, "topic not exist")
-        index = _index(replica.log, mode, position)
-        if index is None or not replica.log.start <= index < replica.log.committed:
-            raise HttpError(404, "move offset overflowed")
+        try:
+            index = _index(replica.log, mode, position)
+        except SearchError as error:
+            raise HttpError(404, str(error)) from None
+        index = _read(replica.log, index)
         record = replica.log.records[index]
         ext = record.ext if asked.get("needext") == "true" and record.ext else b""
         return {
@@ -50,14 +53,28 @@ class Search:
         }
 
 
-def _index(log: Log, mode: str, position: int) -> int | None:
+def _index(log: Log, mode: str, position: int) -> int:
     if mode == "id":
-        return log.index_of(position)
+        return by_id(log, position)
     if mode == "count":
-        return max(position - 1, 0)
+        return by_count(log, position)
     if mode == "virtual_offset":
-        return log.index_at_offset(max(position, 0))
+        return by_offset(log, position)
     raise HttpError(400, "search mode should be one of id/count/virtual_offset")
+
+
+def _read(log: Log, index: int) -> int:
+    """Index of the record that is read at ``index``.
+
+    nsqd does not look whether it could move there: behind the end it stays where
+    it began, so it answers with the queue's first message. At the end itself it
+    has nothing to read, and fails.
+    """
+    if index > log.flushed:
+        index = log.start
+    if index >= log.flushed:
+        raise HttpError(500, "INTERNAL_ERROR")
+    return index
 
 
 def _number(text: str, function: str) -> int:

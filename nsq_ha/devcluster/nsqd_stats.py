@@ -72,7 +72,7 @@ class Stats:
         start = datetime.fromtimestamp(self._node.start_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         head = f"nsqd v{VERSION} (dev cluster)\nstart_time {start}\nuptime {time.time() - self._node.start_time:.3f}s\n"
         lines = [
-            f"   [{replica.topic}-{replica.partition.number}] msgs: {replica.log.committed}"
+            f"   [{replica.topic}-{replica.partition.number}] msgs: {len(replica.log.records)}"
             for replica in self._replicas(request)
         ]
         return f"{head}\n{chr(10).join(lines) or 'NO_TOPICS'}\n"
@@ -119,21 +119,21 @@ def channel_stats(replica: Replica, name: str, *, clients: bool) -> dict[str, An
     """The numbers of one channel; a follower knows only its position."""
     log, cursor = replica.log, replica.cursors[name]
     channel = replica.channels.get(name)
-    depth = max(0, log.committed - cursor.confirmed - len(cursor.beyond))
-    oldest = log.records[cursor.confirmed] if cursor.confirmed < log.committed else None
-    confirmed_offset = oldest.offset if oldest else log.committed_offset
+    end = channel.end if channel else log.flushed
+    depth = max(0, end - cursor.confirmed - len(cursor.beyond))
+    oldest = log.records[cursor.confirmed] if cursor.confirmed < end else None
     consumers = [consumer for consumer in channel.consumers if isinstance(consumer, Subscription)] if channel else []
     return {
         "channel_name": name,
         "backlogs": 0,
         "depth": depth,
-        "depth_size": log.committed_offset - confirmed_offset,
+        "depth_size": max(0, log.offset_at(end) - log.offset_at(cursor.confirmed)),
         "depth_ts": _time(oldest.timestamp_ns if oldest else 0),
         "depth_ts_nano": oldest.timestamp_ns if oldest else 0,
         "backend_depth": depth,
         "hourly_subsize": 0,
         **_counts(channel),
-        "message_count": log.committed,
+        "message_count": end,
         "clients": [client_stats(consumer) for consumer in consumers] if clients else None,
         "client_num": len(consumers),
         "paused": bool(channel and channel.paused),

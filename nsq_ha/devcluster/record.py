@@ -25,6 +25,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         raw_size: Bytes it takes there.
         body: The payload.
         ext: JSON header of an extended topic. None when there is none.
+        place: Number within the batch that it was published with, from 0.
     """
 
     internal_id: int
@@ -34,6 +35,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     raw_size: int
     body: bytes
     ext: bytes | None = None
+    place: int = 0
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.devcluster.channel import Channel, is_ephemeral
 from nsq_ha.devcluster.cursor import Cursor
+from nsq_ha.devcluster.flushing import Flushing
 from nsq_ha.devcluster.log import Log
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Replica:
         partition: What the cluster agreed on.
         node: Where it is.
         log: Its records.
+        flushing: When they can be read.
         cursors: Positions of the channels, by name.
         channels: Live channels, on a leader only.
         leads: It believes to be the leader.
@@ -63,6 +65,7 @@ class Replica:
         self.log = Log(partition.number, extended=self.options.extended)
         self.cursors: dict[str, Cursor] = {}
         self.channels: dict[str, Channel] = {}
+        self.flushing = Flushing(self)
         self.leads = False
         self.followers: list[Replica] = []
         self.stalled = False
@@ -101,7 +104,7 @@ class Replica:
         now = time.time_ns()
         log = self.log
         before = len(log.records)
-        records = [log.append(draft, now) for draft in drafts]
+        records = [log.append(draft, now, place) for place, draft in enumerate(drafts)]
         for follower in self.followers:
             # One that is back but has not caught up yet must not get a log with a gap.
             if follower.node.reachable and len(follower.log.records) == before:
@@ -115,6 +118,7 @@ class Replica:
         self.log.committed = count
         for follower in self.followers:
             follower.log.committed = count
+        self.flushing.committed()
 
     def wait(self, waiting: Waiting) -> None:
         """Queue an operation until the followers answer or the wait is given up."""
@@ -141,7 +145,8 @@ class Replica:
         self.log.commit()
         for cursor in self.cursors.values():
             cursor.confirmed = min(cursor.confirmed, self.log.committed)
-        self.channels = {name: Channel(name, self.log, cursor) for name, cursor in self.cursors.items()}
+        self.channels = {name: self._open(name, cursor) for name, cursor in self.cursors.items()}
+        self.flushing.turn()
         self.set_followers(followers)
         self.set_writable(writable)
 
@@ -257,19 +262,23 @@ class Replica:
     # ------------------------------------------------------------ channels
 
     def cursor(self, name: str) -> Cursor:
-        """The position of a channel; a new one begins at the committed end."""
+        """The position of a channel; a new one begins at the end of what can be read."""
         cursor = self.cursors.get(name)
         if cursor is None:
-            cursor = self.cursors[name] = Cursor(self.log.committed)
+            cursor = self.cursors[name] = Cursor(self.log.flushed)
         return cursor
 
     def channel(self, name: str) -> Channel:
         """The live channel, made when it is new."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = self.channels[name] = Channel(name, self.log, self.cursor(name))
+            channel = self.channels[name] = self._open(name, self.cursor(name))
             self._connect(name, channel)
+            self.flushing.refresh(channel)  # its reader begins at its end
         return channel
+
+    def _open(self, name: str, cursor: Cursor) -> Channel:
+        return Channel(name, self.log, cursor, self.flushing.refresh)
 
     def remove_channel(self, name: str) -> bool:
         """Delete a channel; its consumers are cut. False when there is none."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.devcluster.finding import SearchError, by_count, by_offset, by_time
+
 if TYPE_CHECKING:
     from nsq_ha.devcluster.log import Log
 
@@ -16,11 +18,17 @@ _LARGEST_NS: Final = 2**63 - 1
 _FORM: Final = re.compile(r"(timestamp|special|virtual_queue|msgcount):([^:]*)")
 
 
-def start_index(log: Log, start: str) -> int:
-    """Index of the first message to deliver.
+def start_index(log: Log, end: int, start: str) -> int:
+    """Index of the first message to deliver; a channel ignores one behind its end.
+
+    Args:
+        log: Where to look.
+        end: The channel's end.
+        start: ``type:value``.
 
     Raises:
-        ValueError: With the server's text.
+        ValueError: It has not that form; with the server's text.
+        SearchError: It has the form and cannot be found; with the server's text.
     """
     form = _FORM.fullmatch(start)
     if form is None:
@@ -32,12 +40,10 @@ def start_index(log: Log, start: str) -> int:
         raise ValueError(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
     if kind == "special":
         if value != -1:
-            raise ValueError("not supported offset type")
-        return log.committed
+            raise SearchError("not supported offset type")
+        return end
     if kind == "timestamp":
         if value < 0 or value * _SECOND_NS > _LARGEST_NS:
-            raise ValueError(f"Invalid timestamp {value}")
-        return log.index_at_time(value * _SECOND_NS)
-    if kind == "msgcount":
-        return min(max(value - 1, log.start), log.committed)
-    return log.index_at_offset(max(value, 0))
+            raise SearchError(f"Invalid timestamp {value}")
+        return by_time(log, value * _SECOND_NS)
+    return by_count(log, value) if kind == "msgcount" else by_offset(log, value)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.channel import Refusal
 from nsq_ha.devcluster.delivery import error_frame, message_frame
+from nsq_ha.devcluster.finding import SearchError
 from nsq_ha.devcluster.replica import NOT_LEADER, NOT_WRITABLE, Waiting
 from nsq_ha.devcluster.start import start_index
 from nsq_ha.protocol import commands
@@ -99,8 +100,8 @@ class Subscription:
         channel = replica.channel(command.channel)
         start = command.start if isinstance(command, commands.SubAdvanced) else None
         try:
-            index = None if start is None else start_index(replica.log, start)
-        except ValueError as error:
+            index = None if start is None else start_index(replica.log, channel.end, start)
+        except (ValueError, SearchError) as error:
             session.fail(f"E_INVALID {error}".encode())
             return
         if ordered:

@@ -49,6 +49,8 @@ class Timing:
     """A new nsqlookupd leads after the leading one went."""
     periodic_check: float = 55.0
     """A new leading nsqlookupd finds partitions without leader."""
+    flush: float = 2.0
+    """Turns of the clock by which a node flushes; a partition waits for three at most."""
     create: float = 0.3
     """``/topic/create`` to the replicas on their nodes; each later step takes as long again."""
     expand: float = 0.3

@@ -25,6 +25,7 @@ class TopicOptions:
         multi_part: Several partitions may share a node.
         extended: Messages may carry JSON headers.
         disable_channel_auto_create: Channels must be registered first.
+        sync_every: Messages that may wait in the writer's buffer (``syncdisk``); 0 and 1 flush each.
     """
 
     partitions: int
@@ -33,6 +34,7 @@ class TopicOptions:
     multi_part: bool = False
     extended: bool = False
     disable_channel_auto_create: bool = False
+    sync_every: int = 0
 
 
 class Partition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -65,23 +66,21 @@ class Probe:
         return leader
 
     def stored(self, partition: int = 0) -> list[bytes]:
-        """All committed bodies of a partition, read from its beginning."""
+        """All bodies of a partition, read from its beginning once they can be read."""
         leader = until(lambda: self.lookup("w").get(partition))
         url = self.cluster.http_address(leader)
-        bodies = []
         stats = self.http.get(url + "/stats", params={"format": "json", "topic": self.topic, "partition": partition})
-        for number in range(1, stats.json()["topics"][0]["message_count"] + 1):
-            params = {
-                "topic": self.topic,
-                "partition": str(partition),
-                "search_mode": "count",
-                "search_pos": str(number),
-            }
-            answer = self.http.get(url + "/message/get", params=params)
-            if answer.status_code != 200:
-                break
-            bodies.append(answer.json()["body"].encode())
-        return bodies
+        count = stats.json()["topics"][0]["message_count"]
+        return [until(partial(self._row, url, partition, number)) for number in range(1, count + 1)]
+
+    def _row(self, url: str, partition: int, number: int) -> bytes | None:
+        """The body of a row; None when nsqd says something else than was asked, as it does of fresh rows."""
+        params = {"topic": self.topic, "partition": str(partition), "search_mode": "count", "search_pos": str(number)}
+        answer = self.http.get(url + "/message/get", params=params)
+        if answer.status_code != 200 or answer.json()["queue_cnt_index"] != number:
+            return None
+        body: str = answer.json()["body"]
+        return body.encode()
 
     def successor(self, former: str, partition: int = 0) -> str:
         """Wait until the nsqlookupd names another writable leader, and return it."""

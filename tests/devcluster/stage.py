@@ -42,7 +42,7 @@ class Stage:
         self.wires: list[Wire] = []
         made = {name: TOPICS[name] for name in topics or TOPICS}
         for name, options in made.items():
-            cluster.create_topic(name, **options, wait=False)
+            cluster.create_topic(name, **options, sync_every=0, wait=False)  # as the recorded ones were made
         for name, options in made.items():
             for lookupd in cluster.lookupd:
                 self.until(lambda n=name, u=lookupd, p=options["partitions"]: len(self.writable(n, u)) == p)  # type: ignore[misc]

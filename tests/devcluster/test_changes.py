@@ -119,6 +119,7 @@ def test_two_nsqlookupds_disagree_while_a_topic_grows() -> None:
         assert seen.partition_num(1) == 2
         until(lambda: seen.partition_num(1) == 4)
         assert seen.publish(seen.leader(3), b"new", 3) == b"OK"
+        assert seen.stored(3) == [b"new"]
         # The new partition knows no channel; what was published there before is not delivered.
         with consumer(seen, partition=3) as late:
             assert late.is_quiet(0.05)
@@ -152,6 +153,7 @@ def test_a_deleted_topic_is_gone_for_clients_and_comes_back_empty() -> None:
     with probe() as seen:
         leader = seen.leader()
         assert seen.publish(leader, b"old") == b"OK"
+        assert seen.stored() == [b"old"]
         with consumer(seen) as consuming, seen.wire(leader) as publishing:
             seen.cluster.delete_topic("orders")
             assert consuming.ends()

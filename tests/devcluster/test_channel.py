@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
@@ -45,16 +46,29 @@ class Client:
 
 def channel_with(count: int, *, ordered: bool = False) -> tuple[Channel, Log]:
     log = Log(0, extended=False)
-    channel = Channel("billing", log, Cursor(0))
+    channel = Channel("billing", log, Cursor(0), functools.partial(refresh, log))
     channel.ordered = ordered
-    add(log, count)
+    add(channel, log, count)
     return channel, log
 
 
-def add(log: Log, count: int) -> None:
+def write(log: Log, count: int) -> None:
+    """Publish what is acknowledged and cannot be read yet."""
     for _ in range(count):
         log.append(Draft(b"m%d" % len(log.records)), 0)
     log.commit()
+
+
+def refresh(log: Log, channel: Channel) -> None:
+    """Flush when the channel's reader is at its end, as the partition's leader does."""
+    if log.flush():
+        channel.grow(log.flushed)
+
+
+def add(channel: Channel, log: Log, count: int) -> None:
+    """Publish what can be read at once."""
+    write(log, count)
+    refresh(log, channel)
 
 
 def joined(channel: Channel, ready: int = 1, msg_timeout: float = 60.0) -> Client:
@@ -74,13 +88,12 @@ def test_a_disconnect_gives_back_in_reverse_with_attempts_unchanged() -> None:
 
 
 def test_a_window_full_of_finished_messages_stops_reading() -> None:
-    channel, _ = channel_with(3 * MAX_CONFIRM_WINDOW)
+    channel, log = channel_with(3 * MAX_CONFIRM_WINDOW)
     client = joined(channel, ready=2500)
     for internal_id in client.in_hand[1 : 2 * MAX_CONFIRM_WINDOW + 4 : 2]:  # every second one: each is a run
         channel.finish(internal_id, client, 0.0)
     before = len(client.got)
-    add_more = channel_log(channel)
-    add(add_more, 5)
+    add(channel, log, 5)
     channel.dispatch(0.0)
     assert len(client.got) == before
     with pytest.raises(Refusal, match="Too much deferred"):
@@ -88,10 +101,6 @@ def test_a_window_full_of_finished_messages_stops_reading() -> None:
     for internal_id in client.in_hand[0:9:2]:
         channel.finish(internal_id, client, 0.0)
     assert len(client.got) > before
-
-
-def channel_log(channel: Channel) -> Log:
-    return channel._log
 
 
 def test_touch_cannot_keep_a_message_for_ever() -> None:
@@ -142,7 +151,7 @@ def test_consumers_take_turns_when_messages_come_singly(*, ordered: bool) -> Non
     channel, log = channel_with(0, ordered=ordered)
     clients = [joined(channel), joined(channel)]
     for _ in range(10):
-        add(log, 1)
+        add(channel, log, 1)
         channel.dispatch(0.0)
         (holder,) = [client for client in clients if client.holds]
         channel.finish(holder.in_hand[-1], holder, 0.0)
@@ -172,12 +181,12 @@ def test_pausing_skipping_emptying() -> None:
     assert len(client.got) == 1
     channel.skipped = True
     channel.empty()
-    add(log, 2)
+    add(channel, log, 2)
     channel.dispatch(0.0)
     assert len(client.got) == 1
     assert channel.depth == 0
     channel.skipped = False
-    add(log, 1)
+    add(channel, log, 1)
     channel.dispatch(0.0)
     channel.requeue(client.in_hand[-1], client, 5.0, 0.0)
     channel.empty_delayed()
@@ -193,7 +202,7 @@ class AnyClients(RuleBasedStateMachine):
     def start(self, ordered: bool) -> None:
         self.ordered = ordered
         self.log = Log(0, extended=False)
-        self.channel = Channel("billing", self.log, Cursor(0))
+        self.channel = Channel("billing", self.log, Cursor(0), functools.partial(refresh, self.log))
         self.channel.ordered = ordered
         self.peer = Cursor(0)
         self.channel.peers = [self.peer]
@@ -211,7 +220,13 @@ class AnyClients(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def publish(self, count: int) -> None:
-        add(self.log, count)
+        write(self.log, count)
+        if self.channel.waits:
+            self.clock()
+
+    @rule()
+    def clock(self) -> None:
+        refresh(self.log, self.channel)
         self.channel.dispatch(self.now)
 
     @rule(ready=st.integers(0, 3))
@@ -281,6 +296,7 @@ class AnyClients(RuleBasedStateMachine):
         self.channel.add(good)
         self.now += 1000.0
         self.channel.tick(self.now)
+        refresh(self.log, self.channel)
         self.channel.dispatch(self.now)
         while self.channel.in_flight:
             self.finished.append(next(iter(self.channel.in_flight)))

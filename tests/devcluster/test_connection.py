@@ -22,6 +22,8 @@ def cluster() -> Iterator[DevCluster]:
     context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
     with DevCluster(nsqds=1, nsqlookupds=1, tls=context) as cluster:
         cluster.create_topic("orders", 1, 1)
+        for topic in ("pings", "sampled", "gathered"):
+            cluster.create_topic(topic, 1, 1)
         yield cluster
 
 
@@ -31,7 +33,7 @@ def address(cluster: DevCluster) -> str:
 
 
 def alive(address: str) -> bool:
-    with connect(address, pub("orders", b"x")) as wire:
+    with connect(address, pub("pings", b"x")) as wire:
         return wire.answer() == b"OK"
 
 
@@ -45,14 +47,14 @@ def test_a_handshake_that_is_none_ends_the_connection(address: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"tls_v1": True}, {"snappy": True}], ids=["tls", "snappy"])
 def test_commands_before_the_next_layer_are_not_done(address: str, fields: dict[str, bool]) -> None:
-    with connect(address, identify(**fields), pub("orders", b"injected"), b"NO_SUCH_COMMAND\n") as wire:
+    with connect(address, identify(**fields), pub("pings", b"injected"), b"NO_SUCH_COMMAND\n") as wire:
         assert wire.answer().startswith(b"{")
         if "tls_v1" in fields:
             wire.secure()
         else:
             wire.compress(SnappyCodec())
         assert wire.answer() == b"OK"
-        wire.send(pub("orders", b"inside"))
+        wire.send(pub("pings", b"inside"))
         assert wire.answer() == b"OK"
         assert wire.is_quiet(0.2)
 
@@ -102,35 +104,36 @@ def test_a_publisher_that_does_not_read_is_not_read_from(address: str, cluster: 
         assert wire.answer() == b"OK"
 
 
-def publish_all(address: str, bodies: list[bytes]) -> None:
+def publish_all(address: str, bodies: list[bytes], topic: str = "orders") -> None:
     with connect(address) as publishing:
         for body in bodies:
-            publishing.send(pub("orders", body))
+            publishing.send(pub(topic, body))
         for _ in bodies:
             assert publishing.answer() == b"OK"
 
 
 def test_sampling_leaves_messages_out_for_good(address: str) -> None:
-    with connect(address, identify(sample_rate=50), b"SUB orders sampled 0\nRDY 2500\n") as wire:
+    with connect(address, identify(sample_rate=50), b"SUB sampled some 0\nRDY 2500\n") as wire:
         wire.answer()
         assert wire.answer() == b"OK"
-        publish_all(address, [b"z"] * 400)
+        publish_all(address, [b"z"] * 400, "sampled")
         got = 0
         while not wire.is_quiet(0.3):
-            wire.frame()
+            _, data = wire.frame()
+            wire.send(b"FIN " + message_id(data) + b"\n")
             got += 1
         assert 100 < got < 320
 
 
 def test_gathered_messages_come_together_when_the_time_is_over(address: str) -> None:
     start = identify(output_buffer_timeout=300, output_buffer_size=65536)
-    with connect(address, start, b"SUB orders gathered 0\nRDY 10\n") as wire:
+    with connect(address, start, b"SUB gathered slowly 0\nRDY 10\n") as wire:
         wire.answer()
         assert wire.answer() == b"OK"
-        with connect(address, pub("orders", b"a")) as publishing:
+        with connect(address, pub("gathered", b"a")) as publishing:
             assert publishing.answer() == b"OK"
             assert wire.is_quiet(0.1)
-            publishing.send(pub("orders", b"b"))
+            publishing.send(pub("gathered", b"b"))
             assert publishing.answer() == b"OK"
         first, second = wire.message(), wire.message()
         assert (first[26:], second[26:]) == (b"a", b"b")

@@ -15,6 +15,7 @@ def filled(count: int, partition: int = 0, *, extended: bool = False) -> Log:
     for number in range(count):
         log.append(Draft(b"m%d" % number), 1_000 * number)
     log.commit()
+    log.flush()
     return log
 
 
@@ -30,7 +31,7 @@ def test_offsets_grow_by_raw_size_and_headers_count() -> None:
     assert (bare.offset, bare.raw_size) == (0, 36)
     assert (headed.offset, headed.raw_size) == (36, 36)
     assert log.end_offset == 72
-    assert log.committed_offset == 0
+    assert log.committed == 0
 
 
 def test_positions_are_found_and_the_end_is_beyond() -> None:
@@ -41,8 +42,8 @@ def test_positions_are_found_and_the_end_is_beyond() -> None:
     assert log.index_at_offset(second.offset + 1) == 2
     assert log.index_at_offset(10**9) == 5
     assert log.index_at_time(1_500) == 2
-    assert log.index_of(second.internal_id) == 1
-    assert log.index_of(99) is None
+    assert log.index_at_id(second.internal_id) == 1
+    assert log.index_at_id(99) == 5
 
 
 def test_what_was_cleaned_is_not_found() -> None:
@@ -51,7 +52,7 @@ def test_what_was_cleaned_is_not_found() -> None:
     log.clean(3)
     assert log.start_offset == log.records[3].offset
     assert log.index_at_offset(0) == 3
-    assert log.index_of(first) is None
+    assert log.index_at_id(first) == 3
     log.clean(99)
     assert log.start_offset == log.end_offset
 
