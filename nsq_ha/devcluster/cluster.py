@@ -39,6 +39,13 @@ class DevCluster(Faults):
             channel, as an nsqlookupd with default settings does.
         lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, take free ones.
         tls: Server's context; None for a server without TLS.
+        tls_required: All commands but IDENTIFY need TLS, and the nsqds' HTTP refuses everything, as with
+            ``-tls-required``.
+        tls_write_deadline: Seconds after a TLS handshake from which each write of an nsqd fails: messages
+            and heartbeats are lost without a word, an answer ends the connection. The real partitioned
+            server does so after 5.0; None for a server that is well.
+        allowed_hosts: Names besides the loopback's in the ``Host`` and ``Origin`` of HTTP requests; others
+            are refused with 403. ``("*",)`` allows all.
     """
 
     # ------------------------------------------------------------ topics

@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         session: What the commands mean.
         peer: Address of the client, ``host:port``.
         connected_time: When, in seconds since the epoch.
+        is_secured: It switched to TLS.
     """
 
     def __init__(self, node: Nsqd) -> None:
@@ -45,6 +46,7 @@ class Connection(asyncio.Protocol):
         self.session = Session(self)
         self.peer = ""
         self.connected_time = time.time()
+        self.is_secured = False
         self.codec: Codec | None = None
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -57,6 +59,8 @@ class Connection(asyncio.Protocol):
         self._last_read = node.now()
         self._next_heartbeat = self._last_read + self.session.terms.heartbeat
         self._tls_task: asyncio.Task[None] | None = None
+        self._deadline: float | None = None  # from when on every write fails
+        self._answering = False  # an answer is among what was gathered
 
     # ------------------------------------------------------------ asyncio
 
@@ -167,7 +171,8 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ output
 
     def send(self, frame: bytes) -> None:
-        """Say something, together with what else is said in this turn."""
+        """Answer, together with what else is said in this turn."""
+        self._answering = True
         self._out.append(frame)
         self._flush_soon()
 
@@ -198,9 +203,23 @@ class Connection(asyncio.Protocol):
         data = b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
+        answering, self._answering = self._answering, False
+        if self._deadline is not None and self.node.now() >= self._deadline:
+            self._fail_to_write(answering=answering)
+            return
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(data if self.codec is None else self.codec.compress(data))
+
+    def _fail_to_write(self, *, answering: bool) -> None:
+        """Lose what was to be written: nsqd ends the connection only when it was an answer.
+
+        Source: youzan/nsq ``UpgradeTLS``, ``messagePump``, ``handleRequestReponseForClient``.
+        """
+        if answering:
+            self.abort()
+        else:
+            self.session.fall_silent()
 
     def close(self) -> None:
         """Write what was said, then close."""
@@ -228,7 +247,8 @@ class Connection(asyncio.Protocol):
             return
         if now >= self._next_heartbeat:
             self._next_heartbeat = max(self._next_heartbeat + interval, now)
-            self.send(HEARTBEAT_FRAME)
+            self._out.append(HEARTBEAT_FRAME)
+            self._flush_soon()
         if now - self._last_read > _SILENT_INTERVALS * interval + 0.02 and not self.blocked:
             self.close()
 
@@ -242,13 +262,18 @@ class Connection(asyncio.Protocol):
         if not tls:
             self._switch_codec(codec)
             return
-        self._pauses.add("waiting")  # not paused: the handshake must be read
+        self._pauses.add("waiting")
+        if self._transport is not None:
+            # What comes from now on is the handshake's, which reads again; none of it may be taken for a command.
+            self._transport.pause_reading()
         self._tls_task = self.node.coordinator.loop.create_task(self._switch_tls(codec))
 
     async def _switch_tls(self, codec: Codec | None) -> None:
-        context, transport = self.node.tls, self._transport
+        context, transport = self.node.security.tls, self._transport
         if context is None or transport is None:
             return
+        after = self.node.security.write_deadline
+        deadline = None if after is None else self.node.now() + after
         try:
             secured = await self.node.coordinator.loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=5.0
@@ -256,9 +281,8 @@ class Connection(asyncio.Protocol):
         except (OSError, asyncio.CancelledError):
             transport.abort()
             return
-        self._transport = secured
-        self._delayed.clear()
-        self.session.forget_unread()
+        self._transport, self._deadline = secured, deadline
+        self.is_secured = True
         self.send(OK_FRAME)
         self.flush()
         self._switch_codec(codec)

@@ -19,9 +19,8 @@ from nsq_ha.devcluster.replica import Replica
 from nsq_ha.devcluster.web import WebServer
 
 if TYPE_CHECKING:
-    import ssl
-
     from nsq_ha.devcluster.coordinator import Coordinator
+    from nsq_ha.devcluster.security import Security
     from nsq_ha.devcluster.topic import Partition
 
 
@@ -50,11 +49,11 @@ class Nsqd:
         overdue: It should have been taken out, but no nsqlookupd led.
     """
 
-    def __init__(self, name: str, coordinator: Coordinator, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, name: str, coordinator: Coordinator, security: Security) -> None:
         """Reserve the ports; nothing listens yet."""
         self.name = name
         self.coordinator = coordinator
-        self.tls = tls
+        self.security = security
         self.replicas: dict[tuple[str, int], Replica] = {}
         self.connections: set[Connection] = set()
         self.alive = self.frozen = self.exiting = self.writes_disabled = self.overdue = False
@@ -66,7 +65,7 @@ class Nsqd:
         self._next_turn = 0.0
         self._client_ids = itertools.count(1)
         self._tcp = Listener(self._connection)
-        self._web = WebServer(nsqd_app(self), lambda: self.delay)
+        self._web = WebServer(security.guarded(nsqd_app(self), plain=False), lambda: self.delay)
         self._rpc = Listener(asyncio.Protocol)  # never opened: a number for the node's id
         self.tcp_port = self._tcp.port
         self.http_port = self._web.port

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.changes import Changes
     from nsq_ha.devcluster.coordinator import Coordinator
     from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.security import Security
     from nsq_ha.devcluster.topic import TopicOptions
 
 
@@ -53,7 +54,14 @@ class Nsqlookupd:
     """
 
     def __init__(
-        self, name: str, coordinator: Coordinator, changes: Changes, *, write_without_channels: bool, http_port: int = 0
+        self,
+        name: str,
+        coordinator: Coordinator,
+        changes: Changes,
+        *,
+        write_without_channels: bool,
+        security: Security,
+        http_port: int = 0,
     ) -> None:
         """Reserve the ports; nothing listens yet.
 
@@ -70,7 +78,7 @@ class Nsqlookupd:
         self.delay = 0.0
         self.requests = 0
         self.absence: Absence | None = None
-        self._web = WebServer(lookupd_app(self), lambda: self.delay, http_port)
+        self._web = WebServer(security.guarded(lookupd_app(self)), lambda: self.delay, http_port)
         self._tcp = Listener(asyncio.Protocol)  # never opened: nsqds register without a socket here
         self._rpc = Listener(asyncio.Protocol)
         self.http_port = self._web.port

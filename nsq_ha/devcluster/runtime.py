@@ -19,6 +19,7 @@ from nsq_ha.devcluster.coordinator import Coordinator
 from nsq_ha.devcluster.listener import HOST
 from nsq_ha.devcluster.nsqd import Nsqd
 from nsq_ha.devcluster.nsqlookupd import Nsqlookupd
+from nsq_ha.devcluster.security import Security
 from nsq_ha.devcluster.timing import Timing
 
 if TYPE_CHECKING:
@@ -46,11 +47,14 @@ class Runtime:
         write_without_channels: bool = True,
         lookupd_ports: Sequence[int] = (),
         tls: ssl.SSLContext | None = None,
+        tls_required: bool = False,
+        tls_write_deadline: float | None = None,
+        allowed_hosts: Sequence[str] = (),
     ) -> None:
         """Keep the options; nothing runs yet.
 
         Raises:
-            ValueError: There are no nodes, or the scale is not above 0.
+            ValueError: There are no nodes, a time is not above 0, or TLS is required and not there.
         """
         if nsqlookupds < 1 or nsqds < 1:
             raise ValueError("a cluster needs at least one nsqlookupd and one nsqd")
@@ -59,7 +63,9 @@ class Runtime:
         self._seed = seed
         self._write_without_channels = write_without_channels
         self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds]
-        self._tls = tls
+        self._security = Security(
+            tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
+        )
         self._background: BackgroundLoop | None = None
         self._coordinator: Coordinator | None = None
         self._changes: Changes | None = None
@@ -105,11 +111,12 @@ class Runtime:
                 coordinator,
                 changes,
                 write_without_channels=self._write_without_channels,
+                security=self._security,
                 http_port=self._lookupd_ports[number],
             )
             coordinator.lookupds.append(lookupd)
         for number in range(nsqds):
-            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", coordinator, self._tls))
+            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", coordinator, self._security))
         for lookupd in coordinator.lookupds:
             lookupd.start()
         for node in coordinator.nsqds:

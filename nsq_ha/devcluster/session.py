@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.protocol.compression import Codec
 
 _CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)
+_NO_MAGIC: Final = Malformed(b"", b"E_BAD_PROTOCOL")
 _IN_CLUSTER: Final = b"E_CREATE_TOPIC_FAILED CREATE_TOPIC is not allowed here while cluster feature enabled."
 
 
@@ -111,10 +112,24 @@ class Session:
         connection, handlers, next_event = self.connection, self._handlers, self._decoder.next_event
         while not connection.blocked and self.stage is not Stage.ENDED:
             event: Event | None = next_event()
-            if event is None:
+            if event is None or self._lacks_tls(event):
                 break
             handlers[type(event)](event)
         self.deliver_changed()
+
+    def _lacks_tls(self, event: Event) -> bool:
+        """Close with the server's answer to a command that needs TLS first."""
+        if not self.node.security.required or self.connection.is_secured or event.word == b"IDENTIFY":
+            return False
+        if event == _NO_MAGIC:
+            return False
+        self.fail(b"E_INVALID cannot " + event.word + b" in current state (TLS required)")
+        return True
+
+    def fall_silent(self) -> None:
+        """Nothing reaches the client any more: take no more messages for it, and keep those that it holds."""
+        if self.subscription is not None:
+            self.subscription.fall_silent()
 
     def deliver_changed(self) -> None:
         """Let the channels of partitions that grew deliver."""
@@ -198,7 +213,7 @@ class Session:
         if client.snappy and client.deflate:
             self.fail(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
             return
-        identity = self.terms.identity(tls=self.node.tls is not None)
+        identity = self.terms.identity(tls=self.node.security.tls is not None)
         self.send(encode_frame(FrameType.RESPONSE, encode_identity(identity)))
         codec: Codec | None = None
         if identity.snappy:

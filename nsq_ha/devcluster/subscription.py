@@ -55,6 +55,7 @@ class Subscription:
         self.client_id = session.client_id
         self.ready = self.holds = 0
         self.received = self.finished = self.requeued = 0
+        self._silent = False
         self.msg_timeout = session.terms.msg_timeout
         self._layout = layout_for(detail=detail, ext=replica.options.extended and session.terms.client.extend_support)
         self._sample = session.terms.client.sample_rate
@@ -138,9 +139,16 @@ class Subscription:
 
     def set_ready(self, count: int) -> None:
         """RDY."""
+        if self._silent:
+            return
         self.ready = count
         if count > self.holds:
             self.channel.dispatch(self.session.node.now())
+
+    def fall_silent(self) -> None:
+        """Take no more messages."""
+        self._silent = True
+        self.ready = 0
 
     def finish(self, message_id: bytes) -> None:
         """FIN; on an ordered channel it needs the replicas, like a write."""

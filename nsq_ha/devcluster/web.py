@@ -19,8 +19,9 @@ from uvicorn.server import ServerState
 from nsq_ha.devcluster.listener import Listener
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.types import Message, Receive, Scope, Send
+
+    from nsq_ha.devcluster.security import App
 
 
 class WebServer:
@@ -35,7 +36,7 @@ class WebServer:
         port: Where it listens.
     """
 
-    def __init__(self, app: Starlette, delay: Callable[[], float], port: int = 0) -> None:
+    def __init__(self, app: App, delay: Callable[[], float], port: int = 0) -> None:
         """Reserve the port; nothing listens yet.
 
         Raises:

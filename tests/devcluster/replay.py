@@ -73,7 +73,11 @@ class Replay:
     # ------------------------------------------------------------ steps
 
     def _http(self, _wire: Wire, step: dict[str, Any]) -> None:
-        raise Mismatch(f"a request of another server: {step}")
+        if step["method"] != "POST":
+            raise Mismatch(f"a request of another server: {step}")
+        answer = self.stage.http.post(self.stage.web(self.stage.default) + step["path"])
+        if (answer.status_code, answer.text) != (step["status"], step["body_text"]):
+            raise Mismatch(f"{answer.status_code} {answer.text} instead of {step}")
 
     def _c2s(self, wire: Wire, step: dict[str, Any]) -> None:
         data = bytes.fromhex(step["hex"])

@@ -45,6 +45,16 @@ def stage_with_tls() -> Iterator[Stage]:
 
 
 @pytest.fixture
+def stage_tls_required() -> Iterator[Stage]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with DevCluster(nsqds=2, tls=context, tls_required=True) as cluster:
+        stage = Stage(cluster, "proto_u")
+        yield stage
+        stage.close()
+
+
+@pytest.fixture
 def stage_of_its_own() -> Iterator[Stage]:
     with DevCluster() as cluster:
         stage = Stage(cluster, "proto_lead", "proto_lead2")
@@ -66,6 +76,8 @@ def play(stage: Stage, name: str, exchange: dict[str, Any], limit: float = LIMIT
 def test_exchange(file: str, exchange: dict[str, Any], request: pytest.FixtureRequest) -> None:
     name = f"{file}/{exchange['name']}"
     needs = {"leadership": "stage_of_its_own", "upgrade": "stage_with_tls"}.get(file, "stage")
+    if exchange["name"].startswith("tls_required"):
+        needs = "stage_tls_required"
     stage: Stage = request.getfixturevalue(needs)
     if name in unmatched():
         with pytest.raises(Mismatch):
