@@ -24,6 +24,7 @@ from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import ConfigError, DataLossError, LookupUnavailableError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.cluster import TIMEOUT
+from nsq_ha.spark.planner import goes_back
 from nsq_ha.spark.pull import Puller
 from nsq_ha.spark.spool import Spool, SpoolFile
 
@@ -124,11 +125,17 @@ class AckPlanner:
         """Return the tasks of one micro-batch, also of one that was planned before a restart.
 
         Raises:
+            ConfigError: The batch ends before it begins, which no plan of ours does: it would repeat messages.
             DataLossError: Files are gone, and ``failOnDataLoss`` is true.
         """
         same = start.get("spool") == end.get("spool") == self._spool.id
         first = self._number(start) if same else self._spool.first
         until = self._number(end)
+        if until < first:
+            if self._options.fail_on_data_loss:
+                raise goes_back(f"spool {self._options.spool}", first, until, "file")
+            # Planned after a loss that was allowed: the folder had lost its newest files.
+            first = until
         files = self._spool.between(first, until)
         if missing := until - first - len(files):
             self._lose(f"{missing} of the files {first} to {until - 1} are gone")

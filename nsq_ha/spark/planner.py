@@ -67,10 +67,10 @@ class Range:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-def goes_back(name: str, start: int, end: int) -> ConfigError:
-    """Return the error for a plan of a partition that ends before it starts."""
+def goes_back(name: str, start: int, end: int, unit: str = "offset") -> ConfigError:
+    """Return the error for a plan that ends before it starts."""
     return ConfigError(
-        f"{name}: the plan goes back from offset {start} to {end}, which would repeat messages; if that is in the "
+        f"{name}: the plan goes back from {unit} {start} to {end}, which would repeat messages; if that is in the "
         "checkpoint, it is of another log or of a faulty version: start with a new checkpoint and a new output"
     )
 

@@ -132,6 +132,10 @@ class Positions:
             number = first.number - 1
         return self._find("count", number)
 
+    def oldest(self) -> StoredMessage | None:
+        """Return the first message that is kept. None if none can be read yet."""
+        return self._find("virtual_offset", self.extent.start)
+
     def rows_behind(self, offset: int) -> int:
         """Return how many messages begin at or behind ``offset``, as far as they are counted."""
         first = self.first_at(offset)

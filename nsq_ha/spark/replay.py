@@ -17,7 +17,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.names import EPHEMERAL_SUFFIX
 from nsq_ha.protocol import Ready, SubAdvanced, SubOrdered, encode_fins, layout_for
 from nsq_ha.spark.link import CONNECT_TIMEOUT, Link
@@ -84,18 +84,28 @@ class Replay:
             ServerError: The node refused; ``retriable`` tells whether another leader may not.
             RemoteProtocolError: The node's answers make no sense.
         """
-        self._place_channel(position)
+        try:
+            self._place_channel(position)
+        except TransportError:
+            # Nobody answers there: to delete the channel would cost another time limit.
+            raise
+        except BaseException:
+            self._delete_channel()
+            raise
         try:
             identity = self._link.open()
             self._max_ready = min(identity.max_rdy_count, self._options.ready)
             self._subscribe(time.monotonic() + CONNECT_TIMEOUT)
         except BaseException:
-            # Only the last client's leaving makes an ephemeral channel vanish, and there was none.
             self.close()
-            if self._is_own:
-                with contextlib.suppress(NsqError):
-                    self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
+            self._delete_channel()
             raise
+
+    def _delete_channel(self) -> None:
+        """Delete a channel without clients; only the last client's leaving makes an ephemeral one vanish."""
+        if self._is_own:
+            with contextlib.suppress(NsqError):
+                self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
 
     def _place_channel(self, position: int) -> None:
         # Creating one that is there changes nothing, so a registered one may take the same way.

@@ -59,14 +59,17 @@ class Sameness:
             self._sure[place] = node, extent, at
             return False
         if planned is not None and offset > extent.start:
-            last = positions(seen, partition, self._options, self._cluster).before(offset)
-            if last is None:
-                # Not committed yet; the next look asks again.
-                return False
-            if is_of_another_log(last.timestamp_ns, planned, 0.0):
+            log = positions(seen, partition, self._options, self._cluster)
+            last = log.before(offset)
+            # The last one tells most; while it cannot be read yet the first one may tell as well.
+            known = last or log.oldest()
+            if known is not None and is_of_another_log(known.timestamp_ns, planned, 0.0):
                 clock = self._cluster.clock(node)
                 ahead = 0.0 if clock is None else clock - time.time()
-                if is_of_another_log(last.timestamp_ns, planned, ahead):
+                if is_of_another_log(known.timestamp_ns, planned, ahead):
                     return True
+            if last is None:
+                # Not sure: the next look asks again.
+                return False
         self._sure[place] = node, extent, at
         return False

@@ -56,7 +56,7 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "failOnDataLoss": _Option("bs", "true", "fail when messages of the range are gone; false reads what is left"),
         "includeHeaders": _Option("bs", "false", "add the column headers"),
         "fetchTimeout": _Option("bs", "5s", "without progress for so long a task opens its channel anew"),
-        "fetchRetries": _Option("bs", "10", "how often in a row"),
+        "fetchRetries": _Option("bs", "10", "how often in a row before it fails; planning waits for as long"),
         "metadataRefresh": _Option("s", "100ms", "how long the ends of the partitions are taken for true"),
         "driverBytes": _Option(
             "s",

@@ -352,6 +352,21 @@ def test_files_that_are_gone_are_data_loss(plan: Callable[..., AckPlanner], topi
         plan().ranges(start, end)
 
 
+def test_a_batch_that_goes_back_is_refused(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:
+    publish(topic, 0, numbered(10))
+    planner = plan()
+    start = planner.initial()
+    until(lambda: planner.latest(start) != start)
+    end = planner.report()
+    with pytest.raises(
+        ConfigError, match=r"spool .*: the plan goes back from file \d+ to 0, which would repeat messages"
+    ):
+        planner.ranges(end, start)
+    planner.close()
+    lossy = plan(failOnDataLoss="false")
+    assert lossy.ranges(end, start) == [], "planned after a loss that was allowed"
+
+
 def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     options = told(dev_cluster, topic, tmp_path)
     planner = AckPlanner(options)

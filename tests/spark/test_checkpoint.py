@@ -127,6 +127,16 @@ def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
     assert planner(same).latest(at(30)) == {"t": {"0": 40}}
 
 
+def test_a_log_whose_last_messages_cannot_be_read_yet_is_judged_by_its_first() -> None:
+    model = one(NEW, NEW, NEW, NEW)
+    model.topics_["t"][0].uncommitted = 3
+    with pytest.raises(DataLossError, match="t-0: the log holds messages before the offset 30 that are younger"):
+        planner(model).latest(at(30))
+    same = one(OLD, OLD, OLD, OLD)
+    same.topics_["t"][0].uncommitted = 3
+    assert planner(same).latest(at(30)) == {"t": {"0": 40}}
+
+
 @pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": "3"}, {"now": "yes"}])
 def test_a_log_that_was_made_anew_is_read_from_its_beginning(limits: dict[str, str]) -> None:
     model = one(NEW, NEW, NEW, NEW, NEW, cleaned=1)

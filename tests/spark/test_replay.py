@@ -101,9 +101,9 @@ class Channels:
     refusal: NsqError | None = None
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
+        self.made.append((channel, offset))
         if self.refusal is not None:
             raise self.refusal
-        self.made.append((channel, offset))
 
     def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
         self.deleted.append(channel)
@@ -304,12 +304,18 @@ def test_a_refused_connection(start: Start) -> None:
     assert channels.deleted
 
 
-def test_a_refused_channel_is_not_connected_to(start: Start) -> None:
-    replay, _, channels = start()
-    channels.refusal = NotLeaderError("E_FAILED_ON_NOT_LEADER")
-    with pytest.raises(NotLeaderError):
+@pytest.mark.parametrize(
+    ("refusal", "deleted"), [(NotLeaderError("E_FAILED_ON_NOT_LEADER"), 1), (ResponseTimeoutError("silent"), 0)]
+)
+def test_a_channel_that_was_made_and_not_placed_is_deleted_where_somebody_answers(
+    start: Start, refusal: NsqError, deleted: int
+) -> None:
+    replay, nsqd, channels = start()
+    channels.refusal = refusal
+    with pytest.raises(type(refusal)):
         replay.open(0)
-    assert not channels.deleted
+    assert channels.deleted == [channel for channel, _ in channels.made][:deleted]
+    assert not nsqd.heard, "nobody connected"
 
 
 def test_a_message_of_a_replay_is_only_finished(start: Start) -> None:
