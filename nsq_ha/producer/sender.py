@@ -32,6 +32,7 @@ from nsq_ha.producer.line import Line
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.outgoing import encode_run
 from nsq_ha.producer.slowness import Slowness
+from nsq_ha.producer.trouble import Trouble
 from nsq_ha.protocol import refuses_publish
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
@@ -97,6 +98,7 @@ class Sender:
         self._work = asyncio.Event()
         self._wake = asyncio.Event()
         self._progress = False
+        self._log = Trouble(watch.topic, partition)
         self._generation = 0
         self._lost: NsqError | None = None
         self._hold = Hold(config.backoff, self._kick)
@@ -312,6 +314,7 @@ class Sender:
         # It may be frozen, or wait for a follower that is; only the look-up and missing heartbeats tell. What is bound
         # to this partition stays unanswered: sent again to the same live leader it would be stored twice.
         self.trouble = ResponseTimeoutError(f"the leader has not answered for {SLOW_AFTER} s or more")
+        self._log.failed(self._clock(), self.trouble)
         self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
             self._on_trouble(self)
@@ -380,6 +383,8 @@ class Sender:
     def _went_well(self, entry: Entry[Outgoing]) -> None:
         self._hold.refusals = 0
         self._progress = True
+        if self._log.is_on:
+            self._log.recovered(self._answered_at)
         if self.trouble is not None and self._answered_at - entry.sent_at < SLOW_AFTER:
             self.trouble = None
 
@@ -404,7 +409,7 @@ class Sender:
     def _note(self, error: NsqError) -> None:
         """Remember the trouble, look up, and let go of what may go elsewhere or must fail."""
         self.trouble = error
-        log.debug("%s-%d: %s", self._watch.topic, self.partition, error)
+        self._log.failed(self._clock(), error)
         self._watch.refresh_soon()
         if self._config.on_unreachable == "fail" or not error.retriable:
             self._outcomes.fail_unwritten(error)

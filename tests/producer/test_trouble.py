@@ -1,0 +1,75 @@
+"""A partition that does not work shows in the log: after a while, then less and less often, and at its end."""
+
+import asyncio
+import logging
+
+import pytest
+
+from nsq_ha.errors import NoLeaderError
+from nsq_ha.policy import outage
+from nsq_ha.producer.trouble import Trouble
+from tests.support.nsqd import LIMIT, Holding
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "nsq_ha.producer" and record.levelno >= logging.WARNING
+    ]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "FIRST_WARNING", 0.3)
+
+
+def test_an_outage_is_warned_about_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = Trouble(TOPIC, 3)
+    for second in range(80):
+        trouble.failed(float(second), NoLeaderError("no leader"))
+    assert [text.split("(")[0] for text in warnings(caplog)] == [
+        f"{TOPIC}-3: nothing was published for {seconds} s " for seconds in (5, 15, 35, 75)
+    ]
+    assert "no leader" in caplog.records[0].getMessage()
+    trouble.recovered(80.0)
+    trouble.recovered(81.0)
+    assert warnings(caplog)[4:] == [f"{TOPIC}-3: publishing works again, after 80 s (80 failures)"]
+
+
+def test_a_short_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = Trouble(TOPIC, 3)
+    for _ in range(3):
+        trouble.failed(0.0, NoLeaderError("no leader"))
+        trouble.failed(4.9, NoLeaderError("no leader"))
+        trouble.recovered(4.95)
+    assert warnings(caplog) == []
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_partition_without_a_leader_is_warned_about(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.lead({1: stage.nsqds[1]}, 2)
+    async with stage.producer() as producer:
+        publish = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await eventually(lambda: warnings(caplog))
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+        await asyncio.wait_for(publish, LIMIT)
+        first, *_, last = warnings(caplog)
+        assert f"{TOPIC}-0: nothing was published" in first
+        assert "has no leader that takes writes" in first
+        assert f"{TOPIC}-0: publishing works again" in last
+
+
+@pytest.mark.usefixtures("soon")
+async def test_so_is_a_leader_that_does_not_answer(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.nsqd.script = holding = Holding()
+    async with stage.producer() as producer:
+        publish = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await eventually(lambda: warnings(caplog))
+        holding.release()
+        await publish
+        first, *_, last = warnings(caplog)
+        assert "has not answered" in first
+        assert "works again" in last
