@@ -217,7 +217,8 @@ class ProducerConfig(ClientConfig):
     window: int = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: float = 600.0
-    """A connection without publishes closes after this."""
+    """A connection without publishes closes after this, and a topic without publishes is looked up no more until the
+    next one; a topic that does not exist is forgotten after 10 s."""
     max_connections: int = 1024
     """Open connections at most, so that many topics do not use up descriptors; the longest idle one closes first."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from asyncio import get_running_loop
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.sender import Sender
+
+
+FORGET_INTERVAL: Final = 5.0
+"""Seconds between two looks for topics that nobody publishes to."""
 
 
 class Producer(EnteredOnce):
@@ -66,7 +71,7 @@ class Producer(EnteredOnce):
         self._directory: Directory | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._sender_tasks: set[asyncio.Task[None]] = set()
+        self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._under_way: UnderWay | None = None
 
     @property
@@ -119,7 +124,7 @@ class Producer(EnteredOnce):
                 sender.fail_all(ClosedError("the producer was closed"))
         if self._under_way is not None:
             self._under_way.close()
-        for task in self._sender_tasks:
+        for task in self._sender_tasks.values():
             task.cancel()
         if self._supervisor is not None:
             await asyncio.wait({self._supervisor})
@@ -132,7 +137,11 @@ class Producer(EnteredOnce):
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 ready.set()
-                await self._closing.wait()
+                while not self._closing.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(FORGET_INTERVAL):
+                            await self._closing.wait()
+                    self._forget_idle()
         except BaseExceptionGroup as error:
             self._begin_to_close()
             self._died(error)
@@ -374,8 +383,19 @@ class Producer(EnteredOnce):
         if self._group is None:
             raise ClosedError("the producer is closed")
         task = self._group.create_task(sender.run(), name=f"nsq_ha sender {sender.partition}")
-        self._sender_tasks.add(task)
-        task.add_done_callback(self._sender_tasks.discard)
+        self._sender_tasks[sender] = task
+        task.add_done_callback(lambda _: self._sender_tasks.pop(sender, None))
+
+    def _forget_idle(self) -> None:
+        """Let go of topics that nobody publishes to; the next publish brings them back."""
+        for topic, publisher in tuple(self._topics.items()):
+            if self._directory is None or not publisher.is_forgotten():
+                continue
+            del self._topics[topic]
+            self._directory.unwatch(topic)
+            for sender in publisher.senders.values():
+                if sender in self._sender_tasks:
+                    self._sender_tasks[sender].cancel()
 
     def _admit(self) -> bool:
         """Tell whether one more connection may be opened; the longest idle one makes room."""

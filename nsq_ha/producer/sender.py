@@ -118,6 +118,11 @@ class Sender:
         """Publishes that wait here or are unanswered."""
         return self.lane.waiting + self.lane.unanswered
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits here, in line too, or is unanswered."""
+        return self.load > 0 or bool(self.line.waiting) or self.line.held > 0
+
     def may_probe(self) -> bool:
         """Tell whether a single publish may try this partition, which is in trouble; True counts as that try."""
         now = self._clock()

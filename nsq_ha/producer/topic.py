@@ -14,6 +14,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from nsq_ha.policy import routing, sharding
+from nsq_ha.policy.forgetting import is_forgotten
 from nsq_ha.producer.growth import Growth
 from nsq_ha.producer.sender import Sender
 
@@ -61,6 +62,7 @@ class TopicPublisher:
         self.senders: dict[int, Sender] = {}
         self.queue = asyncio.Lock()
         self.queued = 0
+        self.used_at = under_way.loop.time()
         self._config = config
         self._admit = admit
         self._start = start
@@ -109,6 +111,20 @@ class TopicPublisher:
     def is_usable(self, view: TopicView | None) -> TypeGuard[TopicView]:
         """Tell whether the view says how many partitions there are, and nothing has to be waited for."""
         return view is not None and _is_usable(view) and self._growth.is_settled()
+
+    def is_forgotten(self) -> bool:
+        """Tell whether the topic is to be forgotten, because nobody publishes to it."""
+        senders = self.senders.values()
+        is_changing = not (self._growth.is_settled() and self._growth.is_calm)
+        is_needed = is_changing or bool(self.queued) or any(sender.is_busy for sender in senders)
+        used_at = max(self.used_at, *(sender.last_used for sender in senders), 0.0)
+        is_known = self.watch.view is not None and _is_usable(self.watch.view)
+        return is_forgotten(
+            self._under_way.loop.time() - used_at,
+            is_known=is_known,
+            is_needed=is_needed,
+            idle_timeout=self._config.idle_timeout,
+        )
 
     @property
     def trouble(self) -> NsqError | None:

@@ -44,6 +44,7 @@ async def turn_of(publisher: TopicPublisher, deadline: float) -> AsyncIterator[N
         raise unsent(publisher, error) from error
     finally:
         publisher.queued -= 1
+        publisher.used_at = asyncio.get_running_loop().time()
 
 
 def unsent(publisher: TopicPublisher, error: NsqError) -> PublishError:

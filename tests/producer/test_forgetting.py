@@ -1,0 +1,90 @@
+"""Topics that nobody publishes to cause no look-ups, tasks or connections."""
+
+import asyncio
+
+import pytest
+
+from nsq_ha import Producer
+from nsq_ha.errors import PublishError, TopicNotFoundError
+from nsq_ha.policy import forgetting
+from nsq_ha.producer import producer as module
+from tests.support.nsqd import LIMIT, Holding
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+SOON = 0.2
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FORGET_INTERVAL", SOON)
+    monkeypatch.setattr(forgetting, "UNKNOWN_KEPT", SOON)
+
+
+def watched(producer: Producer) -> set[str]:
+    assert producer._directory is not None
+    return set(producer._directory._watches) | set(producer._topics)
+
+
+def tasks() -> list[str]:
+    return [name for task in asyncio.all_tasks() if (name := task.get_name()).startswith(("watch", "nsq_ha sender"))]
+
+
+async def test_wrong_names_are_not_looked_up_for_ever(stage: Stage) -> None:
+    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    async with stage.producer(lookup_interval=0.1) as producer:
+        names = [f"wrong_{number}" for number in range(20)]
+        outcomes = await asyncio.gather(
+            *(producer.publish(name, b"x", timeout=0.1) for name in names), return_exceptions=True
+        )
+        assert {type(outcome) for outcome in outcomes} == {PublishError}
+        await eventually(lambda: not watched(producer) and not tasks())
+        count = stage.lookupd.count("/lookup")
+        with pytest.raises(PublishError) as caught:
+            await producer.publish("wrong_1", b"x", timeout=0.1)
+        assert isinstance(caught.value.__cause__, TopicNotFoundError)
+        assert stage.lookupd.count("/lookup") > count
+
+
+async def test_a_topic_comes_back_with_its_next_publish(stage: Stage) -> None:
+    async with stage.producer(idle_timeout=1.0) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        await eventually(lambda: not watched(producer) and not tasks())
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+        outcomes = await asyncio.wait_for(producer.publish_many(TOPIC, [b"y"] * 3), LIMIT)
+        assert not any(isinstance(outcome, PublishError) for outcome in outcomes)
+        assert (await producer.publish(TOPIC, b"z", key="k")).attempts == 1
+        assert watched(producer) == {TOPIC}
+
+
+async def test_a_topic_with_publishes_under_way_is_kept(stage: Stage) -> None:
+    stage.nsqd.script = holding = Holding()
+    async with stage.producer(idle_timeout=1.0) as producer:
+        await asyncio.gather(
+            publish := asyncio.create_task(producer.publish(TOPIC, b"x", key="k")),
+            _after(1.5, holding),
+        )
+        assert (await publish).attempts == 1
+        assert len(stage.nsqd.peers) == 1
+
+
+async def _after(seconds: float, holding: Holding) -> None:
+    await eventually(lambda: holding.held)
+    began = asyncio.get_running_loop().time()
+    await eventually(lambda: asyncio.get_running_loop().time() - began > seconds)
+    holding.release()
+
+
+async def test_a_topic_that_refuses_keys_goes_on_refusing_them(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]})
+    async with stage.producer(
+        idle_timeout=1.0, partition_change="refuse", new_partition_delay=0.0, lookup_interval=0.1
+    ) as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+        publisher = producer._topics[TOPIC]
+        await eventually(lambda: publisher.is_usable(publisher.watch.view) and not publisher._growth.is_calm)
+        began = asyncio.get_running_loop().time()
+        await eventually(lambda: asyncio.get_running_loop().time() - began > 1.5)
+        with pytest.raises(PublishError, match="partition_change='refuse'"):
+            await producer.publish(TOPIC, b"y", key="k")
