@@ -46,7 +46,7 @@ def test_each_rule_says_where_it_lives_and_what_holds_it() -> None:
     rules = re.findall(
         r"^\*\*.+?\*\*.*?(?=^\*\*|^## |\Z)", PAGE[PAGE.index("## The rules") :], re.MULTILINE | re.DOTALL
     )
-    assert len(rules) == 23
+    assert len(rules) == 24
     for rule in rules:
         where, _, held_by = rule.partition("- *Held by:*")
         assert "- *Where:* `nsq_ha." in where, rule

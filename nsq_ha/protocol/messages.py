@@ -124,7 +124,7 @@ def _read_detail(data: bytes, position: int, largest: int, source: MessageSource
     while position <= last:
         size, kind, timestamp, attempts, message_id, offset, raw_size = unpack(data, position)
         stop = position + 4 + size
-        if kind != _MESSAGE or stop > end or not 42 <= size <= largest:
+        if kind != _MESSAGE or stop > end or not 42 <= size <= largest or size - 12 > raw_size > 0:
             break
         append(Message(message_id, data[position + 46 : stop], attempts, timestamp, source, offset, raw_size))
         position = stop
@@ -161,6 +161,8 @@ def _read_extended(
             break
         if detail:
             offset, raw_size = unpack_detail(data, after)
+            if size - 13 > raw_size > 0:
+                break
         append(Message(message_id, data[body:stop], attempts, timestamp, source, offset, raw_size, ext))
         position = stop
     return position
@@ -182,19 +184,38 @@ def reader_for(layout: Layout) -> Reader:
 def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
     """Describe a message that its reader refused.
 
+    Frames have no checksum. A frame whose size word is damaged can end exactly where a later frame ends: then its
+    "body" holds the messages in between, and nothing else shows it. The size in the partition's log does. A frame may
+    be smaller than that, since the log may skip damaged bytes, and one byte larger on a topic that was upgraded to
+    extended headers after the message was stored.
+
     Args:
         data: The data of its frame.
         layout: What the subscription says it should be.
 
     Raises:
         RemoteProtocolError: Not even the head is whole, so it cannot be
-            answered: drop the connection.
+            answered, or the frame has a false size: drop the connection.
     """
     if len(data) < _HEAD.size:
         raise RemoteProtocolError(f"message frame has {len(data)} bytes, less than the head of {_HEAD.size}")
+    raw_size = _raw_size_of(data, layout)
+    if raw_size is not None and len(data) - 8 - layout.ext > raw_size > 0:
+        raise RemoteProtocolError(f"message frame has {len(data)} bytes, but its message has {raw_size} in the log")
     timestamp, attempts, message_id = _HEAD.unpack_from(data)
     what = f"message of {len(data)} bytes is cut inside its {' and '.join(_parts(layout))}"
     return DamagedMessage(message_id, attempts, timestamp, what)
+
+
+def _raw_size_of(data: bytes, layout: Layout) -> int | None:
+    """Return the size in the partition's log. None if the frame is too short, or its layout has none."""
+    position = _HEAD.size
+    if layout.ext:
+        header = data[position : position + 3]
+        position += 3 + int.from_bytes(header[1:], "big") if header[:1] != b"\0" else 1
+    if not layout.detail or len(data) < position + _DETAIL.size:
+        return None
+    return int(_DETAIL.unpack_from(data, position)[1])
 
 
 def _parts(layout: Layout) -> list[str]:

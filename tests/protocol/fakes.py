@@ -68,7 +68,8 @@ def message_frame(data: bytes) -> bytes:
 
 
 def message(body: bytes = b"paid", *, message_id: bytes = ID, ext: bytes | None = None) -> Message:
-    return Message(message_id, body, 1, 1_700_000_000_000_000_000, SOURCE, 4096, 130, ext)
+    raw_size = 30 + len(body) + (0 if ext is None else 3 + len(ext))
+    return Message(message_id, body, 1, 1_700_000_000_000_000_000, SOURCE, 4096, raw_size, ext)
 
 
 def delivery(body: bytes = b"paid", layout: Layout = Layout.PLAIN, *, ext: bytes | None = None) -> bytes:

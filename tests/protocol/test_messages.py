@@ -21,7 +21,7 @@ from nsq_ha.protocol import (
     layout_for,
     traced_size,
 )
-from nsq_ha.protocol.messages import reader_for
+from nsq_ha.protocol.messages import damage_of, reader_for
 from tests.protocol.fakes import ID, SOURCE, delivery, message, message_frame, response, seen
 
 HEAD = struct.pack(">qH16s", 5, 2, ID)
@@ -31,15 +31,17 @@ every_layout = pytest.mark.parametrize("layout", Layout)
 
 @st.composite
 def messages(draw: st.DrawFn, layout: Layout) -> Message:
+    body, ext = draw(st.binary(max_size=50)), draw(st.none() | st.binary(max_size=40)) if layout.ext else None
+    least = 30 + len(body) + (0 if ext is None else 3 + len(ext))
     return Message(
         draw(st.binary(min_size=16, max_size=16)),
-        draw(st.binary(max_size=50)),
+        body,
         draw(st.integers(0, 65535)),
         draw(st.integers(-(2**63), 2**63 - 1)),
         SOURCE,
         draw(unsigned) if layout.detail else None,
-        draw(st.integers(0, 2**32 - 1)) if layout.detail else None,
-        draw(st.none() | st.binary(max_size=40)) if layout.ext else None,
+        draw(st.just(0) | st.integers(least, 2**32 - 1)) if layout.detail else None,
+        ext,
     )
 
 
@@ -55,7 +57,7 @@ def test_what_is_encoded_decodes_to_itself(layout: Layout) -> None:
 def test_layouts_byte_for_byte() -> None:
     body, detail = b"paid", struct.pack(">QI", 4096, 130)
     sent = message(body, ext=b"{}")
-    sent.timestamp_ns, sent.attempts = 5, 2
+    sent.timestamp_ns, sent.attempts, sent.raw_size = 5, 2, 130
     assert encode_message(sent, Layout.PLAIN) == HEAD + body
     assert encode_message(sent, Layout.DETAIL) == HEAD + detail + body
     assert encode_message(sent, Layout.EXT) == HEAD + b"\4\0\2{}" + body
@@ -113,6 +115,29 @@ def test_a_body_may_be_empty(layout: Layout) -> None:
 def test_a_message_cut_inside_its_parts_is_refused(layout: Layout, rest: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="is cut inside its"):
         decode_message(HEAD + rest, layout, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("layout", "ext"), [(Layout.DETAIL, None), (Layout.EXT_DETAIL, None), (Layout.EXT_DETAIL, b'{"k":1}')]
+)
+def test_a_frame_whose_size_grew_to_the_end_of_a_later_one_is_not_a_message(layout: Layout, ext: bytes | None) -> None:
+    """Frames have no checksum: without the size in the log the two frames behind it would be its body."""
+    frames = delivery(b"one", layout, ext=ext) + delivery(b"two", layout) + delivery(b"three", layout)
+    grown = (len(frames) - 4).to_bytes(4, "big") + frames[4:]
+    sink: list[Message] = []
+    assert (reader_for(layout)(grown, 0, 1024, SOURCE, sink), sink) == (0, [])
+    with pytest.raises(RemoteProtocolError, match=r"has \d+ bytes, but its message has \d+ in the log"):
+        damage_of(grown[8:], layout)
+
+
+def test_a_message_stored_before_its_topic_was_extended_is_a_byte_longer_than_in_the_log() -> None:
+    old = message(b"old")
+    assert old.raw_size == 33
+    data = encode_message(old, Layout.EXT_DETAIL)
+    assert decode_message(data, Layout.EXT_DETAIL, SOURCE).body == b"old"
+    old.raw_size = 32
+    with pytest.raises(RemoteProtocolError, match="but its message has 32 in the log"):
+        decode_message(encode_message(old, Layout.EXT_DETAIL), Layout.EXT_DETAIL, SOURCE)
 
 
 @every_layout
