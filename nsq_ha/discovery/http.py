@@ -10,7 +10,6 @@ Source: failures reference 2, 5 "Lookup answers".
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ssl
 from typing import TYPE_CHECKING, Final, Self
@@ -24,6 +23,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
+from nsq_ha.time_limits import time_limit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -131,7 +131,7 @@ async def _exchange(
 
     try:
         async with (
-            asyncio.timeout(timeout),
+            time_limit(timeout),
             client.stream(method, url, params=params, content=content) as response,
         ):
             yield response

@@ -44,6 +44,7 @@ from nsq_ha.protocol import (
     named_refusal,
     upgrades,
 )
+from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.stream import Stream
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
@@ -128,7 +129,7 @@ class Connection:
         """
         connection = cls(config, node, callbacks)
         try:
-            async with asyncio.timeout(config.connect_timeout):
+            async with time_limit(config.connect_timeout):
                 await connection._handshake(extend_support)
         except TimeoutError:
             await connection._discard()
@@ -198,7 +199,7 @@ class Connection:
         """
         self._protocol.subscribe_to(source, layout)
         try:
-            async with asyncio.timeout(self.config.connect_timeout):
+            async with time_limit(self.config.connect_timeout):
                 await self._request(command)
         except TimeoutError:
             raise ResponseTimeoutError(
