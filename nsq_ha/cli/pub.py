@@ -77,7 +77,7 @@ class PubOptions:
     "--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way at most."
 )
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
-@click.option("--stop-on-error", is_flag=True, help="Read no more lines after the first that failed.")
+@click.option("--stop-on-error", is_flag=True, help="Publish no more lines once one has failed.")
 @lookupd_option
 def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
     """Publish standard input to TOPIC, a message a line; empty lines are left out.
@@ -126,7 +126,7 @@ class Publishing:
         options: The command's.
 
     Attributes:
-        lines: Not empty ones that were read.
+        lines: Not empty ones that were begun.
         empty: Lines left out.
         stored: Acknowledged.
         failed: Refused, or not acknowledged.
@@ -138,6 +138,7 @@ class Publishing:
         self._producer = producer
         self._topic = topic
         self._options = options
+        self._reading: asyncio.Task[None] | None = None
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
         """Publish all lines; returns when the last one is answered.
@@ -147,21 +148,28 @@ class Publishing:
 
         Cancelled, what is under way may be stored.
         """
-        room = asyncio.Semaphore(self._options.in_flight)
         async with asyncio.TaskGroup() as group:
-            async for line in lines:
-                if self.failed and self._options.stop_on_error:
-                    break
-                if line.data == b"":
-                    self.empty += 1
-                    continue
-                self.lines += 1
-                await room.acquire()
-                # Tasks begin in the order in which they are made, so the producer gets the lines in order.
-                task = group.create_task(self._publish(line))
-                task.add_done_callback(lambda _: room.release())
+            self._reading = group.create_task(self._read(lines, group))
+
+    async def _read(self, lines: AsyncIterator[Line], group: asyncio.TaskGroup) -> None:
+        room = asyncio.Semaphore(self._options.in_flight)
+        async for line in lines:
+            if line.data == b"":
+                self.empty += 1
+                continue
+            await room.acquire()
+            # Tasks begin in the order in which they are made, so the producer gets the lines in order.
+            task = group.create_task(self._publish(line))
+            task.add_done_callback(lambda _: room.release())
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self.failed > 0 and self._options.stop_on_error
 
     async def _publish(self, line: Line) -> None:
+        if self._is_stopped:
+            return  # read before the failure was known
+        self.lines += 1
         options = self._options
         try:
             if line.data is None:
@@ -185,6 +193,8 @@ class Publishing:
         self.failed += 1
         doubt = getattr(error, "maybe_stored", False)
         self.maybe_stored += doubt
+        if self._is_stopped and self._reading is not None:
+            self._reading.cancel()  # it may wait for a line that never comes
         # A publish that failed says itself whether it may be stored.
         known = "" if isinstance(error, PublishError) else "not stored: "
         click.echo(f"line {line.number}: {known}{clean(str(error))}", err=True)

@@ -13,7 +13,7 @@ from nsq_ha.consumer.threads import HandlerThreads
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.message import Message
@@ -40,7 +40,17 @@ class Desk(Protocol):
 class Publisher(Protocol):
     """What the give-up policies need of a producer; :class:`~nsq_ha.Producer` has it."""
 
-    async def publish(self, topic: str, body: bytes, **options: Any) -> object:  # noqa: ANN401 - Producer.publish's
+    async def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        partition: int | None = None,
+        trace_id: int | None = None,
+        headers: Mapping[str, object] | None = None,
+        tag: str | None = None,
+    ) -> object:
         """Publish one message."""
 
 

@@ -1,8 +1,13 @@
+import asyncio
 import json
 from collections import defaultdict
+from collections.abc import AsyncIterator
 
 import pytest
 
+from nsq_ha import Producer
+from nsq_ha.cli.lines import Line
+from nsq_ha.cli.pub import Publishing, PubOptions
 from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
 
@@ -70,6 +75,37 @@ def test_after_an_error_it_can_stop(invoke: Invoke, ordered: str) -> None:
     told = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", "--in-flight", "1", stdin=lines)
     assert told.exit_code == 1
     assert "published 1 of 2 lines" in told.stderr or "published 2 of 3 lines" in told.stderr
+
+
+def test_it_stops_at_once_however_many_may_be_under_way(invoke: Invoke, ordered: str) -> None:
+    lines = '{"u":"a"}\nbad\n' + '{"u":"a"}\n' * 5000
+    told = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", stdin=lines)
+    assert told.exit_code == 1
+    assert "published 1 of 2 lines" in told.stderr
+
+
+async def test_it_does_not_wait_for_a_line_that_never_comes() -> None:
+    async def lines() -> AsyncIterator[Line]:
+        yield Line(1, b"no json")
+        await asyncio.Event().wait()
+
+    options = PubOptions(
+        jsonl=True,
+        key=None,
+        key_field=None,
+        partition=None,
+        trace=False,
+        headers={},
+        tag=None,
+        timeout=1.0,
+        in_flight=500,
+        receipts=False,
+        stop_on_error=True,
+    )
+    async with Producer(nsqd="127.0.0.1:1") as producer:
+        publishing = Publishing(producer, "orders", options)
+        await asyncio.wait_for(publishing.run(lines()), 10.0)
+    assert (publishing.lines, publishing.failed) == (1, 1)
 
 
 def test_a_partition_and_a_fixed_key_can_be_named(invoke: Invoke, ordered: str) -> None:
