@@ -62,7 +62,7 @@ class Nsqd:
         self.absence: Absence | None = None
         self.start_time = time.time()
         self._turn = 0
-        self._next_turn = 0.0
+        self._next_turn = self._next_scan = 0.0
         self._client_ids = itertools.count(1)
         self._tcp = Listener(self._connection)
         self._web = WebServer(security.guarded(nsqd_app(self), plain=False), lambda: self.delay)
@@ -158,9 +158,11 @@ class Nsqd:
             return
         for connection in tuple(self.connections):
             connection.tick(now)
-        for replica in self.replicas.values():
-            if replica.channels:
-                replica.tick(now)
+        if now >= self._next_scan:
+            self._next_scan = now + self.coordinator.timing.scan
+            for replica in self.replicas.values():
+                if replica.channels:
+                    replica.tick(now)
         while now >= self._next_turn:
             self._next_turn += self.coordinator.timing.flush
             self._turn += 1

@@ -51,6 +51,8 @@ class Timing:
     """A new leading nsqlookupd finds partitions without leader."""
     flush: float = 2.0
     """Turns of the clock by which a node flushes; a partition waits for three at most."""
+    scan: float = 0.5
+    """Between looks at what timed out or has waited its delay; never less than a tick of the node."""
     create: float = 0.3
     """``/topic/create`` to the replicas on their nodes; each later step takes as long again."""
     expand: float = 0.3

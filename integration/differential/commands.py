@@ -1,0 +1,198 @@
+"""What is asked of both clusters, drawn by chance.
+
+A case is a list of commands on one topic, with channels of its own. Commands
+name things by their place (the oldest held message, the second channel), never
+by an id, so that each side finds its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+CONNECTIONS: Final = 2
+CHANNELS: Final = 2
+MAX_COMMANDS: Final = 14
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a topic is made, and what may be asked of it.
+
+    Attributes:
+        name: For reports.
+        sync_every: Acknowledged messages that may wait in the buffer (``syncdisk``); 0 flushes each.
+        ordered: Only ordered subscriptions.
+        extended: Messages may carry headers.
+    """
+
+    name: str
+    sync_every: int = 0
+    ordered: bool = False
+    extended: bool = False
+
+
+KINDS: Final = (
+    Kind("plain"),
+    Kind("buffered", sync_every=1000),
+    Kind("ordered", ordered=True),
+    Kind("ordered-buffered", sync_every=1000, ordered=True),
+    Kind("extended", extended=True),
+)
+
+
+@dataclass(frozen=True)
+class Publish:
+    """PUB and its family, on one connection that stays."""
+
+    word: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """SUB and its family on a new connection, which takes the place of an older one; then RDY."""
+
+    connection: int
+    word: str
+    channel: int
+    ready: int
+    start: str | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """RDY."""
+
+    connection: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """FIN, REQ or TOUCH for one message of a channel.
+
+    Attributes:
+        word: Which.
+        channel: Of which channel.
+        which: ``oldest`` or ``newest`` of those held, ``finished`` before, or ``unknown``.
+        delay_ms: Of REQ.
+    """
+
+    word: str
+    channel: int
+    which: str
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Leave:
+    """CLS, or the end of the connection."""
+
+    connection: int
+    word: str
+
+
+@dataclass(frozen=True)
+class Operate:
+    """An operator's HTTP call on a channel."""
+
+    path: str
+    channel: int
+    query: str = ""
+    body: str = ""
+
+
+@dataclass(frozen=True)
+class Find:
+    """``/message/get``; the position counts from the case's beginning."""
+
+    mode: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """``/stats``."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """``/lookup``."""
+
+    access: str
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Wait until all that was acknowledged can be read on both sides."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Let time pass: timeouts, delays."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Move:
+    """Move the leader, and wait until it leads."""
+
+
+Command = (
+    Publish | Subscribe | Ready | Answer | Leave | Operate | Find | Stats | Lookup | Settle | Wait | Move
+)  # fmt: skip
+
+_CONNECTION: Final = st.integers(0, CONNECTIONS - 1)
+_CHANNEL: Final = st.sampled_from((0, 0, 0, CHANNELS - 1))
+_PATHS: Final = ("create", "delete", "pause", "unpause", "skip", "unskip", "empty", "emptydelayed")
+_STARTS: Final = (
+    *("special:-1", "special:-2", "msgcount:1", "msgcount:3", "msgcount:6", "msgcount:99"),
+    *("virtual_queue:0", "virtual_queue:33", "virtual_queue:99999", "timestamp:0", "timestamp:9000000000"),
+    *("timestamp:-1", "bogus:1", "msgcount:x"),
+)
+
+
+def _publish(kind: Kind) -> SearchStrategy[Command]:
+    words = ["PUB", "PUB", "PUB", "PUB_TRACE", "MPUB", "MPUB_TRACE"]
+    words += ["PUB_EXT", "MPUB_EXT"] if kind.extended else ["PUB_EXT"]
+    return st.builds(Publish, st.sampled_from(words), st.integers(1, 4))
+
+
+def _subscribe(kind: Kind) -> SearchStrategy[Command]:
+    word = st.sampled_from(("SUB_ORDERED",) if kind.ordered else ("SUB", "SUB", "SUB_ADVANCED"))
+    ready = st.sampled_from((1, 1, 2, 10))
+    return st.builds(Subscribe, _CONNECTION, word, _CHANNEL, ready, st.none())
+
+
+def command(kind: Kind) -> SearchStrategy[Command]:
+    """One command that a topic of ``kind`` can be asked for."""
+    publish, subscribe = _publish(kind), _subscribe(kind)
+    answer = st.builds(
+        Answer,
+        st.sampled_from(("FIN", "FIN", "FIN", "REQ", "TOUCH")),
+        _CHANNEL,
+        st.sampled_from(("oldest", "oldest", "newest", "finished", "unknown")),
+        st.sampled_from((0, 0, 400)),
+    )
+    operate = st.builds(Operate, st.sampled_from([f"/channel/{path}" for path in _PATHS]), _CHANNEL)
+    offset = st.builds(Operate, st.just("/channel/setoffset"), _CHANNEL, st.just(""), st.sampled_from(_STARTS))
+    find = st.builds(Find, st.sampled_from(("count", "count", "virtual_offset", "id")), st.integers(-1, 9))
+    return st.one_of(
+        *(publish, publish, subscribe, answer, answer, operate, offset, find, st.builds(Stats), st.builds(Settle)),
+        st.builds(Ready, _CONNECTION, st.sampled_from((0, 1, 3))),
+        st.builds(Leave, _CONNECTION, st.sampled_from(("CLS", "close"))),
+        st.builds(Wait, st.sampled_from((0.5, 1.6))),
+        st.builds(Lookup, st.sampled_from(("r", "w"))),
+    )
+
+
+def case(kind: Kind) -> SearchStrategy[list[Command]]:
+    """A list of commands."""
+    return st.lists(command(kind), min_size=4, max_size=MAX_COMMANDS)

@@ -1,0 +1,43 @@
+"""Differences that are meant to be; ``docs/reference/devcluster.md`` tells users of each."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from integration.differential.running import Found
+
+
+class Known(NamedTuple):
+    """A difference that is meant to be.
+
+    Attributes:
+        reason: Words that stand in the docs.
+        command: Name of the command's class.
+        kind: Of the difference.
+        real: Pattern of what the real side does.
+        embedded: Pattern of what the embedded one does.
+    """
+
+    reason: str
+    command: str
+    kind: str
+    real: str
+    embedded: str
+
+
+KNOWN: Final[tuple[Known, ...]] = ()
+
+
+def why(found: Found) -> str | None:
+    """Say why a difference is meant to be. None when it is not."""
+    command = type(found.commands[found.difference.step - 1]).__name__
+    for known in KNOWN:
+        if (
+            (known.command, known.kind) == (command, found.difference.kind)
+            and re.search(known.real, found.difference.real)
+            and re.search(known.embedded, found.difference.embedded)
+        ):
+            return known.reason
+    return None

@@ -1,0 +1,49 @@
+"""What a side did in answer to one command, in terms that both sides share.
+
+Ids, times, ports and absolute positions are left out or counted from the case's
+beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """Something that came on a connection.
+
+    Attributes:
+        connection: On which.
+        what: ``message``, ``error``, ``response`` or ``closed``.
+        text: Body or text.
+        attempts: Of a message.
+        at: Seconds after the case began.
+    """
+
+    connection: int
+    what: str
+    text: str = ""
+    attempts: int = 0
+    at: float = field(default=0.0, compare=False)
+
+    def __str__(self) -> str:
+        attempts = f" (attempts {self.attempts})" if self.what == "message" else ""
+        return f"connection {self.connection}: {self.what} {self.text}{attempts}".rstrip()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One side's answer to one command.
+
+    Attributes:
+        answer: What was answered.
+        events: What came on the connections until it was quiet.
+        shared: Whether several connections read one channel: who gets what is then chance.
+        at: When it was quiet, in seconds after the case began.
+    """
+
+    answer: str
+    events: tuple[Event, ...] = ()
+    shared: bool = False
+    at: float = 0.0

@@ -1,0 +1,138 @@
+"""Runs cases on both sides at the same time, makes sure of differences, and makes them short."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from integration.differential.comparing import Difference, compare, described, lasting
+from integration.differential.performing import Performer
+
+if TYPE_CHECKING:
+    from integration.differential.commands import Command, Kind
+    from integration.differential.observing import Observation
+    from integration.differential.side import Side
+
+RUNS: Final = 3
+"""How often a case must differ at the same place to count: what the two clocks did once is chance."""
+SHORTENINGS: Final = 14
+"""Runs that may be spent on leaving commands out of a case that differs."""
+
+
+@dataclass
+class Found:
+    """A difference that lasts.
+
+    Attributes:
+        kind: Of the topic.
+        commands: The shortest case that shows it.
+        difference: What differs.
+    """
+
+    kind: Kind
+    commands: Sequence[Command]
+    difference: Difference
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What makes two findings the same."""
+        last = self.commands[self.difference.step - 1]
+        return type(last).__name__, self.difference.kind, self.difference.real[:40], self.difference.embedded[:40]
+
+    def __str__(self) -> str:
+        return described(self.commands, self.difference, f"{self.kind.name} topic")
+
+
+@dataclass
+class Tally:
+    """How much was done.
+
+    Attributes:
+        cases: Cases run, repetitions not counted.
+        commands: Commands given to each side, repetitions counted.
+        unsteady: Cases that differed once and not each time.
+        found: Differences that last, each once.
+    """
+
+    cases: int = 0
+    commands: int = 0
+    unsteady: int = 0
+    found: list[Found] = field(default_factory=list)
+
+
+class Runner:
+    """Runs cases on two sides.
+
+    Args:
+        real: One side.
+        embedded: The other.
+        tell: Called with each line for people.
+        until: Time of :func:`time.monotonic` from which on no case is begun.
+    """
+
+    def __init__(self, real: Side, embedded: Side, tell: Callable[[str], None], until: float) -> None:
+        self.tally = Tally()
+        self._sides = real, embedded
+        self._tell = tell
+        self._until = until
+        self._numbers = itertools.count(1)
+        self._pool = ThreadPoolExecutor(2)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() >= self._until
+
+    def check(self, kind: Kind, commands: Sequence[Command]) -> None:
+        """Run one case, as often as it takes to be sure."""
+        self.tally.cases += 1
+        first = self._run(commands)
+        if not first:
+            return
+        found = lasting([first, *(self._run(commands) for _ in range(RUNS - 1))])
+        if not found:
+            self.tally.unsteady += 1
+            self._tell(f"differed once, not each time: {described(commands, first[0], kind.name)}")
+            return
+        self._add(self._shortened(kind, list(commands[: found[0].step]), found[0]))
+
+    def _add(self, found: Found) -> None:
+        if found.key not in {former.key for former in self.tally.found}:
+            self.tally.found.append(found)
+            self._tell(str(found))
+
+    def _shortened(self, kind: Kind, commands: list[Command], found: Difference) -> Found:
+        """Leave out what is not needed to see the difference."""
+        left, place = SHORTENINGS, 0
+        while place < len(commands) - 1 and left > 0:
+            fewer = commands[:place] + commands[place + 1 :]
+            left -= 1
+            differences = self._run(fewer)
+            if differences and differences[0].kind == found.kind and differences[0].step == len(fewer):
+                commands, found = fewer, differences[0]
+            else:
+                place += 1
+        return Found(kind, commands, found)
+
+    def _run(self, commands: Sequence[Command]) -> list[Difference]:
+        run = f"{next(self._numbers)}"
+        count = max(side.ends()[0] for side in self._sides)
+        list(self._pool.map(lambda side: side.begin(run, count), self._sides))
+        performers = [Performer(side) for side in self._sides]
+        observed: tuple[list[Observation], list[Observation]] = ([], [])
+        for command in commands:
+            self.tally.commands += 1
+            both = list(self._pool.map(Performer.perform, performers, (command, command)))
+            for seen, mine in zip(both, observed, strict=True):
+                mine.append(seen)
+            if compare(*observed):
+                break  # what comes later may follow from it
+        return compare(*observed)

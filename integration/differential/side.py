@@ -1,0 +1,312 @@
+"""One cluster, spoken to in raw bytes and plain HTTP: nothing of the client under test is used."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from integration.differential.observing import Event
+from tests.devcluster.wire import Closed, Wire, connect, identify
+
+if TYPE_CHECKING:
+    from integration.differential.commands import Kind
+
+QUIET: Final = 0.2
+"""Seconds without anything new after which a side has said what it had to say; above nsqd's 50 ms of gathering."""
+MSG_TIMEOUT_MS: Final = 1000
+READY_LIMIT: Final = 60.0
+_V1: Final = {"Accept": "application/vnd.nsq; version=1.0"}
+
+
+@dataclass
+class Held:
+    """A message that came and was not answered yet.
+
+    Attributes:
+        connection: Where it came last.
+        message_id: The 16 bytes.
+        body: What it says.
+    """
+
+    connection: int
+    message_id: bytes
+    body: str
+
+
+@dataclass
+class Reader:
+    """One subscribed connection.
+
+    Attributes:
+        wire: The socket.
+        channel: Name of its channel.
+        extended: Its messages carry a header part.
+        detail: Its messages carry offset and size.
+    """
+
+    wire: Wire
+    channel: str
+    extended: bool
+    detail: bool
+
+
+@dataclass
+class Channel:
+    """What the case knows of one channel.
+
+    Attributes:
+        held: Messages held, the oldest first.
+        finished: Ids that were finished.
+    """
+
+    held: list[Held] = field(default_factory=list)
+    finished: list[bytes] = field(default_factory=list)
+
+
+class Side:
+    """One cluster and one topic on it.
+
+    Args:
+        name: ``real`` or ``embedded``.
+        lookupd: URL of an nsqlookupd.
+    """
+
+    def __init__(self, name: str, lookupd: str) -> None:
+        self.name = name
+        self.http = httpx.Client(timeout=20.0, trust_env=False, headers=_V1)
+        self.lookupd = lookupd
+        self.topic = ""
+        self.kind: Kind | None = None
+        self.address = self.url = ""
+        self.run = ""
+        self.base = (0, 0)
+        self.readers: dict[int, Reader] = {}
+        self.channels: dict[str, Channel] = {}
+        self.publisher: Wire | None = None
+        self._was_shared = False
+
+    def close(self) -> None:
+        """End all connections."""
+        self.leave_all()
+        self.forget_publisher()
+        self.http.close()
+
+    def forget_publisher(self) -> None:
+        """Close the connection that publishes."""
+        if self.publisher is not None:
+            self.publisher.close()
+            self.publisher = None
+
+    # ------------------------------------------------------------ topics
+
+    def make(self, kind: Kind, replicas: int) -> str:
+        """Make a topic of one partition and wait until it takes messages."""
+        name = f"diff_{kind.name}_{uuid.uuid4().hex[:8]}"
+        params = {
+            "topic": name,
+            "partition_num": "1",
+            "replicator": str(replicas),
+            "syncdisk": str(kind.sync_every),
+            "orderedmulti": str(kind.ordered).lower(),
+            "extend": str(kind.extended).lower(),
+        }
+        answer = self.http.post(f"{self.leading()}/topic/create", params=params)
+        if answer.status_code != 200:
+            raise RuntimeError(f"{self.name}: /topic/create of {name} answered {answer.status_code} {answer.text}")
+        return name
+
+    def leading(self) -> str:
+        """URL of the nsqlookupd that leads."""
+        leader = self.http.get(f"{self.lookupd}/listlookup").json()["lookupdleader"]
+        return f"http://{leader['NodeIP']}:{leader['HttpPort']}"
+
+    def drop(self, topic: str) -> None:
+        """Delete a topic."""
+        self.http.post(f"{self.leading()}/topic/delete", params={"topic": topic, "partition": "**"})
+
+    def use(self, topic: str, kind: Kind) -> None:
+        """Turn to a topic, once it has a leader that stores."""
+        self.topic, self.kind = topic, kind
+        self.leave_all()
+        self.forget_publisher()
+        end = time.monotonic() + READY_LIMIT
+        while not self._found_leader() or self._probe().status_code != 200:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.name}: {topic} took no message in {READY_LIMIT:g} s")
+            time.sleep(0.1)
+
+    def _found_leader(self) -> bool:
+        answer = self.http.get(f"{self.lookupd}/lookup", params={"topic": self.topic, "access": "w"})
+        peer = (answer.json().get("partitions") or {}).get("0")
+        if peer is None:
+            return False
+        self.address = f"{peer['broadcast_address']}:{peer['tcp_port']}"
+        self.url = f"http://{peer['broadcast_address']}:{peer['http_port']}"
+        return True
+
+    def _probe(self) -> httpx.Response:
+        if self.kind is not None and self.kind.extended:
+            return self.post("/pub_ext", b"probe", ext="{}")
+        return self.post("/pub", b"probe")
+
+    def begin(self, run: str, count: int) -> None:
+        """Begin a case: new channels, and positions count from here, behind ``count`` messages."""
+        self.run = run
+        self.leave_all()
+        for channel in self.stats()["channels"]:  # one that waits for messages would hurry their flush
+            self.post("/channel/delete", channel=channel["channel_name"])
+        self.channels.clear()
+        self._was_shared = False
+        for _ in range(count - self.ends()[0]):
+            self._probe()
+        if not self.settle():
+            raise TimeoutError(f"{self.name}: {self.topic} was not flushed")
+        self.base = self.ends()
+
+    def leave_all(self) -> None:
+        """Close the readers."""
+        for reader in self.readers.values():
+            reader.wire.close()
+        self.readers.clear()
+
+    # ------------------------------------------------------------ HTTP
+
+    def post(self, path: str, body: bytes = b"", **query: str) -> httpx.Response:
+        """POST to the leader's nsqd."""
+        params = {"topic": self.topic, "partition": "0", **query}
+        return self.http.post(self.url + path, params=params, content=body)
+
+    def get(self, path: str, **query: str) -> httpx.Response:
+        """GET from the leader's nsqd."""
+        return self.http.get(self.url + path, params={"topic": self.topic, "partition": "0", **query})
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of the topic."""
+        topics: list[dict[str, Any]] = self.get("/stats", format="json").json()["topics"]
+        return next(topic for topic in topics if topic["topic_partition"] == "0")
+
+    def ends(self) -> tuple[int, int]:
+        """Messages and bytes of the partition."""
+        stats = self.stats()
+        return stats["message_count"], stats["backend_depth"]
+
+    def settle(self, limit: float = 20.0) -> bool:
+        """Wait until all that was acknowledged can be read."""
+        end = time.monotonic() + limit
+        count = self.ends()[0]
+        while time.monotonic() < end:
+            found = self.get("/message/get", search_mode="count", search_pos=str(count))
+            if found.status_code == 200 and found.json()["queue_cnt_index"] == count:
+                return True
+            time.sleep(0.05)
+        return False
+
+    # ------------------------------------------------------------ TCP
+
+    def publishing(self) -> Wire:
+        """The connection that publishes."""
+        if self.publisher is None:
+            self.publisher = connect(self.address, identify(heartbeat_interval=60000))
+            self.publisher.answer()
+        return self.publisher
+
+    def subscribe(self, number: int, word: str, channel: str, start: str | None) -> str:
+        """Subscribe on a new connection; return the answer."""
+        former = self.readers.pop(number, None)
+        if former is not None:
+            former.wire.close()
+        kind = self.kind
+        extended = kind is not None and kind.extended
+        who = identify(heartbeat_interval=60000, msg_timeout=MSG_TIMEOUT_MS, extend_support=extended)
+        wire = connect(self.address, who)
+        wire.answer()
+        where = "" if start is None else f" {start}"
+        wire.send(f"{word} {self.topic} {channel} 0{where}\n".encode())
+        answer = wire.answer()
+        if answer == b"OK":
+            self.readers[number] = Reader(wire, channel, extended, word != "SUB")
+        else:
+            wire.close()
+        return answer.decode("utf-8", "replace")
+
+    def listen(self, began: float) -> tuple[Event, ...]:
+        """Read from all connections until nothing comes for a while."""
+        events: list[Event] = []
+        last = time.monotonic()
+        while time.monotonic() - last < QUIET:
+            for number, reader in tuple(self.readers.items()):
+                if reader.wire.is_quiet(0.01):
+                    continue
+                last = time.monotonic()
+                events.append(self._event(number, reader, last - began))
+        return tuple(events)
+
+    def _event(self, number: int, reader: Reader, at: float) -> Event:
+        try:
+            kind, data = reader.wire.frame(1.0)
+        except (Closed, TimeoutError):
+            reader.wire.close()
+            del self.readers[number]
+            return Event(number, "closed", at=at)
+        if kind.name == "MESSAGE":
+            return self._message(number, reader, data, at)
+        return Event(number, kind.name.lower(), _without_ids(data), at=at)
+
+    def _message(self, number: int, reader: Reader, data: bytes, at: float) -> Event:
+        rest = data[26:]
+        if reader.extended:
+            rest = rest[1:] if not rest[0] else rest[3 + struct.unpack_from(">H", rest, 1)[0] :]
+        body = (rest[12:] if reader.detail else rest).decode()
+        held = self.channel(reader.channel).held
+        held[:] = [one for one in held if one.message_id[:8] != data[10:18]]
+        held.append(Held(number, data[10:26], body))
+        return Event(number, "message", body, int.from_bytes(data[8:10], "big"), at)
+
+    def channel(self, name: str) -> Channel:
+        """What is known of a channel."""
+        return self.channels.setdefault(name, Channel())
+
+    def is_shared(self) -> bool:
+        """Whether several connections read one channel in this case: from then on chance decides who gets what."""
+        names = [reader.channel for reader in self.readers.values()]
+        self._was_shared = self._was_shared or len(set(names)) < len(names)
+        return self._was_shared
+
+    # ------------------------------------------------------------ leaders
+
+    def move(self) -> str:
+        """Move the leader to another in-sync replica and wait until it stores; return what the nsqlookupd said."""
+        stats = self.get("/coordinator/stats").json()["topic_coord_stats"]
+        members = [member["node_id"] for member in stats[0]["isr_stats"]]
+        former = next(member for member in members if member.split(":")[2] == self.address.rpartition(":")[2])
+        to = next((member for member in members if member != former), former)
+        query = {"topic": self.topic, "partition": "0", "move_leader": "true", "move_from": former, "move_to": to}
+        answer = self.http.post(f"{self.leading()}/topic/partition/move", params=query)
+        if answer.status_code == 200:
+            self._renew(former)
+        return f"{answer.status_code} {answer.text}"
+
+    def _renew(self, former: str) -> None:
+        self.forget_publisher()
+        end = time.monotonic() + READY_LIMIT
+        port = former.split(":")[2]
+        while not (self._found_leader() and self.address.rpartition(":")[2] != port):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.name}: {self.topic} has no new leader after {READY_LIMIT:g} s")
+            time.sleep(0.05)
+
+
+def _without_ids(data: bytes) -> str:
+    """An error's text without the id bytes and numbers that each cluster has of its own."""
+    code, _, text = data.partition(b" ")
+    if code.endswith(b"_FAILED") and b"failed" in text:
+        text = text[text.rindex(b"failed") :]
+    words = json.dumps(text.decode("utf-8", "replace"))
+    owners = " ".join("N" if word.strip('"').isdecimal() else word for word in words.split(" "))
+    return f"{code.decode()} {owners}"
