@@ -231,7 +231,8 @@ class Subscription:
                 await self._connection.stop_messages()
             except NsqError as error:
                 log.debug("%s-%d: CLS failed: %s", self._watch.topic, self.partition, error)
-            self._set_aside()
+            if (lifetime := self.lifetime) is not None:
+                self._set_aside(lifetime)
 
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection, within the limit."""
@@ -355,7 +356,7 @@ class Subscription:
             delivery.detach()
             connection.abort(ConnectionLostError("not wanted any more"))
             raise
-        self._set_aside()
+        self._set_aside(lifetime)
         self._connection, self.delivery = connection, delivery
         log.debug("%s-%d: another connection to %s", self._watch.topic, self.partition, old.node.address)
         self._inbox.joined(self)
@@ -369,7 +370,7 @@ class Subscription:
             await self._stop_within(connection, lifetime)
         if self._connection is connection and self._life.is_reading:
             reason = ConnectionLostError(f"{connection.node.address} cannot write to this connection any more")
-            self._set_aside()
+            self._set_aside(lifetime)
             self._life.lost(self._loop.time())
             self._trouble.failed(self._loop.time(), reason, connection.node)
             self._inbox.left(self)
@@ -384,13 +385,12 @@ class Subscription:
         except TimeoutError:
             log.debug("%s-%d: CLS was not answered in time", self._watch.topic, self.partition)
 
-    def _set_aside(self) -> None:
-        """Keep the connection for answers alone, where nsqd cannot write to it for ever."""
+    def _set_aside(self, lifetime: Lifetime) -> None:
+        """Keep the connection for answers alone; ``lifetime`` is its own."""
         connection, delivery = self._connection, self.delivery
-        if connection is None or delivery is None or (lifetime := connection.lifetime) is None:
-            return
-        self._connection = self.delivery = None
-        self._replaced.add(connection, delivery, lifetime, self._callbacks(connection.node, delivery))
+        if connection is not None and delivery is not None:
+            self._connection = self.delivery = None
+            self._replaced.add(connection, delivery, lifetime, self._callbacks(connection.node, delivery))
 
     async def _start_channel(self, node: Node, *, is_ordered: bool) -> None:
         """Set where the channel starts to read, where that was asked for."""

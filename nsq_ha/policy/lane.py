@@ -14,6 +14,10 @@ The invariants, whatever happens in whatever order:
   answered or its connection is gone.
 * A publish that went elsewhere leaves a ghost in the order of answers, since
   answers carry no number; the ghost is never written again.
+* While one connection takes the place of another one to the same leader, what
+  was written to the old one is answered apart from what is written to the new
+  one. All of the above holds over both: a publish whose key is unanswered on the
+  old connection is not written to the new one.
 
 Source: failures reference 1 ("When a refusal means not stored") and 4
 (Producer 3-6).
@@ -24,6 +28,8 @@ from __future__ import annotations
 import enum
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from nsq_ha.errors import LocalProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -101,12 +107,13 @@ class Lane(Generic[T]):
         waiting: Publishes not written yet, or to be written again, whose callers wait.
     """
 
-    __slots__ = ("_by_key", "_ready", "_sent", "unanswered", "waiting")
+    __slots__ = ("_apart", "_by_key", "_ready", "_sent", "unanswered", "waiting")
 
     def __init__(self) -> None:
         """Start empty."""
         self._ready: deque[Entry[T]] = deque()
         self._sent: deque[Entry[T]] = deque()
+        self._apart: deque[Entry[T]] = deque()
         self._by_key: dict[Hashable, deque[Entry[T]]] = {}
         self.unanswered = 0
         self.waiting = 0
@@ -114,7 +121,23 @@ class Lane(Generic[T]):
     @property
     def oldest(self) -> Entry[T] | None:
         """The oldest unanswered publish. None when there is none."""
-        return self._sent[0] if self._sent else None
+        sent = self._apart or self._sent
+        return sent[0] if sent else None
+
+    @property
+    def unanswered_apart(self) -> int:
+        """Publishes that are unanswered on the connection before this one."""
+        return len(self._apart)
+
+    def set_apart(self) -> None:
+        """Let what is unanswered be answered apart: from now on another connection is written to.
+
+        Raises:
+            LocalProtocolError: What was set apart before is still unanswered.
+        """
+        if self._apart:
+            raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the connection before")
+        self._apart, self._sent = self._sent, deque()
 
     def submit(self, entry: Entry[T]) -> None:
         """Put a new publish at the end of the queue of each of its keys."""
@@ -140,10 +163,10 @@ class Lane(Generic[T]):
 
         Args:
             now: The time of the write.
-            window: Most publishes that may be unanswered on the connection.
+            window: Most publishes that may be unanswered, over both connections where there are two.
         """
         ready, sent = self._ready, self._sent
-        count = min(len(ready), window - len(sent))
+        count = min(len(ready), window - self.unanswered)
         if count <= 0:
             return []
         taken = [ready.popleft() for _ in range(count)]
@@ -156,27 +179,30 @@ class Lane(Generic[T]):
         self.waiting -= count
         return taken
 
-    def answered(self) -> Entry[T]:
+    def answered(self, *, apart: bool = False) -> Entry[T]:
         """Take the oldest unanswered publish as done and release its keys.
+
+        Args:
+            apart: The answer came over the connection before.
 
         Raises:
             IndexError: None is unanswered; the connection counts its requests,
                 so this is a bug.
         """
-        entry = self._sent.popleft()
+        entry = (self._apart if apart else self._sent).popleft()
         self.unanswered -= 1
         entry.stage = _DONE
         if entry.keys:
             self._finish(entry)
         return entry
 
-    def all_answered(self, count: int) -> list[Entry[T]]:
+    def all_answered(self, count: int, *, apart: bool = False) -> list[Entry[T]]:
         """Take the ``count`` oldest unanswered publishes as done, as :meth:`answered` does one by one.
 
         Raises:
             IndexError: So many are not unanswered; nothing was done.
         """
-        sent = self._sent
+        sent = self._apart if apart else self._sent
         if count > len(sent):
             raise IndexError(f"{count} answers came to {len(sent)} publishes")
         done = [sent.popleft() for _ in range(count)]
@@ -187,18 +213,19 @@ class Lane(Generic[T]):
                 self._finish(entry)
         return done
 
-    def refused(self, now: float, *, retry: bool) -> Entry[T]:
+    def refused(self, now: float, *, retry: bool, apart: bool = False) -> Entry[T]:
         """Take the oldest unanswered publish as refused by the server.
 
         Args:
             now: The time of the refusal; a late one leaves doubt.
             retry: True puts it back to the front of its keys, unless its
                 caller has given up. False ends it.
+            apart: The answer came over the connection before.
 
         Returns:
             The publish; its ``stage`` is READY when it will be written again.
         """
-        entry = self._sent.popleft()
+        entry = (self._apart if apart else self._sent).popleft()
         self.unanswered -= 1
         if now - entry.sent_at > PROMPT_REFUSAL:
             entry.maybe_stored = True
@@ -208,18 +235,24 @@ class Lane(Generic[T]):
             self._finish(entry)
         return entry
 
-    def lost(self) -> list[Entry[T]]:
-        """Take all unanswered publishes as in doubt: their connection is gone.
+    def lost(self, *, apart: bool = False) -> list[Entry[T]]:
+        """Take unanswered publishes as in doubt: their connection is gone.
 
         They go back to the head of the lane in their old order; those that
         their callers have given up end.
 
+        Args:
+            apart: Only the connection before is gone. False: all connections are.
+
         Returns:
-            All that were unanswered.
+            All that were unanswered there.
         """
-        lost = list(self._sent)
-        self._sent.clear()
-        self.unanswered = 0
+        lost = list(self._apart)
+        self._apart.clear()
+        if not apart:
+            lost += self._sent
+            self._sent.clear()
+        self.unanswered -= len(lost)
         for entry in lost:
             entry.maybe_stored = True
         self._again([entry for entry in lost if not entry.given_up])
@@ -267,20 +300,22 @@ class Lane(Generic[T]):
             sent_until: Those written at this time or before.
         """
         out = []
-        for place, entry in enumerate(self._sent):
-            if entry.sent_at > sent_until:
-                break
-            if entry.keys or entry.given_up:
-                continue
-            self._sent[place] = _ghost_of(entry)
-            entry.maybe_stored = True
-            entry.stage = Stage.READY
-            out.append(entry)
+        for sent in (self._apart, self._sent):
+            for place, entry in enumerate(sent):
+                if entry.sent_at > sent_until:
+                    break
+                if entry.keys or entry.given_up:
+                    continue
+                sent[place] = _ghost_of(entry)
+                entry.maybe_stored = True
+                entry.stage = Stage.READY
+                out.append(entry)
         return out
 
     def pending(self) -> list[Entry[T]]:
         """List all publishes that are not done, each once, ghosts included; for closing."""
-        found = dict.fromkeys(self._sent)
+        found = dict.fromkeys(self._apart)
+        found.update(dict.fromkeys(self._sent))
         found.update(dict.fromkeys(self._ready))
         for queue in self._by_key.values():
             found.update(dict.fromkeys(queue))

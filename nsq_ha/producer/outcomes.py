@@ -56,14 +56,14 @@ class Outcomes:
         self._nsqd = nsqd
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
-    def all_stored(self, count: int) -> Entry[Outgoing]:
+    def all_stored(self, count: int, *, apart: bool = False) -> Entry[Outgoing]:
         """Take the ``count`` oldest unanswered publishes, one at least, as answered by ``OK``; return the last.
 
         Raises:
             RemoteProtocolError: One of them is never answered so. It and those
                 behind it were reported as uncertain; leave the connection.
         """
-        done = self._lane.all_answered(count)
+        done = self._lane.all_answered(count, apart=apart)
         shared, usual = self._shared, self._under_way.usual
         freed = 0
         for entry in done:
@@ -87,14 +87,14 @@ class Outcomes:
             self._line.free(freed)
         return done[-1]
 
-    def stored(self, answer: bytes) -> Entry[Outgoing]:
+    def stored(self, answer: bytes, *, apart: bool = False) -> Entry[Outgoing]:
         """Take the oldest unanswered publish as answered; return it.
 
         Raises:
             RemoteProtocolError: The answer does not fit the publish, which was
                 reported as uncertain; leave the connection.
         """
-        entry = self._lane.answered()
+        entry = self._lane.answered(apart=apart)
         try:
             self._stored(entry, answer)
         except RemoteProtocolError as error:

@@ -397,12 +397,13 @@ class Producer(EnteredOnce):
                 if sender in self._sender_tasks:
                     self._sender_tasks[sender].cancel()
 
-    def _admit(self) -> bool:
-        """Tell whether one more connection may be opened; the longest idle one makes room."""
-        connected = [s for p in self._topics.values() for s in p.senders.values() if s.is_connected]
-        if len(connected) < self.config.max_connections:
+    def _admit(self, makes_room: bool) -> bool:
+        """Tell whether one more connection may be opened; the longest idle one is closed where that makes room."""
+        senders = [s for p in self._topics.values() for s in p.senders.values() if s.connections]
+        if sum(sender.connections for sender in senders) < self.config.max_connections:
             return True
-        return any(sender.close_idle() for sender in sorted(connected, key=lambda sender: sender.last_used))
+        idle = sorted(senders, key=lambda sender: sender.last_used) if makes_room else ()
+        return any(sender.close_idle() for sender in idle)
 
 
 def _expire(outgoing: Outgoing) -> None:

@@ -5,7 +5,8 @@ again. Which publish is next, retried or in doubt is decided by
 ``policy.lane``; where the leader is, by ``discovery``.
 
 The invariant: the lane's order of unanswered publishes is the order in which
-they were written to the one connection that is open.
+they were written to the one connection that is written to; those of the
+connection before it, where there is one (``producer.renewal``), are set apart.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from nsq_ha.errors import (
 from nsq_ha.policy.answering import SLOW_AFTER, Answering, slow_at, state_at
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane
+from nsq_ha.policy.tls_renewal import Act, Phase
 from nsq_ha.producer.hold import Hold
 from nsq_ha.producer.leader import Leader
 from nsq_ha.producer.line import Line
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.outgoing import encode_run
+from nsq_ha.producer.renewal import Renewal
 from nsq_ha.producer.slowness import Slowness
 from nsq_ha.producer.trouble import Trouble
 from nsq_ha.protocol import refuses_publish
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.outgoing import Outgoing
     from nsq_ha.producer.under_way import UnderWay
@@ -65,7 +69,7 @@ class Sender:
         partition: int,
         config: ProducerConfig,
         *,
-        admit: Callable[[], bool],
+        admit: Callable[[bool], bool],
         on_trouble: Callable[[Sender], None],
         under_way: UnderWay,
     ) -> None:
@@ -75,7 +79,7 @@ class Sender:
             watch: Tells the leader.
             partition: The partition.
             config: Limits and back-off.
-            admit: Tells whether one more connection may be opened.
+            admit: Tells whether one more connection may be opened, and makes room for it when it is given True.
             on_trouble: Called when what waits here may better go elsewhere.
             under_way: Where the publishes are waited for.
         """
@@ -99,7 +103,8 @@ class Sender:
         self._wake = asyncio.Event()
         self._progress = False
         self._log = Trouble(watch.topic, partition)
-        self._generation = 0
+        self._current: object = None
+        self._used_since = 0.0
         self._lost: NsqError | None = None
         self._hold = Hold(config.backoff, self._kick)
         self._slowness = Slowness(self._slow_at, self._is_slow)
@@ -107,11 +112,23 @@ class Sender:
         self._probe_at = 0.0
         self._leaving = False
         self._idle_asked = False
+        self._renewal = Renewal(
+            self.lane,
+            stored=self._were_stored_apart,
+            answers=self._answers_apart,
+            refusals=self._refusals_came,
+            lost=self._apart_lost,
+        )
 
     @property
     def is_connected(self) -> bool:
         """True while a connection to the leader is open."""
         return self._connection is not None
+
+    @property
+    def connections(self) -> int:
+        """How many are open, those included whose places others have taken."""
+        return (self._connection is not None) + len(self._renewal)
 
     @property
     def load(self) -> int:
@@ -202,17 +219,19 @@ class Sender:
             self._leave(ConnectionLostError("the producer was closed"))
             if connection_left is not None:
                 await connection_left.ended()
+            await self._renewal.aclose(ConnectionLostError("the producer was closed"))
 
     async def _open(self) -> Connection:
         node = self._leader.node()
-        if not self._admit():
+        if not self._admit(True):
             raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
         self._opening, self._lost, self._progress = node, None, False
+        self._current = token = object()
         try:
             return await open_while(
                 self._config,
                 node,
-                self._callbacks(),
+                self._callbacks(token),
                 news=self._wake,
                 is_wanted=lambda: not self._leader.differs(node),
             )
@@ -223,13 +242,10 @@ class Sender:
         finally:
             self._opening = None
 
-    def _callbacks(self) -> Callbacks:
-        self._generation += 1
-        generation = self._generation
-
+    def _callbacks(self, token: object) -> Callbacks:
         def lost(reason: NsqError) -> None:
             # The end of a connection that was left comes while the next one is being made: it is not that one's.
-            if generation == self._generation:
+            if token is self._current:
                 self._connection_lost(reason)
 
         return Callbacks(lost, answers=self._answers, refusals=self._refusals_came, stored=self._were_stored)
@@ -239,32 +255,91 @@ class Sender:
         if self._lost is not None:
             self._note(self._lost)
             return True
-        self._connection, self._leaving, self._idle_asked = connection, False, False
+        self._leaving, self._idle_asked = False, False
         self._outcomes.connected(connection.node.address)
         self.trouble = None
-        connection.on_resume(self._kick)
-        self._pump()
+        self._use(connection)
         while True:
             idle = self.last_used + self._config.idle_timeout - self._clock()
-            await pause(self._wake, max(idle, 0.01))
+            await pause(self._wake, max(self._renewal.look_in(connection, idle), 0.01))
             if self._lost is not None:
                 self._note(self._lost)
                 return True
             if self._leader.differs(connection.node):
                 log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, connection.node.address)
-                await self._settle()
+                await self._settle(self._clock() + MOVE_GRACE)
                 self._leave(ConnectionLostError(f"left {connection.node.address}: another node leads now"))
                 return False
             if not self.load and (self._idle_asked or self._clock() - self.last_used >= self._config.idle_timeout):
                 self._leave(ConnectionLostError("closed after being idle"))
                 return False
+            act = self._renewal.act(connection, is_used=bool(self.load) or self.last_used >= self._used_since)
+            if act is not Act.USE:
+                following = await self._renew(connection, act)
+                if following is None:
+                    return bool(self.lane.waiting)
+                connection = following
             if not self._leaving:
                 self._pump()
 
-    async def _settle(self) -> None:
-        """Write nothing more and give the old leader a moment to answer what it has."""
+    def _use(self, connection: Connection) -> None:
+        """Write to ``connection`` from now on."""
+        self._connection, self._used_since = connection, self._clock()
+        connection.on_resume(self._kick)
+        self._pump()
+
+    async def _renew(self, connection: Connection, act: Act) -> Connection | None:
+        """Do what is due with a connection that nsqd cannot write to for ever.
+
+        Returns:
+            The one that is written to now. None when there is none.
+        """
+        lifetime = connection.lifetime
+        if lifetime is None:
+            return connection
+        if act is Act.REPLACE:
+            if self.lane.unanswered_apart:
+                return connection  # the end of that comes first, and wakes whoever runs this
+            if self._admit(False):
+                return await self._replace(connection, lifetime)
+        if act is not Act.CLOSE:
+            await self._settle(lifetime.identified_at + lifetime.limit * Phase.STALE.value)
+        is_in_doubt = self.lane.unanswered or self._hold.refusals
+        self._leave(ConnectionLostError(f"{connection.node.address} cannot write to this connection any more"))
+        if is_in_doubt:
+            self._hold.begin()  # one publish tries whether it answers, before all are written once more
+        return None
+
+    async def _replace(self, old: Connection, lifetime: Lifetime) -> Connection:
+        """Open another connection to the same nsqd and write to that one, while the old one is still answered."""
+        token = object()
+        try:
+            connection = await open_while(
+                self._config,
+                old.node,
+                self._callbacks(token),
+                news=self._wake,
+                is_wanted=lambda: self._connection is old and not self._leader.differs(old.node),
+            )
+        except NsqError as error:
+            log.debug("%s-%d: the connection could not be replaced yet: %s", self._watch.topic, self.partition, error)
+            await pause(self._wake, delay_after(self._config.backoff, 1, random.random))
+            return old
+        finally:
+            self._wake.set()  # the attempt may have taken note of news in place of who runs it
+        if self._connection is not old or not connection.is_open:
+            connection.abort(ConnectionLostError("not wanted any more"))
+            await connection.ended()
+            return old
+        self._renewal.retire(old, lifetime)
+        self._current = token
+        log.debug("%s-%d: another connection to %s", self._watch.topic, self.partition, old.node.address)
+        self._use(connection)
+        return connection
+
+    async def _settle(self, deadline: float) -> None:
+        """Write nothing more, and wait until then for the answers to what was written."""
         self._leaving = True
-        deadline = self._clock() + MOVE_GRACE
         while self.lane.unanswered and self._lost is None and (left := deadline - self._clock()) > 0:
             await pause(self._wake, left)
 
@@ -275,8 +350,9 @@ class Sender:
         self._hold.end()
         self._hold.refusals = 0
         self._slowness.stop()
-        self._generation += 1
+        self._current = None
         connection.abort(reason)
+        self._renewal.forget(reason)
         for entry in self.lane.lost():
             if self._config.on_unreachable == "fail" and not entry.given_up:
                 self._outcomes.give_up(entry, reason)  # its caller is told: another leader must not get it
@@ -361,6 +437,41 @@ class Sender:
         self._answers_one_by_one(answers, self._connection)
         self._go_on(len(answers))
 
+    def _were_stored_apart(self, count: int) -> None:
+        """Take as many ``OK``, over the connection before."""
+        if (connection := self._renewal.answering) is None:
+            return
+        self._answered_at = self._clock()
+        try:
+            self._went_well(self._outcomes.all_stored(count, apart=True))
+        except RemoteProtocolError as error:
+            connection.abort(error)
+            return
+        self._were_answered_apart(count)
+
+    def _answers_apart(self, answers: list[bytes | ServerError]) -> None:
+        """Take other answers, over the connection before."""
+        if (connection := self._renewal.answering) is None:
+            return
+        self._answered_at = self._clock()
+        self._answers_one_by_one(answers, connection, apart=True)
+        self._were_answered_apart(len(answers))
+
+    def _were_answered_apart(self, count: int) -> None:
+        if not self.lane.unanswered_apart:
+            self._renewal.answered()
+            self._wake.set()
+        self._go_on(count)
+
+    def _apart_lost(self, reason: NsqError) -> None:
+        """Take what was written to the connection before, and is not answered, as in doubt."""
+        for entry in self.lane.lost(apart=True):
+            if self._config.on_unreachable == "fail" and not entry.given_up:
+                self._outcomes.give_up(entry, reason)
+        self._hold.begin()  # as in _renew
+        self._note(reason)
+        self._wake.set()
+
     def _go_on(self, count: int) -> None:
         """Write what waits, after ``count`` answers."""
         lane = self.lane
@@ -372,15 +483,17 @@ class Sender:
             # Behind those who were woken, in the same turn of the loop: what they publish next leaves in one write.
             self._kick()
 
-    def _answers_one_by_one(self, answers: list[bytes | ServerError], connection: Connection) -> None:
+    def _answers_one_by_one(
+        self, answers: list[bytes | ServerError], connection: Connection, *, apart: bool = False
+    ) -> None:
         for answer in answers:
-            if self._connection is not connection:
+            if connection is not (self._renewal.answering if apart else self._connection):
                 return  # left in the middle of them
             if isinstance(answer, ServerError):
-                self._refused(answer)
+                self._refused(answer, apart=apart)
                 continue
             try:
-                self._went_well(self._outcomes.stored(answer))
+                self._went_well(self._outcomes.stored(answer, apart=apart))
             except RemoteProtocolError as error:
                 connection.abort(error)
                 return
@@ -393,9 +506,9 @@ class Sender:
         if self.trouble is not None and self._answered_at - entry.sent_at < SLOW_AFTER:
             self.trouble = None
 
-    def _refused(self, error: ServerError) -> None:
+    def _refused(self, error: ServerError, *, apart: bool = False) -> None:
         again = error.retriable and self._config.on_unreachable == "retry"
-        entry = self.lane.refused(self._clock(), retry=again)
+        entry = self.lane.refused(self._clock(), retry=again, apart=apart)
         is_understood = refuses_publish(error)
         if not is_understood:
             entry.maybe_stored = True
@@ -406,10 +519,11 @@ class Sender:
             self._note(error)
         if entry.item.close_on_error:
             # The server reads the rest of the batch as commands: what it answers from now on belongs to nobody.
-            self._connection_lost(RemoteProtocolError("closed after a refused MPUB_EXT"))
+            self._end_of(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
             # Answers carry no number: nobody knows what the next one will belong to.
-            self._connection_lost(RemoteProtocolError(f"closed after an error that refuses no publish: {error}"))
+            reason = RemoteProtocolError(f"closed after an error that refuses no publish: {error}")
+            self._end_of(reason, apart=apart)
 
     def _note(self, error: NsqError) -> None:
         """Remember the trouble, look up, and let go of what may go elsewhere or must fail."""
@@ -439,6 +553,16 @@ class Sender:
         """An error that answers nothing stands before a close; the close is reported next."""
         for refusal in refusals:
             log.debug("%s-%d: %s", self._watch.topic, self.partition, refusal)
+
+    def _end_of(self, reason: NsqError, *, apart: bool) -> None:
+        """Leave the connection, or the one before it."""
+        if not apart:
+            self._connection_lost(reason)
+            return
+        if self._renewal.answering is not None:
+            self._renewal.answering.abort(reason)
+        self._renewal.forget(reason)
+        self._apart_lost(reason)
 
     def _connection_lost(self, reason: NsqError) -> None:
         self._lost = reason

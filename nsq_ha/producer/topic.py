@@ -45,7 +45,7 @@ class TopicPublisher:
         watch: TopicWatch,
         config: ProducerConfig,
         *,
-        admit: Callable[[], bool],
+        admit: Callable[[bool], bool],
         start: Callable[[Sender], None],
         under_way: UnderWay,
     ) -> None:
@@ -54,7 +54,7 @@ class TopicPublisher:
         Args:
             watch: The topic's look-ups.
             config: The producer's options.
-            admit: Tells whether one more connection may be opened.
+            admit: See :class:`~nsq_ha.producer.sender.Sender`.
             start: Runs a new sender.
             under_way: Where the publishes are waited for.
         """

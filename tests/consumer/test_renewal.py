@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from nsq_ha import Consumer, Message
+from nsq_ha.policy.tls_renewal import Verdict
 from nsq_ha.protocol import Close, Command, Finish, Ready, Requeue, SubAdvanced, SubOrdered
 from nsq_ha.transport import tls_limits
 from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
@@ -243,6 +244,20 @@ async def test_an_nsqd_that_was_patched_is_found_to_be_sound(stage: Stage, monke
         (message,) = await held(consumer, 1)
         message.finish()
     assert len(stage.nsqd.peers) == peers
+
+
+async def test_a_verdict_that_changes_in_between_leaves_no_connection_behind(secured: Stage) -> None:
+    def script(peer: Peer, command: Command) -> None:
+        if isinstance(command, Subscribe) and peer is secured.nsqd.peers[-1] is not secured.nsqd.peers[0]:
+            tls_limits.tls_server(secured.nsqd.node.address, PARTITIONED.version).verdict = Verdict.SOUND
+
+    secured.nsqd.script = script
+    async with secured.consumer(tls=TLS) as consumer:
+        second = await secured.nsqd.subscriber(1)
+        await secured.nsqd.until(lambda: secured.nsqd.open_peers == [second])
+        second.message(b"here")
+        (message,) = await held(consumer, 1)
+        message.finish()
 
 
 async def test_plain_connections_are_never_replaced(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

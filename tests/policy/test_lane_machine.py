@@ -6,10 +6,12 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nsq_ha.errors import LocalProtocolError
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 from nsq_ha.policy.lane_table import STEPS, Doubt, Event, Standing, standing_of
 
@@ -17,7 +19,11 @@ from nsq_ha.policy.lane_table import STEPS, Doubt, Event, Standing, standing_of
 
 
 class Watched:
-    """A lane of which each step is compared with the table; what it wrote lies on the wire until it is answered."""
+    """A lane of which each step is compared with the table; what it wrote lies on the wire until it is answered.
+
+    There are two wires while one connection takes the place of another one: what was written before lies on the one
+    that is set apart.
+    """
 
     def __init__(self, window: int = 8) -> None:
         self.lane: Lane[int] = Lane()
@@ -25,8 +31,27 @@ class Watched:
         self.now = 0.0
         self.made: list[Entry[int]] = []
         self.inside: list[Entry[int]] = []
-        self.wire: list[Entry[int]] = []
+        self.current: list[Entry[int]] = []
+        self.before: list[Entry[int]] = []
         self.rows: set[tuple[Standing, Event]] = set()
+
+    @property
+    def wire(self) -> list[Entry[int]]:
+        return self.before + self.current
+
+    def _next(self, *, apart: bool) -> Entry[int]:
+        return (self.before if apart else self.current).pop(0)
+
+    def replace_connection(self) -> None:
+        before = self._standings()
+        if self.before:
+            with pytest.raises(LocalProtocolError):
+                self.lane.set_apart()
+        else:
+            self.lane.set_apart()
+            self.before, self.current = self.current, []
+        assert self._standings() == before
+        assert self.lane.unanswered_apart == len(self.before)
 
     def _standings(self) -> dict[Entry[int], tuple[Standing, bool]]:
         return {entry: (standing_of(entry), entry.maybe_stored) for entry in self.inside}
@@ -57,40 +82,44 @@ class Watched:
     def write(self) -> list[Entry[int]]:
         before = self._standings()
         taken = self.lane.take(self.now, self.window)
-        self.wire += taken
+        self.current += taken
         self._compare(before, taken, Event.WRITE, late=False)
         return taken
 
-    def answer(self) -> Entry[int]:
+    def answer(self, *, apart: bool = False) -> Entry[int]:
         before = self._standings()
-        sent = self.wire.pop(0)
-        answered = self.lane.answered()
+        sent = self._next(apart=apart)
+        answered = self.lane.answered(apart=apart)
         assert answered is sent
         self._compare(before, [answered], Event.ANSWER, late=False)
         return answered
 
-    def answer_run(self, count: int) -> list[Entry[int]]:
+    def answer_run(self, count: int, *, apart: bool = False) -> list[Entry[int]]:
         before = self._standings()
-        sent, self.wire = self.wire[:count], self.wire[count:]
-        answered = self.lane.all_answered(count)
+        wire = self.before if apart else self.current
+        sent = wire[:count]
+        del wire[:count]
+        answered = self.lane.all_answered(count, apart=apart)
         assert answered == sent
         self._compare(before, answered, Event.ANSWER, late=False)
         return answered
 
-    def refuse(self, *, again: bool) -> Entry[int]:
+    def refuse(self, *, again: bool, apart: bool = False) -> Entry[int]:
         before = self._standings()
-        sent = self.wire.pop(0)
-        refused = self.lane.refused(self.now, retry=again)
+        sent = self._next(apart=apart)
+        refused = self.lane.refused(self.now, retry=again, apart=apart)
         assert refused is sent
         late = self.now - sent.sent_at > PROMPT_REFUSAL
         self._compare(before, [refused], Event.REFUSE_AGAIN if again else Event.REFUSE, late=late)
         return refused
 
-    def lose(self) -> list[Entry[int]]:
+    def lose(self, *, apart: bool = False) -> list[Entry[int]]:
         before = self._standings()
-        lost = self.lane.lost()
-        assert lost == self.wire
-        self.wire.clear()
+        lost = self.lane.lost(apart=apart)
+        assert lost == (self.before if apart else self.wire)
+        self.before.clear()
+        if not apart:
+            self.current.clear()
         again = [entry for entry in lost if not entry.given_up]
         assert list(self.lane._ready)[: len(again)] == again, "the lane's head, in the old order"
         self._compare(before, lost, Event.LOSE, late=False)
@@ -114,7 +143,8 @@ class Watched:
         self.inside = [entry for entry in self.inside if entry not in out]
         ghosts = [entry for entry in self.lane.pending() if entry.is_ghost]
         self.inside += [ghost for ghost in ghosts if ghost not in self.inside]
-        self.wire = [ghost_of(entry, ghosts) if entry in out else entry for entry in self.wire]
+        for wire in (self.before, self.current):
+            wire[:] = [ghost_of(entry, ghosts) if entry in out else entry for entry in wire]
         self._compare(before, out, Event.DIVERT, late=False)
         return out
 
@@ -150,8 +180,14 @@ def acts(lane: Watched) -> Iterator[Callable[[Watched], object]]:
     yield from (Watched.write, Watched.lose, Watched.withdraw, divert_all, late)
     for place in range(len(lane.inside)):
         yield partial(give_up_at, place)
-    if lane.wire:
-        yield from (Watched.answer, partial(Watched.refuse, again=False), partial(Watched.refuse, again=True))
+    if lane.current:
+        yield Watched.replace_connection
+    for apart in (False, True):
+        if lane.before if apart else lane.current:
+            yield partial(Watched.answer, apart=apart)
+            yield from (partial(Watched.refuse, again=again, apart=apart) for again in (False, True))
+    if lane.before:
+        yield partial(Watched.lose, apart=True)
 
 
 def divert_all(lane: Watched) -> None:
@@ -210,22 +246,28 @@ class LaneMachine(RuleBasedStateMachine):
                     self.first_written.setdefault(key, []).append(entry.item)
 
     @precondition(lambda self: self.one.wire or self.other.wire)
-    @rule(other=st.booleans())
-    def answer(self, other: bool) -> None:
+    @rule(other=st.booleans(), apart=st.booleans())
+    def answer(self, other: bool, apart: bool = False) -> None:
         lane = self.lanes[other]
-        if lane.wire:
-            self._store(lane.wire[0])
-            self._acknowledge(lane.answer())
+        if wire := lane.before if apart else lane.current:
+            self._store(wire[0])
+            self._acknowledge(lane.answer(apart=apart))
 
     @precondition(lambda self: self.one.wire or self.other.wire)
-    @rule(other=st.booleans(), count=st.integers(0, 8))
-    def answer_run(self, other: bool, count: int) -> None:
+    @rule(other=st.booleans())
+    def replace_connection(self, other: bool) -> None:
+        """Another connection to the same leader takes the place of this one, whose answers still come."""
+        self.lanes[other].replace_connection()
+
+    @precondition(lambda self: self.one.wire or self.other.wire)
+    @rule(other=st.booleans(), count=st.integers(0, 8), apart=st.booleans())
+    def answer_run(self, other: bool, count: int, apart: bool) -> None:
         """The leader stored some, and all their answers come in one read."""
         lane = self.lanes[other]
-        run = lane.wire[:count]
+        run = (lane.before if apart else lane.current)[:count]
         for entry in run:
             self._store(entry)
-        for entry in lane.answer_run(len(run)):
+        for entry in lane.answer_run(len(run), apart=apart):
             self._acknowledge(entry)
 
     def _acknowledge(self, entry: Entry[int]) -> None:
@@ -237,28 +279,30 @@ class LaneMachine(RuleBasedStateMachine):
             self._end(entry.item, None)
 
     @precondition(lambda self: self.one.wire or self.other.wire)
-    @rule(other=st.booleans(), again=st.booleans(), stored=st.booleans())
-    def refuse(self, other: bool, again: bool, stored: bool) -> None:
+    @rule(other=st.booleans(), again=st.booleans(), stored=st.booleans(), apart=st.booleans())
+    def refuse(self, other: bool, again: bool, stored: bool, apart: bool) -> None:
         lane = self.lanes[other]
-        if lane.wire:
-            entry = lane.wire[0]
+        if wire := lane.before if apart else lane.current:
+            entry = wire[0]
             if stored and lane.now - entry.sent_at > PROMPT_REFUSAL:
                 self._store(entry)
                 self._count_loss(entry)
-            lane.refuse(again=again)
+            lane.refuse(again=again, apart=apart)
             if not again and not entry.given_up:
                 self._end(entry.item, entry.maybe_stored)
 
-    @rule(other=st.booleans(), stored=st.integers(0, 8), frozen=st.booleans())
-    def lose(self, other: bool, stored: int, frozen: bool) -> None:
+    @rule(other=st.booleans(), stored=st.integers(0, 8), frozen=st.booleans(), apart=st.booleans())
+    def lose(self, other: bool, stored: int, frozen: bool, apart: bool) -> None:
+        """All connections are gone, or only the one that is set apart: nsqd could not answer in time."""
         lane = self.lanes[other]
-        for entry in lane.wire:
+        wire = list(lane.before) if apart else lane.wire
+        for entry in wire:
             self._count_loss(entry)
-        for entry in lane.wire[:stored]:
+        for entry in wire[:stored]:
             self._store(entry)
         if frozen:
-            self.limbo += lane.wire[stored:]
-        lane.lose()
+            self.limbo += wire[stored:]
+        lane.lose(apart=apart)
 
     @precondition(lambda self: self.limbo)
     @rule(count=st.integers(1, 8))
@@ -369,7 +413,7 @@ class LaneMachine(RuleBasedStateMachine):
             for other in (False, True):
                 self.write(other)
                 while self.lanes[other].wire:
-                    self.answer(other)
+                    self.answer(other, apart=bool(self.lanes[other].before))
         assert all(self.told[entry.item] is None for entry in waiting)
         for lane in self.lanes:
             assert (lane.lane.pending(), lane.lane.waiting, lane.lane.unanswered) == ([], 0, 0)

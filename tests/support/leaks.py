@@ -34,7 +34,7 @@ async def nothing_left() -> AsyncIterator[None]:
     # The scripted peer's task sees the end of its connection some turns later than the client.
     with suppress(TimeoutError):
         await eventually(lambda: _tasks() <= tasks)
-    assert _tasks() <= tasks
+    assert _tasks() <= tasks, _tasks() - tasks
     # A thread ends a moment after it was told to.
     with suppress(TimeoutError):
         await eventually(lambda: _threads() <= threads)

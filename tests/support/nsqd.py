@@ -284,12 +284,12 @@ class FakeNsqd:
         finally:
             peer.is_open = False
             peer.stop_heartbeats()
-            self._tasks.discard(task)
             writer.close()
             # asyncio tells nobody the end of a connection whose TLS handshake was cut short.
             if not peer.is_between_layers:
                 with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):
                     await writer.wait_closed()
+            self._tasks.discard(task)
             self._changed.set()
 
     def _take(self, peer: Peer, decoder: CommandDecoder) -> None:

@@ -1,0 +1,224 @@
+"""Publishing by TLS to an nsqd that cannot write to a connection for ever: another one takes its place in time."""
+
+import asyncio
+
+import pytest
+
+from nsq_ha import OutgoingMessage, Producer, Receipt
+from nsq_ha.errors import PublishError
+from nsq_ha.protocol import Command, MpubExt, Pub
+from nsq_ha.transport import tls_limits
+from tests.support.nsqd import LIMIT, Holding, Peer, Publish, error
+from tests.support.stage import TOPIC, Stage
+from tests.support.tls import TLS, replaced_soon, secure
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def secured(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    secure(stage)
+    replaced_soon(monkeypatch)
+    return stage
+
+
+@pytest.fixture
+def holding(secured: Stage) -> Holding:
+    holding = Holding()
+    secured.nsqd.script = holding
+    return holding
+
+
+def publish(producer: Producer, body: bytes, key: bytes | None = None) -> asyncio.Task[Receipt]:
+    return asyncio.create_task(producer.publish(TOPIC, body, key=key))
+
+
+async def replaced(producer: Producer) -> None:
+    """Return when another connection is written to, and the one before is still open."""
+    sender = producer._topics[TOPIC].senders[0]
+    await eventually(lambda: sender._renewal.answering is not None)
+
+
+def written(peer: Peer) -> list[bytes]:
+    return [command.body for command in peer.of(*Publish)]  # type: ignore[attr-defined]
+
+
+async def test_publishes_go_over_many_connections_and_none_is_written_twice(secured: Stage) -> None:
+    count = 0
+    async with secured.producer(tls=TLS) as producer:
+        while len(secured.nsqd.peers) < 5:
+            receipt = await producer.publish(TOPIC, b"%d" % count)
+            assert receipt.attempts == 1
+            count += 1
+    bodies = [body for peer in secured.nsqd.peers for body in written(peer)]
+    assert bodies == [b"%d" % number for number in range(count)]
+
+
+async def test_the_next_connection_is_written_to_while_the_last_one_still_answers(
+    secured: Stage, holding: Holding
+) -> None:
+    async with secured.producer(tls=TLS) as producer:
+        before = publish(producer, b"before")
+        await secured.nsqd.until(lambda: holding.has(1))
+        await replaced(producer)
+        after = publish(producer, b"after")
+        await secured.nsqd.until(lambda: holding.has(2))
+        first, second = secured.nsqd.peers[:2]
+        assert (written(first), written(second)) == ([b"before"], [b"after"])
+        holding.release(2)
+        assert [(await task).attempts for task in (before, after)] == [1, 1]
+        await secured.nsqd.until(lambda: not first.is_open)
+
+
+async def test_a_key_that_is_unanswered_on_the_last_connection_waits(secured: Stage, holding: Holding) -> None:
+    """Nothing tells in which order a server reads from two connections."""
+    async with secured.producer(tls=TLS) as producer:
+        tasks = [publish(producer, body, b"key") for body in (b"1", b"2", b"3")]
+        await secured.nsqd.until(lambda: holding.has(1))
+        await replaced(producer)
+        tasks.append(publish(producer, b"other", b"another key"))
+        await secured.nsqd.until(lambda: holding.has(2))
+        first, second = secured.nsqd.peers[:2]
+        assert (written(first), written(second)) == ([b"1"], [b"other"])
+        secured.nsqd.script = None
+        holding.release(2)
+        await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+    assert [body for peer in secured.nsqd.peers for body in written(peer)] == [b"1", b"other", b"2", b"3"]
+
+
+async def test_a_refusal_over_the_last_connection_is_tried_again_over_the_next(
+    secured: Stage, holding: Holding
+) -> None:
+    async with secured.producer(tls=TLS) as producer:
+        task = publish(producer, b"x", b"key")
+        await secured.nsqd.until(lambda: holding.has(1))
+        await replaced(producer)
+        first, second = secured.nsqd.peers[:2]
+        secured.nsqd.script = None
+        first.write(error("E_FAILED_ON_NOT_WRITABLE "))
+        assert (await task).attempts == 2
+        assert (written(first), written(second)) == ([b"x"], [b"x"])
+
+
+async def test_an_answer_that_makes_no_sense_ends_the_last_connection_alone(secured: Stage, holding: Holding) -> None:
+    async with secured.producer(tls=TLS) as producer:
+        task = publish(producer, b"x")
+        await secured.nsqd.until(lambda: holding.has(1))
+        await replaced(producer)
+        first, second = secured.nsqd.peers[:2]
+        secured.nsqd.script = None
+        first.write(error("E_SOMETHING_NEW of a later server"))
+        with pytest.raises(PublishError) as caught:
+            await task
+        assert caught.value.maybe_stored
+        await secured.nsqd.until(lambda: not first.is_open)
+        assert second.is_open
+        await producer.publish(TOPIC, b"y")
+
+
+async def test_a_refused_batch_with_headers_ends_the_last_connection_alone(secured: Stage) -> None:
+    secured.lead({0: secured.nsqd}, extended=True)
+    held: list[Peer] = []
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, MpubExt):
+            held.append(peer)
+            return len(held) == 1
+        return False
+
+    secured.nsqd.script = script
+    async with secured.producer(tls=TLS) as producer:
+        batch = [OutgoingMessage(b"x", headers={"a": 1}), OutgoingMessage(b"y", headers={"a": 2})]
+        task = asyncio.create_task(producer.publish_many(TOPIC, batch))
+        await secured.nsqd.until(lambda: held)
+        await replaced(producer)
+        second = secured.nsqd.peers[1]
+        held[0].write(error("E_FAILED_ON_NOT_WRITABLE "))
+        await asyncio.wait_for(task, LIMIT)
+        assert second.of(MpubExt) or len(secured.nsqd.peers) > 2
+        await secured.nsqd.until(lambda: not held[0].is_open)
+
+
+async def test_what_is_not_answered_in_time_is_in_doubt_and_tried_by_one_publish(
+    secured: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have stored them: so few as possible are written once more while it does not answer."""
+    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    holding = Holding()
+    secured.nsqd.script = holding
+    async with secured.producer(tls=TLS) as producer:
+        tasks = [publish(producer, b"%d" % number) for number in range(5)]
+        await secured.nsqd.until(lambda: holding.has(5))
+        await secured.nsqd.until(lambda: len(holding.held) > 5)
+        assert len(holding.held) == 6
+        secured.nsqd.script = None
+        peer, command = holding.held[-1]
+        peer.nsqd.answer(peer, command)
+        receipts = await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+        assert {receipt.attempts for receipt in receipts} <= {2, 3}
+
+
+async def test_what_is_not_answered_in_time_is_reported_where_nothing_is_retried(
+    secured: Stage, holding: Holding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    async with secured.producer(tls=TLS, on_unreachable="fail") as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x")
+    assert caught.value.maybe_stored
+    assert len(holding.held) == 1
+
+
+async def test_a_connection_that_is_not_used_is_closed_and_opened_for_the_next_publish(secured: Stage) -> None:
+    async with secured.producer(tls=TLS) as producer:
+        await producer.publish(TOPIC, b"1")
+        await secured.nsqd.until(lambda: secured.nsqd.peers and not secured.nsqd.open_peers)
+        peers = len(secured.nsqd.peers)
+        assert peers <= 2
+        await producer.publish(TOPIC, b"2")
+        assert len(secured.nsqd.peers) == peers + 1
+
+
+async def test_no_more_connections_are_open_than_allowed(secured: Stage) -> None:
+    most = count = 0
+
+    def script(peer: Peer, command: Command) -> bool:
+        nonlocal most
+        most = max(most, len(secured.nsqd.open_peers))
+        return False
+
+    secured.nsqd.script = script
+    async with secured.producer(tls=TLS, max_connections=1) as producer:
+        while len(secured.nsqd.peers) < 4:
+            assert (await producer.publish(TOPIC, b"x")).attempts == 1
+            count += 1
+    # The end of one may reach the other side a moment after the beginning of the next.
+    assert most <= 2
+    assert len([command for command in secured.nsqd.commands if isinstance(command, Pub)]) == count
+
+
+async def test_a_connection_that_cannot_be_replaced_is_tried_again_and_then_left(
+    secured: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    async with secured.producer(tls=TLS) as producer:
+        await producer.publish(TOPIC, b"0")
+        first = secured.nsqd.peers[0]
+        secured.nsqd.accepts = False
+        await secured.nsqd.until(lambda: len(secured.nsqd.peers) > 2)
+        waiting = publish(producer, b"1")
+        await secured.nsqd.until(lambda: not first.is_open)
+        secured.nsqd.accepts = True
+        await asyncio.wait_for(waiting, LIMIT)
+
+
+async def test_a_new_leader_takes_over_while_connections_are_replaced(secured: Stage) -> None:
+    async with secured.producer(tls=TLS, lookup_interval=0.1) as producer:
+        while len(secured.nsqd.peers) < 3:
+            await producer.publish(TOPIC, b"here")
+        secured.lead({0: secured.nsqds[1]})
+
+        async def is_there() -> bool:
+            return (await producer.publish(TOPIC, b"there")).nsqd == secured.nsqds[1].node.address
+
+        await eventually(is_there)
+        await eventually(lambda: not secured.nsqd.open_peers)
