@@ -116,7 +116,7 @@ def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = Non
 def positions(seen: Survey, partition: int, options: ReadOptions, cluster: Cluster) -> Positions:
     """Return the searcher of one partition of a survey."""
     node, extent = seen.leaders[partition], seen.extents[partition]
-    return Positions(seen.topic, partition, node, extent, cluster, options.patience)
+    return Positions(seen.topic, partition, node, extent, cluster, options.patience, options.channel_prefix)
 
 
 def divide(ranges: Sequence[Range], options: ReadOptions, places: Mapping[tuple[str, int], Positions]) -> list[Range]:

@@ -4,9 +4,10 @@ Owns the search for message boundaries, by questions to the leader. Every offset
 that a plan holds comes from here, or is a bound of the log.
 
 The server shows where a log ends at once, and finds its newest messages only
-seconds later, when they are flushed. A place among those is *not readable yet*:
-never another place, and never the end of the log. Who can wait asks
-:meth:`Positions.patiently`.
+seconds later, when they are flushed. So it is asked to flush, which takes a new
+channel; a topic that takes registered channels only is waited for. Until then a
+place among such messages is *not readable yet*: never another place, and never the
+end of the log. Who can wait asks :meth:`Positions.patiently`.
 
 **Source:** Spark reference 1.1 (``message/get``), 2.1 ("Boundary rule", "Limits").
 """
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from nsq_ha.errors import NsqError, ResponseTimeoutError
+from nsq_ha.names import EPHEMERAL_SUFFIX
 from nsq_ha.spark import survey
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class Positions:
         extent: What the log holds.
         cluster: Answers the questions.
         patience: Seconds that :meth:`patiently` waits.
+        prefix: How the names of throw-away channels begin.
     """
 
     topic: str
@@ -61,6 +65,7 @@ class Positions:
     extent: Extent
     cluster: Cluster
     patience: float
+    prefix: str = "spark-"
 
     @property
     def name(self) -> str:
@@ -111,13 +116,16 @@ class Positions:
         """Return the first message that begins at or behind ``offset``. None if the log ends before one does."""
         if offset >= self.extent.end:
             return None
-        found = self._find("virtual_offset", offset)
-        if found is not None:
-            return found if found.offset < self.extent.end else None
-        # The server answers the same to an offset inside the last message, where nothing follows.
-        last = self._find("count", self.extent.messages)
-        if last is not None and last.offset < offset:
-            return None
+        for is_flushed in (False, True):
+            found = self._find("virtual_offset", offset)
+            if found is not None:
+                return found if found.offset < self.extent.end else None
+            # The server answers the same to an offset inside the last message, where nothing follows.
+            last = self._find("count", self.extent.messages)
+            if last is not None and last.offset < offset:
+                return None
+            if not is_flushed:
+                self._flush()
         raise self._not_readable(f"the message at or behind offset {offset}")
 
     def before(self, offset: int) -> StoredMessage | None:
@@ -189,8 +197,16 @@ class Positions:
     def _numbered(self, number: int) -> StoredMessage:
         found = self._find("count", number)
         if found is None:
+            self._flush()
+            found = self._find("count", number)
+        if found is None:
             raise self._not_readable(f"message number {number}")
         return found
+
+    def _flush(self) -> None:
+        with contextlib.suppress(NsqError):
+            channel = f"{self.prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+            self.cluster.flush(self.topic, self.partition, self.node, channel)
 
     def _find(self, mode: Search, position: int) -> StoredMessage | None:
         return self.cluster.stored(self.topic, self.partition, self.node, mode, position)

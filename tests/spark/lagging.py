@@ -85,17 +85,27 @@ class LaggingLog:
 
 
 class LaggingCluster:
-    """One topic ``t``; each partition on a node of its own."""
+    """One topic ``t``; each partition on a node of its own.
 
-    def __init__(self, mock: respx.MockRouter, logs: dict[int, LaggingLog]) -> None:
+    Args:
+        mock: Answers its HTTP.
+        logs: By partition.
+        registered_only: Channels are refused; otherwise a new one has its partition flushed.
+    """
+
+    def __init__(self, mock: respx.MockRouter, logs: dict[int, LaggingLog], *, registered_only: bool = True) -> None:
+        self.registered_only = registered_only
         self.logs = logs
         self.leaderless: set[int] = set()
+        self.channels: list[tuple[str, str]] = []
         mock.get(f"{LOOKUPD}/listlookup").respond(404, json={"message": "NOT_FOUND"})
         mock.get(f"{LOOKUPD}/lookup").mock(side_effect=self._lookup)
         for number in logs:
             node = f"http://127.0.0.1:{4151 + 10 * number}"
             mock.get(f"{node}/stats").mock(side_effect=self._stats(number))
             mock.get(f"{node}/message/get").mock(side_effect=self._get(number))
+            for path in ("create", "delete"):
+                mock.post(f"{node}/channel/{path}").mock(side_effect=self._channel(number, path))
 
     def _lookup(self, _: httpx.Request) -> httpx.Response:
         ports = {number: 4150 + 10 * number for number in self.logs if number not in self.leaderless}
@@ -108,5 +118,15 @@ class LaggingCluster:
         def answer(request: httpx.Request) -> httpx.Response:
             asked = request.url.params
             return self.logs[number].get(asked["search_mode"], int(asked["search_pos"]))
+
+        return answer
+
+    def _channel(self, number: int, path: str) -> Any:  # noqa: ANN401 - respx's side effects
+        def answer(request: httpx.Request) -> httpx.Response:
+            if self.registered_only:
+                return httpx.Response(403, json={"message": "channel not registered"})
+            self.channels.append((path, request.url.params["channel"]))
+            self.logs[number].fresh = 0
+            return httpx.Response(200)
 
         return answer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from nsq_ha.discovery.nsqd_http import StoredMessage
-from nsq_ha.errors import ConnectError, NsqError
+from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Cluster, Extent
 from nsq_ha.spark.positions import Positions
@@ -98,6 +98,9 @@ class Model:
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         self._hear(node)
         self.opened.append((topic, partition, channel, offset))
+
+    def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
+        raise ChannelNotRegisteredError("", f"channel {channel} not registered")
 
     def _hear(self, node: Node) -> None:
         self.asked += 1

@@ -77,6 +77,20 @@ def test_batches_never_go_back_on_a_topic_that_is_being_written(
     assert max(after - before for before, after in itertools.pairwise(reached)) <= 70
 
 
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_the_server_is_asked_to_flush_what_a_limit_needs(
+    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+) -> None:
+    cluster = LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=18)}, registered_only=False)
+    planner = stream(asked, channelPrefix="mine-", **limit)
+    begin = planner.initial()
+    assert planner.latest(begin) == {"t": {"0": 70}}, "without waiting for the server's clock"
+    ((made, channel), (deleted, same)) = cluster.channels
+    assert (made, deleted, same) == ("create", "delete", channel)
+    assert channel.startswith("mine-")
+    assert channel.endswith("#ephemeral")
+
+
 def test_one_fresh_row_does_not_end_a_query_that_is_to_read_all(respx_mock: respx.MockRouter, asked: Cluster) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 200), 1: LaggingLog([10], fresh=1, flushes_after=12)})
     offsets = available_now(asked, None, maxOffsetsPerTrigger="30")

@@ -9,6 +9,7 @@ import pytest
 
 from nsq_ha.discovery.nsqd_http import StoredMessage
 from nsq_ha.errors import (
+    ChannelNotRegisteredError,
     ConfigError,
     ConnectError,
     DataLossError,
@@ -61,6 +62,9 @@ class Answers:
             self.committed += self.step
             return None
         return StoredMessage(number, 0, 0, offset, number, "", "")
+
+    def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
+        raise ChannelNotRegisteredError("", f"channel {channel} not registered")
 
 
 @pytest.fixture(autouse=True)

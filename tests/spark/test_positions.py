@@ -33,7 +33,7 @@ def test_a_boundary_is_the_offset_itself_or_the_next_message() -> None:
 def test_what_is_not_committed_yet_is_another_answer_than_what_is_not_there() -> None:
     place = place_in(Log([10, 20, 30], uncommitted=2))
     for question, arguments in ((place.boundary, (5,)), (place.after_rows, (0, 2)), (place.after_bytes, (0, 11))):
-        cast("Model", place.cluster).topics_["t"][0].uncommitted = 2
+        cast("Model", place.cluster).topics_["t"][0].uncommitted = 9
         with pytest.raises(NotReadableError, match=r"t-0: .* is not readable yet at nsqd 127.0.0.1:4150"):
             question(*arguments)
 
