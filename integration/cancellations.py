@@ -1,0 +1,199 @@
+"""``python -m integration.cancellations [--count N] [--seed N]``: random cancellations of every call of both clients.
+
+Producers and consumers are entered, used and closed, again and again, each call inside ``asyncio.wait_for`` with a
+random time limit, most often one that is too short. Three things must hold: no call hangs, no message whose publish
+was acknowledged is lost, and a client that was cancelled while it closed can be closed again.
+
+The cluster is an embedded one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from nsq_ha import Consumer, Producer, Receipt
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import NsqError
+
+TOPIC: Final = "cancelled"
+CHANNEL: Final = "ch"
+PARTITIONS: Final = 4
+HANGS_AFTER: Final = 30.0
+"""Seconds after which a call that was cancelled counts as one that hangs; far more than any close takes."""
+USES: Final = 20
+"""Calls of one client, on the average, before a new one is made; a consumer gets twice as many."""
+AMPLE: Final = 1.0
+"""Seconds that are enough for a call that has not to wait for others."""
+COMES_WITHIN: Final = 60.0
+"""Seconds in which all that was acknowledged must arrive in the end."""
+
+
+class HangError(AssertionError):
+    """A call that was cancelled did not end."""
+
+
+class Cancellations:
+    """One run.
+
+    Attributes:
+        cancelled: Calls that were cancelled, by their names.
+        ended: Calls that ended by themselves, by their names.
+        acknowledged: Bodies whose publish was acknowledged.
+        seen: Bodies that a consumer was given.
+    """
+
+    def __init__(self, lookupd: Sequence[str], count: int, seed: int) -> None:
+        """Prepare ``count`` cancellations."""
+        self.cancelled: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.acknowledged: set[bytes] = set()
+        self.seen: set[bytes] = set()
+        self._lookupd = tuple(lookupd)
+        self._count = count
+        self._chance = random.Random(seed)
+        self._number = 0
+
+    async def run(self, producers: int = 6, consumers: int = 4) -> None:
+        """Cancel, then read until nothing is missing.
+
+        Raises:
+            HangError: A call did not end.
+            AssertionError: A message was lost.
+        """
+        async with asyncio.TaskGroup() as group:
+            for _ in range(producers):
+                group.create_task(self._produce())
+            for _ in range(consumers):
+                group.create_task(self._consume())
+        await self._read_the_rest()
+
+    @property
+    def _is_over(self) -> bool:
+        return self.cancelled.total() >= self._count
+
+    async def _call(self, name: str, call: Awaitable[Any], longest: float = 0.008) -> Any:  # noqa: ANN401 - any call's
+        """Make a call with a time limit, too short or ample. None when it was cancelled, or failed."""
+        limit = self._chance.choice((self._chance.uniform(0.0, longest), self._chance.uniform(0.0, longest), AMPLE))
+        task = asyncio.ensure_future(asyncio.wait_for(call, limit))
+        _, hanging = await asyncio.wait({task}, timeout=HANGS_AFTER)
+        if hanging:
+            raise HangError(
+                f"{name}, cancelled after {limit * 1000:.3f} ms, has not ended for {HANGS_AFTER} s: {task!r}"
+            )
+        try:
+            result = task.result()
+        except TimeoutError:
+            self.cancelled[name] += 1
+            return None
+        except (NsqError, StopAsyncIteration):
+            result = None
+        self.ended[name] += 1
+        return result
+
+    async def _closed(self, name: str, aclose: Callable[[], Awaitable[None]]) -> None:
+        """Close, perhaps cancelled several times, and then for good."""
+        for _ in range(self._chance.randrange(3)):
+            await self._call(f"{name}.aclose", aclose(), 0.003)
+        began = time.monotonic()
+        task = asyncio.ensure_future(aclose())
+        _, hanging = await asyncio.wait({task}, timeout=HANGS_AFTER)
+        if hanging:
+            raise HangError(f"{name}.aclose has not ended for {time.monotonic() - began:.0f} s")
+        task.result()
+
+    async def _produce(self) -> None:
+        while not self._is_over:
+            producer = Producer(lookupd=self._lookupd, close_timeout=2.0)
+            if await self._call("Producer.__aenter__", producer.__aenter__(), 0.002) is not None:
+                for _ in range(self._chance.randrange(2 * USES)):
+                    await self._publish(producer)
+            await self._closed("Producer", producer.aclose)
+
+    async def _publish(self, producer: Producer) -> None:
+        bodies = []
+        for _ in range(self._chance.choice((1, 1, 1, 20))):
+            self._number += 1
+            bodies.append(b"%d" % self._number)
+        if len(bodies) == 1:
+            key = self._chance.choice((None, self._chance.randrange(50)))
+            outcome = await self._call("publish", producer.publish(TOPIC, bodies[0], key=key))
+            outcomes = [outcome]
+        else:
+            outcomes = await self._call("publish_many", producer.publish_many(TOPIC, bodies)) or []
+        for body, outcome in zip(bodies, outcomes, strict=False):
+            if isinstance(outcome, Receipt):
+                self.acknowledged.add(body)
+
+    async def _consume(self) -> None:
+        while not self._is_over:
+            consumer = Consumer(TOPIC, CHANNEL, lookupd=self._lookupd, close_timeout=2.0, max_in_flight=20)
+            if await self._call("Consumer.__aenter__", consumer.__aenter__(), 0.05) is not None:
+                for _ in range(self._chance.randrange(4 * USES)):
+                    message = await self._call("anext", anext(consumer))
+                    if message is not None:
+                        self.seen.add(message.body)
+                        message.finish()
+            await self._closed("Consumer", consumer.aclose)
+
+    async def _read_the_rest(self) -> None:
+        try:
+            async with (
+                asyncio.timeout(COMES_WITHIN),
+                Consumer(TOPIC, CHANNEL, lookupd=self._lookupd) as consumer,
+            ):
+                while not self.acknowledged <= self.seen:
+                    message = await anext(consumer)
+                    self.seen.add(message.body)
+                    message.finish()
+        except TimeoutError:
+            lost = sorted(self.acknowledged - self.seen)
+            raise AssertionError(f"{len(lost)} acknowledged messages are lost, such as {lost[:5]}") from None
+
+    def __str__(self) -> str:
+        lines = [f"{name:22} {self.cancelled[name]:7} {self.ended[name]:7}" for name in sorted(self.cancelled)]
+        head = f"{'call':22} {'cancelled':>7} {'ended':>6}"
+        rest = f"acknowledged {len(self.acknowledged)}, of these seen {len(self.acknowledged & self.seen)}"
+        return "\n".join([head, *lines, f"{'together':22} {self.cancelled.total():7} {self.ended.total():7}", rest])
+
+
+async def cancel(count: int, seed: int, lookupd: Sequence[str]) -> Cancellations:
+    """Make a run on a cluster that has the topic, and return what it did."""
+    run = Cancellations(lookupd, count, seed)
+    await run.run()
+    return run
+
+
+def stage() -> DevCluster:
+    """Return a cluster; it gets the topic once it is entered, by :func:`set_up`."""
+    return DevCluster(nsqlookupds=2, nsqds=3, time_scale=0.05)
+
+
+def set_up(cluster: DevCluster) -> None:
+    """Make the topic."""
+    cluster.create_topic(TOPIC, PARTITIONS)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make one run and print its figures."""
+    parser = argparse.ArgumentParser(prog="python -m integration.cancellations", description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    chosen = parser.parse_args(arguments)
+    sys.stdout.write(f"seed {chosen.seed}\n")
+    sys.stdout.flush()
+    began = time.monotonic()
+    with stage() as cluster:
+        set_up(cluster)
+        run = asyncio.run(cancel(chosen.count, chosen.seed, cluster.lookupd))
+    sys.stdout.write(f"{run}\n{time.monotonic() - began:.0f} s\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,15 @@
+"""Random cancellations of every call of both clients; ``python -m integration.cancellations`` makes more of them."""
+
+import pytest
+
+from integration.cancellations import cancel, set_up, stage
+
+
+@pytest.mark.timeout(300)
+async def test_calls_that_are_cancelled_at_random_hang_nothing_and_lose_nothing() -> None:
+    with stage() as cluster:
+        set_up(cluster)
+        run = await cancel(200, 1, cluster.lookupd)
+    assert run.cancelled.total() >= 200
+    assert run.acknowledged
+    assert run.acknowledged <= run.seen
