@@ -40,13 +40,30 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
         host, _, port = text.rpartition(":")
         if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
             raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
-        if not _is_host(host):
-            raise ConfigError(f"nsqd address {address!r} is not legal: {_BRACKETS}")
+        if (problem := _problem_of(host)) is not None:
+            raise ConfigError(f"nsqd address {address!r} is not legal: {problem}")
         if text not in found:
             found.append(text)
     return tuple(found)
 
 
+def is_host_name(text: str) -> bool:
+    """Tell whether a resolver takes ``text`` as a name: labels of 1..63 bytes with dots between them.
+
+    A resolver raises ``UnicodeError`` or ``ValueError`` for other names, not an ``OSError``.
+    """
+    if not text.isascii():
+        try:
+            text = text[:_MAX_HOST_NAME].encode("idna").decode()
+        except UnicodeError:
+            return False
+    if len(text) > _MAX_HOST_NAME or not text.isprintable() or any(c in text for c in " :[]"):
+        return False
+    return all(1 <= len(label) <= 63 for label in text.removesuffix(".").split("."))
+
+
+_MAX_HOST_NAME: Final = 253
+_LABELS: Final = "a host name has labels of 1..63 characters, with one dot between them"
 _BRACKETS: Final = "an IPv6 host stands in brackets, as in [::1]:port"
 
 
@@ -54,16 +71,16 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
 
 
-def _is_host(text: str) -> bool:
-    if not any(c in text for c in ":[]"):
-        return True
-    if not (text.startswith("[") and text.endswith("]")):
-        return False
+def _problem_of(host: str) -> str | None:
+    if not any(c in host for c in ":[]"):
+        return None if is_host_name(host) else _LABELS
+    if not (host.startswith("[") and host.endswith("]")):
+        return _BRACKETS
     try:
-        ipaddress.IPv6Address(text[1:-1])
+        ipaddress.IPv6Address(host[1:-1])
     except ValueError:
-        return False
-    return True
+        return _BRACKETS
+    return None
 
 
 def _lookupd_url(address: object) -> str:
@@ -82,8 +99,8 @@ def _lookupd_url(address: object) -> str:
         host, colon, port = rest, "", ""
     if not host:
         raise ConfigError(f"lookupd address {address!r} has no host: host:port or http://host:port")
-    if not _is_host(host):
-        raise ConfigError(f"lookupd address {address!r} is not legal: {_BRACKETS}")
+    if (problem := _problem_of(host)) is not None:
+        raise ConfigError(f"lookupd address {address!r} is not legal: {problem}")
     if not colon:
         return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
     if not _is_port(port):

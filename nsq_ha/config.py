@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import ipaddress
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from nsq_ha.addresses import lookupd_urls, nsqd_addresses
+from nsq_ha.addresses import is_host_name, lookupd_urls, nsqd_addresses
 from nsq_ha.errors import ConfigError
-from nsq_ha.names import check_partition, check_topic
+from nsq_ha.names import MAX_TAG_BYTES, check_partition, check_topic
 from nsq_ha.option_checks import (
     MAX_SECONDS,
     count_in_range,
@@ -28,6 +29,7 @@ from nsq_ha.option_checks import (
     iterable,
     named,
     one_of,
+    text,
 )
 from nsq_ha.start_from import StartFrom
 
@@ -102,6 +104,10 @@ class TlsConfig:
         for name in ("ca_file", "cert_file", "key_file"):
             object.__setattr__(self, name, file_name(self, name))
         is_a(self, "server_name", str, None)
+        if self.server_name is not None and not _is_server_name(self.server_name):
+            raise ConfigError(
+                f"server_name {self.server_name!r} is not legal: the name of a host, or an IP address without brackets"
+            )
         is_a(self, "verify", bool)
 
 
@@ -170,8 +176,8 @@ class ClientConfig:
         object.__setattr__(self, "compression", Compression(self.compression))
         is_a(self, "backoff", Backoff)
         is_a(self, "tls", TlsConfig, None)
-        is_a(self, "auth_secret", str, None)
-        is_a(self, "client_id", str)
+        text(self, "auth_secret", None)
+        text(self, "client_id")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -304,7 +310,9 @@ class ConsumerConfig(ClientConfig):
             count_in_range(self, "max_attempts", 1, 65535)
         if not isinstance(self.ordered, bool) and self.ordered != "auto":
             raise ConfigError(f"ordered must be True, False or 'auto', not {self.ordered!r}")
-        is_a(self, "tag", str, None)
+        text(self, "tag", None)
+        if len((self.tag or "").encode()) > MAX_TAG_BYTES:
+            raise ConfigError(f"tag must have at most {MAX_TAG_BYTES} bytes")
         is_a(self, "requeue_backoff", Backoff)
         if self.partitions is not None:
             object.__setattr__(self, "partitions", _partitions(iterable(self, "partitions")))
@@ -331,6 +339,14 @@ def traced_topics(trace: object) -> bool | frozenset[str]:
         raise ConfigError(f"trace must be True, False or topics, not {trace!r}")
     topics: Iterable[object] = (trace,) if isinstance(trace, str) else trace
     return frozenset(named("trace", check_topic, topic) for topic in topics)
+
+
+def _is_server_name(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return is_host_name(name)
+    return True
 
 
 def _partitions(values: Iterable[object]) -> tuple[int, ...]:

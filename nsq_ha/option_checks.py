@@ -58,6 +58,20 @@ def is_a(config: object, name: str, kind: type, *others: None) -> None:
         raise ConfigError(f"{name} must be a {kind.__name__}{' or None' * len(others)}, not {type(value).__name__}")
 
 
+def text(config: object, name: str, *others: None) -> None:
+    """Check that an option is text that UTF-8 can carry; its value is not shown, since it may be secret.
+
+    Raises:
+        ConfigError: It is not, or holds surrogates, as text has that was decoded with ``surrogateescape``.
+    """
+    is_a(config, name, str, *others)
+    value = getattr(config, name)
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name} must be text that UTF-8 can carry; it holds surrogates") from None
+
+
 def function(config: object, name: str) -> None:
     """Check that an option is a function or None.
 

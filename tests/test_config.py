@@ -349,3 +349,47 @@ def test_start_positions_have_the_wire_form() -> None:
 def test_a_start_position_that_is_none(make: Any) -> None:  # noqa: ANN401 - a maker
     with pytest.raises(ConfigError):
         make()
+
+
+BAD_HOSTS = ["a..b", ".a", "a" * 64, "a." * 127 + "a", "a\x00b", "a\x1bb", "\ud800", "\u00fc" * 64, ".", "a.."]
+
+
+@pytest.mark.parametrize("host", BAD_HOSTS)
+def test_a_host_that_no_resolver_takes_is_refused_where_it_is_given(host: str) -> None:
+    for option in ("nsqd", "lookupd"):
+        with pytest.raises(ConfigError, match="address"):
+            ClientConfig.of({option: f"{host}:4150"})
+    with pytest.raises(ConfigError, match="server_name"):
+        TlsConfig(server_name=host)
+
+
+@pytest.mark.parametrize(
+    "host", ["a", "a.b.", "nsqd-0.nsqd.svc.cluster.local", "a_b", "b\u00fccher.example", "10.0.0.1"]
+)
+def test_a_host_that_a_resolver_takes_is_taken(host: str) -> None:
+    assert ClientConfig.of({"nsqd": f"{host}:4150"}).nsqd == (f"{host}:4150",)
+    assert ClientConfig.of({"lookupd": f"{host}:4161"}).lookupd == (f"http://{host}:4161",)
+    assert TlsConfig(server_name=host).server_name == host
+
+
+@pytest.mark.parametrize("name", ["", "[::1]", "a b..c"])
+def test_a_server_name_that_ssl_does_not_take_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="server_name"):
+        TlsConfig(server_name=name)
+
+
+def test_a_server_name_may_be_an_address() -> None:
+    assert TlsConfig(server_name="::1").server_name == "::1"
+
+
+@pytest.mark.parametrize("option", ["client_id", "auth_secret", "tag"])
+def test_text_that_utf_8_cannot_carry_is_refused_and_not_shown(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} must be text that UTF-8 can carry") as caught:
+        ConsumerConfig.of({option: "pass\udc80word"})
+    assert "word" not in str(caught.value)
+
+
+def test_a_tag_has_a_longest_size() -> None:
+    assert ConsumerConfig(tag="\u00fc" * 50).tag
+    with pytest.raises(ConfigError, match="tag must have at most 100 bytes"):
+        ConsumerConfig(tag="\u00fc" * 51)

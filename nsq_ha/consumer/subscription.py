@@ -48,7 +48,8 @@ from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
-from nsq_ha.transport.pausing import pause
+from nsq_ha.transport.pausing import is_foreign, pause
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,23 +194,18 @@ class Subscription:
         """Stay subscribed until told to stop or cancelled; whatever the outside does is met here."""
         life = self._life
         try:
-            self._turn()
+            is_new = True
             while life.act not in (Act.END, Act.TELL):
-                if life.act is Act.CONNECT:
-                    await self._try()
-                    continue
-                act, limit = life.act, None
-                if act is Act.ASK:
-                    self._watch.refresh_soon()
-                    limit = delay_after(self._config.backoff, life.failures, random.random)
-                elif self._trouble.is_open:
-                    limit = max(life.settled_at - self._loop.time(), 0.0)
-                await pause(self._wake, limit)
-                # A loss while it read asks for a pause of its own; one while it paused ends the pause.
-                if life.act is act:
-                    if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
-                        self._trouble.settled(life.node)
-                    self._turn()
+                try:
+                    if is_new:
+                        is_new = False
+                        self._turn()
+                    else:
+                        await self._step()
+                except (Exception, asyncio.CancelledError) as error:
+                    if not is_foreign(error):
+                        raise
+                    self._survive(error)
         finally:
             life.close()
             connection_left, reason = self._connection, ConnectionLostError("the consumer was closed")
@@ -219,6 +215,36 @@ class Subscription:
                 await connection_left.ended()
             await self._replaced.ended()
             await self._renewal.aclose()
+
+    async def _step(self) -> None:
+        """Connect, or wait for the next turn and take it."""
+        life = self._life
+        if life.act is Act.CONNECT:
+            await self._try()
+            return
+        act, limit = life.act, None
+        if act is Act.ASK:
+            self._watch.refresh_soon()
+            limit = delay_after(self._config.backoff, life.failures, random.random)
+        elif self._trouble.is_open:
+            limit = max(life.settled_at - self._loop.time(), 0.0)
+        await pause(self._wake, limit)
+        # A loss while it read asks for a pause of its own; one while it paused ends the pause.
+        if life.act is act:
+            if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
+                self._trouble.settled(life.node)
+            self._turn()
+
+    def _survive(self, error: BaseException) -> None:
+        """Report an error that nobody foresaw, leave all connections and begin again after a pause."""
+        reason = self._as_ours(error)
+        self._life.broken()
+        self._wake.clear()  # no news ends the pause that follows: what fails at once must not fail in a loop
+        try:
+            self._leave(reason)
+            self._trouble.failed(self._loop.time(), reason)
+        except Exception as again:  # noqa: BLE001 - whatever is broken: the next attempt may work
+            report_unexpected(log, f"{self._watch.topic}-{self.partition}, leaving its connection", again)
 
     async def stop_messages(self) -> None:
         """Ask the server for no further message (CLS), and come back no more; errors end it silently."""
@@ -271,7 +297,10 @@ class Subscription:
             raise LocalProtocolError("a subscription tries a node that leads")
         try:
             await self._subscribe(node, meta)
-        except NsqError as error:
+        except (Exception, asyncio.CancelledError) as raised:
+            if not is_foreign(raised):
+                raise
+            error = self._as_ours(raised)  # the connection that reads meanwhile is none the worse for it
             is_permanent = self._is_permanent(error)
             self._life.failed(self._leader(), for_good=is_permanent)
             if self._life.act is Act.TELL:
@@ -279,6 +308,13 @@ class Subscription:
                 self._inbox.refused(error)
             else:
                 self._trouble.failed(self._loop.time(), error, node)
+
+    def _as_ours(self, error: BaseException) -> NsqError:
+        """Return an error of ours for any; report one that nobody foresaw."""
+        if isinstance(error, NsqError):
+            return error
+        report_unexpected(log, f"{self._watch.topic}-{self.partition}", error)
+        return ConnectionLostError(f"unexpected error while consuming: {error!r}")
 
     async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
         delivery = self._new_delivery(meta)
@@ -431,9 +467,9 @@ class Subscription:
             # While SUB is unanswered its failure says it.
             if self.delivery is delivery and self._life.is_reading:
                 self._life.lost(self._loop.time())
+                self._wake.set()
                 self._trouble.failed(self._loop.time(), reason, node)
                 self._leave(reason)
-                self._wake.set()
 
         def damaged(messages: list[DamagedMessage]) -> None:
             self._damaged(messages, delivery)
@@ -443,12 +479,12 @@ class Subscription:
     def _leave(self, reason: NsqError) -> None:
         connection, self._connection = self._connection, None
         delivery, self.delivery = self.delivery, None
-        if delivery is not None:
-            delivery.detach()
-            self._inbox.left(self)
         if connection is not None:
             connection.abort(reason)
         self._renewal.changed()
+        if delivery is not None:
+            delivery.detach()
+            self._inbox.left(self)
 
     def _messages(self, messages: list[Message]) -> None:
         delivery = messages[0].source

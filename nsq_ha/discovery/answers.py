@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from nsq_ha.addresses import is_host_name
 from nsq_ha.discovery.body import Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.names import MAX_PARTITION_ID, is_valid_name
@@ -269,7 +270,7 @@ def is_host(text: str) -> bool:
     try:
         return not ipaddress.ip_address(text).is_unspecified
     except ValueError:
-        return _HOST_NAME.fullmatch(text) is not None
+        return _HOST_NAME.fullmatch(text) is not None and is_host_name(text)
 
 
 def is_port(number: int) -> bool:

@@ -127,8 +127,6 @@ async def _exchange(
     params: Mapping[str, str] | None = None,
     content: bytes | None = None,
 ) -> AsyncIterator[httpx.Response]:
-    import httpx  # noqa: PLC0415 - as in new_client()
-
     try:
         async with (
             time_limit(timeout),
@@ -137,7 +135,10 @@ async def _exchange(
             yield response
     except TimeoutError as error:
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
+    except NsqError:
+        raise
+    except Exception as error:
+        # httpx lets through what a resolver, a codec or ssl raise: UnicodeError, ValueError, RuntimeError and others.
         raise _ours(error) from error
 
 
@@ -200,7 +201,8 @@ def _ours(error: Exception) -> NsqError:
     """Map an error of httpx, of the system or of an address to ours."""
     import httpx  # noqa: PLC0415 - as in new_client()
 
-    text = str(error) or type(error).__name__
+    is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
+    text = str(error) if is_known else f"{type(error).__name__}: {error}"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
         return ConnectionLostError(f"connection broke: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):

@@ -27,6 +27,7 @@ from nsq_ha.config import Backoff
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.policy.backoff import delay_after
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -178,7 +179,10 @@ class Servers:
         """Ask for the lists at once, then each ``interval`` seconds, and earlier after a sign of trouble."""
         while True:
             self._list_wanted.clear()
-            await self.refresh_lists()
+            try:
+                await self.refresh_lists()
+            except Exception as error:  # noqa: BLE001 - the lists are asked for again
+                report_unexpected(_log, "lists of nsqlookupds", error)
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - jitter * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
             with contextlib.suppress(TimeoutError):
@@ -235,7 +239,7 @@ class Servers:
                 raise
             except Exception as error:
                 # Whatever a server's bytes provoke is that server's failure and ends nothing else.
-                _log.exception("nsqlookupd %s: unexpected error", server.url)
+                report_unexpected(_log, f"nsqlookupd {server.url}", error)
                 self._failed(server, error)
                 raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from error
         self._succeeded(server)
@@ -264,14 +268,15 @@ class Servers:
         try:
             async with server.turns:
                 server.list = await server.client.list_lookupd()
+            self._learn(server, server.list)
         except NsqError as error:
             _log.debug("nsqlookupd list: %s", error)
-            return
-        except Exception:  # noqa: BLE001 - as in _question
-            _log.exception("nsqlookupd %s: unexpected error", server.url)
-            return
+        except Exception as error:  # noqa: BLE001 - as in _question
+            report_unexpected(_log, f"list of nsqlookupd {server.url}", error)
+
+    def _learn(self, server: Server, told: LookupdList) -> None:
         now = self._loop.time()
-        for url in server.list.nodes:
+        for url in told.nodes:
             known = self._find(url)
             if known is None and sum(not each.configured for each in self._servers) < MAX_LEARNT:
                 known = self._add(url, configured=False)
@@ -308,8 +313,8 @@ class Servers:
         try:
             async with asyncio.timeout(self._timeout):
                 found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (TimeoutError, OSError, UnicodeError) as error:
-            _log.debug("nsqlookupd %s is not resolved: %s", server.url, error)
+        except Exception as error:  # noqa: BLE001 - a resolver raises UnicodeError and ValueError, too
+            _log.debug("nsqlookupd %s is not resolved: %r", server.url, error)
             return
         server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
 

@@ -24,10 +24,11 @@ from nsq_ha.config import Backoff, ClientConfig
 from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
-from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError
+from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.names import check_topic
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.topology import TopicView, difference, merge
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     import httpx
@@ -134,7 +135,12 @@ class TopicWatch:
             self._wanted = False
             self._begun += 1
             self._begun_at = asyncio.get_running_loop().time()
-            await self._round(demanded=demanded)
+            try:
+                await self._round(demanded=demanded)
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _is_asked_to_end():
+                    raise
+                self._survive(error)
             # Let those who have got what they wanted leave before it is asked whether somebody waits.
             await asyncio.sleep(0)
 
@@ -179,20 +185,32 @@ class TopicWatch:
         self.error = result.error
         changed = self.view is not None and self.view != old
         self._streak = self._streak + 1 if demanded and not changed else 0
-        self.rounds += 1
+        self._end_round()
+        if changed and self.view is not None:
+            try:
+                self._report(old, self.view)
+            finally:  # whoever listens is told of each view once
+                self._tell(self.view)
+
+    def _end_round(self) -> None:
+        self.rounds = self._begun
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
-        if changed and self.view is not None:
-            self._report(old, self.view)
-            self._tell(self.view)
+
+    def _survive(self, error: BaseException) -> None:
+        """Take a round that an unforeseen error ended as one that brought nothing."""
+        report_unexpected(_log, f"look-up of {self.topic}", error)
+        self.error = LookupUnavailableError(f"the look-up failed with an unexpected error: {error!r}")
+        self._streak += 1
+        self._end_round()
 
     def _tell(self, view: TopicView) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(view)
-            except Exception:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001
                 # One listener's bug must not stop the look-ups of everybody else.
-                _log.exception("a listener for topic %s failed", self.topic, extra={"topic": self.topic})
+                report_unexpected(_log, f"a listener for topic {self.topic}", error)
 
     def _report_error(self, error: DiscoveryError | None) -> None:
         if error is not None and self.error is None:
@@ -338,3 +356,9 @@ class Directory:
         self._watches.clear()
         self._tasks.clear()
         self._group = None
+
+
+def _is_asked_to_end() -> bool:
+    """Tell whether somebody cancels this task; else a CancelledError comes from what it awaited."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

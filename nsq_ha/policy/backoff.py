@@ -21,6 +21,9 @@ def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) ->
     """
     if failures <= 0:
         return 0.0
-    # The exponent is bounded: a float power overflows after some hundred failures.
-    grown = backoff.initial * backoff.factor ** min(failures - 1, 64)
-    return min(grown, backoff.maximum) * (1.0 - backoff.jitter * chance())
+    try:
+        # The exponent is bounded, or the power of an int would take long in the end.
+        delay = min(backoff.initial * backoff.factor ** min(failures - 1, 64), backoff.maximum)
+    except OverflowError:
+        delay = backoff.maximum
+    return delay * (1.0 - backoff.jitter * chance())

@@ -71,6 +71,8 @@ class Event(enum.Enum):
     """A refusal that no retry cures."""
     LOST = enum.auto()
     """The subscribed connection went: closed with a frame or without, reset, damaged, or silent for two heartbeats."""
+    BROKEN = enum.auto()
+    """An error that no rule foresees was raised; its connections are left."""
     STOP = enum.auto()
     """The consumer closes: what is unanswered may still be answered."""
     CLOSE = enum.auto()
@@ -132,6 +134,8 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         **{(state, _E.STOP): Step(_S.ENDED, _A.END) for state in (_S.PAUSED, _S.CONNECTING, _S.SUBSCRIBING)},
         **{(state, _E.STOP): Step(_S.DRAINING, _A.READ) for state in (_S.SUBSCRIBED, _S.MOVING, _S.MOVE_PAUSED)},
         **{(state, _E.CLOSE): Step(_S.ENDED, _A.END) for state in _S},
+        **{(state, _E.BROKEN): Step(_S.PAUSED, _A.ASK) for state in _S if state not in (_S.DRAINING, _S.ENDED)},
+        **{(state, _E.BROKEN): Step(_S.ENDED, _A.END) for state in (_S.DRAINING, _S.ENDED)},
         # What was under way when it was told to stop comes to its end, and changes nothing.
         **{
             (_S.DRAINING, event): Step(_S.DRAINING, _A.READ)
@@ -272,6 +276,12 @@ class Life(Generic[N]):
         if self.state is State.SUBSCRIBED:
             self.failures = self.short_lives + 1
         self._take(Event.LOST)
+
+    def broken(self) -> None:
+        """Begin again after an error that no rule foresees, as after a failure."""
+        self.node = self.target = None
+        self.failures += 1
+        self._take(Event.BROKEN)
 
     def stop(self) -> None:
         """Note that the consumer closes, and answers still go."""

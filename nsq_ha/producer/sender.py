@@ -39,7 +39,8 @@ from nsq_ha.producer.trouble import Trouble
 from nsq_ha.protocol import refuses_publish
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
-from nsq_ha.transport.pausing import pause
+from nsq_ha.transport.pausing import is_foreign, pause
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,17 +200,15 @@ class Sender:
         failures = 0
         try:
             while True:
-                self._work.clear()
-                if not self.lane.waiting:
-                    await self._work.wait()
+                self._progress = False
                 try:
-                    connection = await self._open()
-                except NsqError as error:
-                    failures += 1
-                    self._note(error)
-                    await pause(self._wake, delay_after(self._config.backoff, failures, random.random))
-                    continue
-                in_trouble = await self._serve(connection)
+                    in_trouble = await self._work_once()
+                except (Exception, asyncio.CancelledError) as error:
+                    if not is_foreign(error):
+                        raise
+                    in_trouble = True
+                    self._survive(error)
+                    self._wake.clear()  # no news ends this pause: what fails at once must not fail in a loop
                 failures = 0 if self._progress else failures
                 if in_trouble:
                     failures += 1
@@ -221,11 +220,34 @@ class Sender:
                 await connection_left.ended()
             await self._renewal.aclose(ConnectionLostError("the producer was closed"))
 
+    async def _work_once(self) -> bool:
+        """Wait for publishes, connect and write them until the connection is to be left; tell of trouble."""
+        self._work.clear()
+        if not self.lane.waiting:
+            await self._work.wait()
+        try:
+            connection = await self._open()
+        except NsqError as error:
+            self._note(error)
+            return True
+        return await self._serve(connection)
+
+    def _survive(self, error: BaseException) -> None:
+        """Report an error that nobody foresaw and leave the connection: what is unanswered is in doubt."""
+        where = f"{self._watch.topic}-{self.partition}"
+        report_unexpected(log, where, error)
+        reason = ConnectionLostError(f"unexpected error while publishing: {error!r}")
+        try:
+            self._connection_lost(reason)
+            self._note(reason)
+        except Exception as again:  # noqa: BLE001 - whatever is broken: the next attempt may work
+            report_unexpected(log, f"{where}, leaving its connection", again)
+
     async def _open(self) -> Connection:
         node = self._leader.node()
         if not self._admit(True):
             raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
-        self._opening, self._lost, self._progress = node, None, False
+        self._opening, self._lost = node, None
         self._current = token = object()
         try:
             return await open_while(
@@ -375,13 +397,17 @@ class Sender:
             return
         # After a refusal one publish probes the way for all.
         window = 1 if self._hold.refusals else self._config.window
-        topic, word, now = self._watch.topic, self._leader.word(), self._clock()
-        while lane.waiting and connection.takes_more:
-            entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
-            if not entries:
-                break
-            self.last_used = now
-            connection.write_publishes(encode_run(topic, word, entries), len(entries))
+        try:
+            topic, word, now = self._watch.topic, self._leader.word(), self._clock()
+            while lane.waiting and connection.takes_more:
+                entries = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
+                if not entries:
+                    break
+                self.last_used = now
+                connection.write_publishes(encode_run(topic, word, entries), len(entries))
+        except Exception as error:  # noqa: BLE001 - what was taken and not written would never be answered
+            self._survive(error)
+            return
         if not self._slowness.is_watching and lane.unanswered:
             self._slowness.watch()
 

@@ -19,12 +19,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 import msgspec
 
 from nsq_ha.config import ClientConfig, Compression, ConsumerConfig
-from nsq_ha.errors import ConfigError, RemoteProtocolError, ServerError
+from nsq_ha.errors import RemoteProtocolError, ServerError
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import OK
-
-MAX_TAG_BYTES: Final = 100
-"""Longest dispatch tag that the server takes."""
 
 LEAST_GATHER_MS: Final = 10
 """Least time that the HA server gathers messages for; it takes a lower number as this one."""
@@ -93,14 +90,10 @@ class Offer:
             hostname: Name of this machine; also the client id when ``config`` gives none.
             user_agent: Name and version of the library.
             extend_support: Whether the connection is for an extended topic (consumers only).
-
-        Raises:
-            ConfigError: The tag is over 100 bytes.
         """
         consumer = config if isinstance(config, ConsumerConfig) else None
-        tag = (consumer.tag if consumer else None) or ""
-        if len(tag.encode()) > MAX_TAG_BYTES:
-            raise ConfigError(f"tag must have at most {MAX_TAG_BYTES} bytes")
+        # A machine's name need not be UTF-8; what is not comes as surrogates, which JSON cannot carry.
+        hostname = hostname.encode("utf-8", "replace").decode()
         return cls(
             client_id=config.client_id or hostname,
             hostname=hostname,
@@ -113,7 +106,7 @@ class Offer:
             tls=config.tls is not None,
             compression=config.compression,
             deflate_level=config.deflate_level,
-            desired_tag=tag,
+            desired_tag=(consumer.tag if consumer else None) or "",
             extend_support=extend_support,
         )
 

@@ -10,7 +10,6 @@ Blocking, because Spark's tasks are plain functions in processes of their own.
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
@@ -96,7 +95,7 @@ class Link:
         try:
             self._socket = socket.create_connection((self._node.host, self._node.tcp_port), CONNECT_TIMEOUT)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # a resolver raises the latter for names and ports
             raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
         offer = self._offer()
         identity = decode_identity(self.request(offer.command(), until))
@@ -195,7 +194,7 @@ class Link:
             try:
                 name = tls.server_name or self._node.host
                 self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
-            except (OSError, ssl.SSLError) as error:
+            except (OSError, ValueError, TypeError) as error:  # ssl raises the latter for names that it does not take
                 raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
         else:
             snappy = upgrade == Compression.SNAPPY.value

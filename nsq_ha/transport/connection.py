@@ -48,6 +48,7 @@ from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.stream import Stream
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -363,7 +364,10 @@ class Connection:
         was_open, self.is_open = self.is_open, False
         if self._watchdog is not None:
             self._watchdog.cancel()
-        self._protocol.end_of_stream()
+        try:
+            self._protocol.end_of_stream()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told of the end, whatever else is wrong
+            report_unexpected(log, "the end of a connection", error)
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(reason)

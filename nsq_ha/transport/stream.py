@@ -10,12 +10,14 @@ opened, whatever ended it, and nothing is received after it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import mmap
 import sys
 import threading
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     import ssl
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.protocol import Codec
 
+
+log = logging.getLogger("nsq_ha.connection")
 
 CODEC_FEED_BYTES: Final = 60 * 1024
 """Given to a codec at once: what an honest peer's bytes expand to then stays below the codec's limit."""
@@ -80,14 +84,15 @@ class Stream(asyncio.BufferedProtocol):
         """Connect by TCP with Nagle's algorithm off (asyncio's default).
 
         Raises:
-            ConnectError: Refused, unreachable, or the name is unknown. Look the
-                leader up again.
+            ConnectError: Refused, unreachable, or no name that can be resolved.
+                Look the leader up again.
         """
         loop = asyncio.get_running_loop()
         try:
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
-        except OSError as error:
-            raise ConnectError(f"cannot connect to {host}:{port}: {error}") from error
+        except Exception as error:
+            # A resolver raises UnicodeError, ValueError or OverflowError for what is no name or port.
+            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}") from error
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -104,8 +109,8 @@ class Stream(asyncio.BufferedProtocol):
             # Of a connection whose handshake was cut short asyncio tells nobody the end: whoever waits would for ever.
             transport.abort()
             self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
-            if isinstance(error, OSError):
-                raise ConnectError(f"TLS with {server_name} failed: {error}") from error
+            if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it does not take
+                raise ConnectError(f"TLS with {server_name} failed: {_text_of(error)}") from error
             raise
         if upgraded is None:
             raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
@@ -134,7 +139,10 @@ class Stream(asyncio.BufferedProtocol):
             self._out.append(data)
             self.flush()
         elif not transport.is_closing():
-            transport.write(data)
+            try:
+                transport.write(data)
+            except Exception as error:  # noqa: BLE001 - what is not written would be waited for
+                self._failed(error)
 
     def flush(self) -> None:
         """Hand what is buffered to the socket now."""
@@ -146,7 +154,10 @@ class Stream(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(self._codec.compress(data) if self._codec else data)
+        try:
+            transport.write(self._codec.compress(data) if self._codec else data)
+        except Exception as error:  # noqa: BLE001 - what is not written would be waited for
+            self._failed(error)
 
     def close(self) -> None:
         """Flush, then close in good order; ``on_lost`` follows."""
@@ -183,8 +194,8 @@ class Stream(asyncio.BufferedProtocol):
         self.last_received = self._loop.time()  # the rest of received(), without another call for each read
         try:
             self._receiver(self._in[:nbytes])
-        except NsqError as error:
-            self.abort(error)
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
 
     def received(self, data: bytes | memoryview) -> None:
         """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
@@ -197,8 +208,15 @@ class Stream(asyncio.BufferedProtocol):
                 return
             for start in range(0, len(data), CODEC_FEED_BYTES):
                 self._receiver(self._codec.decompress(bytes(data[start : start + CODEC_FEED_BYTES])))
-        except NsqError as error:
-            self.abort(error)
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """End it because of what a reader, a writer or a codec raised."""
+        if not isinstance(error, NsqError):
+            report_unexpected(log, "connection", error)
+            error = ConnectionLostError(f"connection given up after an unexpected error: {_text_of(error)}")
+        self.abort(error)
 
     def pause_writing(self) -> None:
         """Note that the socket takes no more for now (called by the event loop)."""
@@ -221,3 +239,8 @@ class Stream(asyncio.BufferedProtocol):
             reason = ConnectionLostError(f"connection lost: {exc or 'closed by the peer'}")
             reason.__cause__ = exc
         on_lost(reason)
+
+
+def _text_of(error: Exception) -> str:
+    """Return what an error of another library says; with its type if it is none of the system's."""
+    return str(error) if isinstance(error, OSError) and str(error) else f"{type(error).__name__}: {error}"

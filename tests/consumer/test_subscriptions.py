@@ -311,18 +311,15 @@ async def test_the_same_id_again_and_again(stage: Stage) -> None:
 # ------------------------------------------------------------ the end
 
 
-async def test_a_bug_in_a_subscription_ends_the_consumer_and_is_told(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_in_the_supervisor_ends_the_consumer_and_is_told(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         await stage.nsqd.subscriber()
-        subscription = consumer._subscriptions[0]
 
-        def fail(*_: object) -> None:
+        async def fail() -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr(subscription, "_leader", fail)
-        subscription._wake.set()
+        assert consumer._group is not None
+        consumer._group.create_task(fail())
         with pytest.raises(ClosedError) as caught:
             await asyncio.wait_for(anext(consumer), LIMIT)
         assert isinstance(caught.value.__cause__, BaseExceptionGroup)

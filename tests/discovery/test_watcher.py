@@ -225,7 +225,7 @@ async def test_listeners_hear_of_changes_only(fake: Fake, start: Start, caplog: 
     await asyncio.wait_for(watch.next_round(), LIMIT)
     assert [view.leaders[1].tcp_port for view in heard] == [4170]
     assert gone == []
-    assert "a listener for topic orders failed" in caplog.text
+    assert "a listener for topic orders: unexpected error" in caplog.text
     assert watch.rounds == 3
 
 
@@ -350,7 +350,26 @@ async def test_unwatching_ends_the_look_ups_of_one_topic(fake: Fake, start: Star
     await complete(again)
 
 
-async def test_a_bug_of_ours_is_told_to_everybody(
+async def test_a_bug_of_ours_ends_a_round_and_not_the_look_ups(
+    fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = (await start(fake.url)).watch("orders")
+    await complete(watch)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(watcher, "merge", broken)
+        for _ in range(2):
+            await asyncio.wait_for(watch.next_round(), LIMIT)
+        assert "ZeroDivisionError" in str(watch.error)
+    await asyncio.wait_for(watch.next_round(), LIMIT)
+    assert watch.error is None
+    assert "the look-ups died" not in caplog.text
+
+
+async def test_the_end_of_the_supervisor_is_told_to_everybody(
     fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = await start(fake.url)
@@ -358,10 +377,11 @@ async def test_a_bug_of_ours_is_told_to_everybody(
     await complete(watch)
     waiting = asyncio.create_task(watch.wait_until(lambda _: False))
 
-    def broken(*_: object, **__: object) -> None:
+    async def broken() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(watcher, "merge", broken)
+    assert directory._group is not None
+    directory._group.create_task(broken())
     with pytest.raises(ClosedError, match="died") as caught:
         await asyncio.wait_for(waiting, LIMIT)
     assert isinstance(caught.value.__cause__, ExceptionGroup)

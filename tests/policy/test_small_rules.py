@@ -35,6 +35,12 @@ def test_a_delay_never_exceeds_its_maximum(failures: int, chance: float) -> None
     assert 0 <= delay_after(backoff, failures, lambda: chance) <= backoff.maximum
 
 
+@pytest.mark.parametrize("factor", [1e300, 10**300, 10**9])
+@pytest.mark.parametrize("failures", [2, 3, 10, 65, 10**9])
+def test_a_factor_however_large_overflows_nothing(factor: float, failures: int) -> None:
+    assert delay_after(Backoff(initial=0.1, maximum=1.0, factor=factor, jitter=0.0), failures, never) == 1.0
+
+
 @pytest.mark.parametrize(
     "wrong", [{"initial": 0}, {"initial": 2, "maximum": 1}, {"factor": 0.5}, {"jitter": 2}, {"maximum": float("inf")}]
 )

@@ -55,6 +55,7 @@ class Runner:
 
         after(self.at, "stop")
         after(self.at, "close")
+        after("turn", "broken")
         if self.life.is_reading:
             after(self.at, "lost", 0.0)
         leaders = (None, *NODES)
@@ -110,6 +111,15 @@ def test_what_holds_in_every_state() -> None:
         assert life.target is None or life.target != life.node, "a healthy connection is not left for its like"
         assert (life.act in (Act.END, Act.TELL)) == (life.state is State.ENDED)
         assert life.state is not State.SUBSCRIBED or life.failures == 0 or life.act is Act.READ
+
+
+def test_after_an_error_that_no_rule_foresees_it_begins_again_or_ends() -> None:
+    for runner in everything():
+        before, ends = runner.life.failures, runner.life.state in (State.DRAINING, State.ENDED)
+        life = copy.deepcopy(runner.life)
+        life.broken()
+        assert (life.state, life.act) == ((State.ENDED, Act.END) if ends else (State.PAUSED, Act.ASK))
+        assert (life.node, life.target, life.failures) == (None, None, before + 1)
 
 
 def test_ended_is_final() -> None:

@@ -139,6 +139,16 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if self.subscribed is not None:
             self._lose()
 
+    @rule()
+    def break_down(self) -> None:
+        """An error that no rule foresees is raised in whoever runs it."""
+        for link in self.links:
+            self._drop(link)
+        self.troubles += 1
+        self.told_to_end |= self.life.state is State.DRAINING
+        self.life.broken()
+        self._do()
+
     def _cut(self, node: int) -> None:
         if self.subscribed is not None and self.subscribed.node == node:
             self._lose()

@@ -273,16 +273,15 @@ async def test_a_second_close_waits_for_the_first(stage: Stage, holding: Holding
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
 
 
-async def test_a_bug_in_a_sender_ends_the_producer_and_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_the_supervisor_ends_the_producer_and_is_told(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x", key="k")
-        sender = producer._topics[TOPIC].senders[0]
 
-        def fail(*_: object) -> None:
+        async def fail() -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr(sender._leader, "differs", fail)
-        sender._wake.set()
+        assert producer._group is not None
+        producer._group.create_task(fail())
         await eventually(producer._closing.is_set)
         with pytest.raises(ClosedError) as later:
             await producer.publish(TOPIC, b"z", key="k")

@@ -1,9 +1,19 @@
-"""What streams are read into."""
+"""What streams are read into, and what the layers below and above them raise."""
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
+
+from nsq_ha import ClientConfig, TlsConfig
+from nsq_ha.errors import ConnectError, ConnectionLostError
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import Identity
+from nsq_ha.transport.connection import Connection
+from nsq_ha.unexpected import forget
+from tests.support.nsqd import FakeNsqd, response
+from tests.support.recorder import Recorder, linked
 
 FORKED = """
 import os
@@ -24,3 +34,107 @@ print(bytes(buffer[:5]).decode(), len(buffer) == READ_BYTES, buffer is _read_buf
 def test_a_forked_process_reads_into_memory_of_its_own() -> None:
     ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=30)
     assert (ran.stdout, ran.stderr) == ("ours! True True\n", "")
+
+
+# ------------------------------------------------------------ what others raise
+
+FOREIGN = [
+    UnicodeError("label empty or too long"),
+    ValueError("a dot"),
+    TypeError("a str"),
+    MemoryError(),
+    OSError(22, "no"),
+]
+every_foreign = pytest.mark.parametrize("raised", FOREIGN, ids=lambda error: type(error).__name__)
+
+
+class BadCodec:
+    def __init__(self, raised: Exception) -> None:
+        self.raised = raised
+
+    def compress(self, data: bytes) -> bytes:
+        raise self.raised
+
+    def decompress(self, data: bytes) -> bytes:
+        raise self.raised
+
+
+@every_foreign
+async def test_what_a_resolver_raises_is_a_failed_connection(
+    raised: Exception, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(ConnectError, match="cannot connect to 127"):
+        await Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\x00b", "\ud800"])
+async def test_a_name_that_no_resolver_takes_is_a_failed_connection(host: str) -> None:
+    with pytest.raises(ConnectError, match="cannot connect"):
+        await Connection.open(ClientConfig(), Node(host, 4150, 0), Recorder().callbacks)
+
+
+async def test_a_port_that_is_none_is_a_failed_connection() -> None:
+    with pytest.raises(ConnectError, match="cannot connect"):
+        await Connection.open(ClientConfig(), Node("localhost", 99999, 0), Recorder().callbacks)
+
+
+@every_foreign
+async def test_what_ssl_raises_is_a_failed_connection(
+    raised: Exception, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", fail)
+    nsqd.identity = Identity(tls_v1=True)
+    with pytest.raises(ConnectError, match=r"TLS with 127.* failed"):
+        await Connection.open(ClientConfig(tls=TlsConfig()), nsqd.node, Recorder().callbacks)
+    await nsqd.until(lambda: not nsqd.open_peers)
+
+
+@every_foreign
+@pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "receiver"])
+async def test_what_a_layer_raises_ends_the_connection_and_is_told(
+    raised: Exception, way: str, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    forget()
+    async with linked(nsqd) as link:
+        stream = link.connection._stream
+        assert stream is not None
+        if "transport" in way:
+            monkeypatch.setattr(stream, "_transport", Broken(stream._transport, raised))
+        elif way == "receiver":
+            stream._receiver = fail
+        else:
+            stream.start_codec(BadCodec(raised))
+        if way in ("read", "receiver"):
+            link.peer.write(response(b"_heartbeat_"))
+        elif "now" in way:
+            link.connection.write_now(b"NOP\n")
+        else:
+            link.connection.write(b"NOP\n")
+        reason = await link.lost()
+        assert isinstance(reason, ConnectionLostError)
+        assert type(raised).__name__ in str(reason) or isinstance(raised, OSError)
+    assert "unexpected error" in caplog.text
+    forget()
+
+
+class Broken:
+    """A transport that cannot be written to."""
+
+    def __init__(self, transport: asyncio.Transport | None, raised: Exception) -> None:
+        assert transport is not None
+        self.is_closing = transport.is_closing
+        self.abort = transport.abort
+        self._raised = raised
+
+    def write(self, data: bytes) -> None:
+        raise self._raised

@@ -1,0 +1,176 @@
+"""Whatever is raised at whatever edge: producer, consumer and look-ups report it once, and go on."""
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from nsq_ha import Backoff, Consumer, Producer, unexpected
+from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.discovery import servers, watcher
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.producer import sender
+from nsq_ha.producer.leader import Leader
+from nsq_ha.producer.outcomes import Outcomes
+from nsq_ha.protocol import ClientProtocol, Command, Ready
+from nsq_ha.transport import connection
+from nsq_ha.transport.stream import Stream
+from tests.support.leaks import nothing_left
+from tests.support.nsqd import LIMIT, Peer, message_id
+from tests.support.stage import TOPIC, Stage
+
+ERRORS: Final = [
+    UnicodeError("label empty or too long"),
+    TypeError("a str is wanted"),
+    MemoryError(),
+    ExceptionGroup("several", [KeyError("one")]),
+]
+every_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+
+QUICK: Final = Backoff(initial=0.01, maximum=0.05)
+
+BOTH: Final[dict[str, tuple[object, str]]] = {
+    "name resolution": (asyncio.base_events.BaseEventLoop, "create_connection"),
+    "opening a stream": (Stream, "open"),
+    "making a context": (connection, "socket"),
+    "reading": (ClientProtocol, "receive"),
+    "the end of a stream": (ClientProtocol, "end_of_stream"),
+    "a question to nsqlookupd": (LookupClient, "lookup"),
+    "a round of look-ups": (servers.Servers, "look_up"),
+    "merging answers": (watcher, "merge"),
+    "reporting a view": (watcher.TopicWatch, "_report"),
+    "asking for the list": (LookupClient, "list_lookupd"),
+    "learning a nsqlookupd": (servers.Servers, "_learn"),
+    "resolving a nsqlookupd": (servers.Servers, "_resolve"),
+}
+PRODUCER: Final[dict[str, tuple[object, str]]] = {
+    **BOTH,
+    "the leader": (Leader, "node"),
+    "another leader": (Leader, "differs"),
+    "a partition's word": (Leader, "word"),
+    "encoding": (sender, "encode_run"),
+    "writing": (connection.Connection, "write_publishes"),
+    "a run of answers": (Outcomes, "all_stored"),
+    "serving": (sender.Sender, "_serve"),
+}
+CONSUMER: Final[dict[str, tuple[object, str]]] = {
+    **BOTH,
+    "subscribing": (connection.Connection, "subscribe"),
+    "answering through a connection": (Delivery, "attach"),
+    "handing out": (Consumer, "arrived"),
+    "joining": (Consumer, "joined"),
+    "leaving": (Consumer, "left"),
+}
+
+
+@pytest.fixture(autouse=True)
+def unreported() -> Iterator[None]:
+    unexpected.forget()
+    yield
+    unexpected.forget()
+
+
+class Flaky:
+    """Raises an error at the first calls, then does what it stands for."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, edge: tuple[Any, str], error: BaseException, times: int
+    ) -> None:
+        self.raised = 0
+        owner, name = edge
+        original = owner.__dict__[name]
+        called = original.__func__ if isinstance(original, classmethod) else original
+
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as what it stands for
+            if self.raised < times and self.is_on(arguments):
+                self.raised += 1
+                raise copy.copy(error)
+            return called(*arguments, **options)
+
+        self.is_on: Callable[[tuple[Any, ...]], bool] = lambda _: True
+        if name == "socket":  # a module: what is asked of it
+            monkeypatch.setattr(original, "gethostname", lambda: call() and "here")
+            called = lambda: "here"  # noqa: E731
+        else:
+            monkeypatch.setattr(owner, name, classmethod(call) if isinstance(original, classmethod) else call)
+
+
+@every_error
+@pytest.mark.parametrize("edge", PRODUCER.values(), ids=PRODUCER)
+async def test_a_producer_survives_it(
+    edge: tuple[Any, str], error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with nothing_left(), Stage() as stage:
+        async with stage.producer(lookup_interval=0.2, heartbeat_interval=1.0, backoff=QUICK) as producer:
+            flaky = Flaky(monkeypatch, edge, error, times=2)
+            for number in range(3):
+                async with asyncio.timeout(LIMIT):
+                    receipt = await producer.publish(TOPIC, b"%d" % number, key="k", timeout=LIMIT)
+                assert receipt.partition == 0
+                if number == 1:
+                    for peer in stage.nsqd.open_peers:
+                        peer.abort()
+            await _all_alive(producer)
+        assert caplog.text.count("Traceback") <= 1 + flaky.raised
+    assert "died" not in caplog.text
+
+
+class Giving:
+    """A script of an nsqd that gives one message to each connection that asks for some."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.peers: set[Peer] = set()
+
+    def __call__(self, peer: Peer, command: Command) -> None:
+        if isinstance(command, Ready) and command.count and peer not in self.peers:
+            self.peers.add(peer)
+            self.given += 1
+            peer.message(b"%d" % self.given, message_id(1 + self.given))
+
+
+@every_error
+@pytest.mark.parametrize("edge", CONSUMER.values(), ids=CONSUMER)
+async def test_a_consumer_survives_it(
+    edge: tuple[Any, str], error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with nothing_left(), Stage() as stage:
+        stage.nsqd.script = Giving()
+        Flaky(monkeypatch, edge, error, times=2)
+        async with stage.consumer(lookup_interval=0.2, heartbeat_interval=1.0, backoff=QUICK) as consumer:
+            for _ in range(2):
+                async with asyncio.timeout(LIMIT):
+                    message = await anext(consumer)
+                    message.finish()
+                for peer in stage.nsqd.open_peers:
+                    peer.abort()
+            assert consumer._supervisor is not None
+            assert not consumer._supervisor.done()
+    assert "died" not in caplog.text
+
+
+OURS: Final = {
+    "opening a stream": (Stream, "open"),
+    "serving": (sender.Sender, "_serve"),
+    "a round of look-ups": (servers.Servers, "look_up"),
+}
+
+
+@pytest.mark.parametrize("edge", OURS.values(), ids=OURS)
+async def test_a_cancellation_that_nobody_asked_for_ends_nothing(
+    edge: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nothing_left(), Stage() as stage, stage.producer(backoff=QUICK) as producer:
+        flaky = Flaky(monkeypatch, edge, asyncio.CancelledError("a future that somebody cancelled"), times=2)
+        async with asyncio.timeout(LIMIT):
+            await producer.publish(TOPIC, b"x", key="k", timeout=LIMIT)
+        assert flaky.raised
+        await _all_alive(producer)
+
+
+async def _all_alive(producer: Producer) -> None:
+    assert producer._supervisor is not None
+    assert not producer._supervisor.done()
+    assert not [task for task in producer._sender_tasks.values() if task.done()]

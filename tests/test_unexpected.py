@@ -1,0 +1,42 @@
+"""An error that nobody foresaw is logged with its traceback once, then counted."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from nsq_ha import unexpected
+
+log = logging.getLogger("nsq_ha.test")
+
+
+@pytest.fixture(autouse=True)
+def unreported() -> Iterator[None]:
+    unexpected.forget()
+    yield
+    unexpected.forget()
+
+
+def test_the_traceback_comes_once_and_then_the_number_when_it_doubles(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        unexpected.report_unexpected(log, "orders-3", ValueError("odd"))
+    unexpected.report_unexpected(log, "orders-3", KeyError("odd"))
+    unexpected.report_unexpected(log, "orders-4", ValueError("odd"))
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.split("by now")[0].split()[-2] for text in texts if "by now" in text] == [
+        "2",
+        "4",
+        "8",
+        "16",
+        "32",
+        "64",
+    ]
+    assert [record.exc_info is not None for record in caplog.records].count(True) == 3
+    assert all(text.startswith("orders-") for text in texts)
+
+
+def test_what_is_counted_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(unexpected, "MAX_PLACES", 10)
+    for number in range(50):
+        unexpected.report_unexpected(log, f"orders-{number}", ValueError("odd"))
+    assert len(unexpected._counts) == 10
