@@ -283,7 +283,8 @@ class ConsumerConfig(ClientConfig):
     start_timeout: float = 5.0
     """How long entering waits for all partitions to be subscribed, before it warns and goes on; the rest follow."""
     max_attempts: int | None = None
-    """Deliveries after which ``on_give_up`` applies. None never gives up: to drop is the application's choice."""
+    """Deliveries after which ``on_give_up`` applies, at the failure of the last one. None never gives up: to drop is
+    the application's choice."""
     warn_attempts: int = 10
     """From this delivery on a message is warned about, then at each doubling. 0 never."""
     on_give_up: GiveUp = "drop"

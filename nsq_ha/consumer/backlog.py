@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.clock import LoopClock
     from nsq_ha.consumer.flow import Flow
+    from nsq_ha.consumer.handling import Tries
     from nsq_ha.consumer.messages import Iterations
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
@@ -63,7 +64,7 @@ class Backlog:
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
-        self, name: str, inbox: deque[Message], messages: Iterations, fine_below: int, flow: Flow, clock: LoopClock
+        self, name: str, inbox: deque[Message], messages: Iterations, tries: Tries, flow: Flow, clock: LoopClock
     ) -> None:
         """Begin carefully: nothing is known of the handlers' speed.
 
@@ -71,7 +72,7 @@ class Backlog:
             name: Topic and channel, for the log.
             inbox: The queue.
             messages: Hands out what is in it.
-            fine_below: A message with fewer attempts needs no further thought, as far as others are concerned.
+            tries: What becomes of a message by the number of its deliveries.
             flow: Asks for messages.
             clock: Of the event loop.
         """
@@ -84,7 +85,8 @@ class Backlog:
         self._inbox = inbox
         self._messages = messages
         # Redelivered messages are compared with those that are being worked on.
-        self._fine_below = min(fine_below, 2)
+        self._fine_below = min(tries.fine_below, 2)
+        self.gives_up = tries.gives_up
         self._flow = flow
         self._pace = Pace()
         self._ages = Ages()

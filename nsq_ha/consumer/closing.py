@@ -10,7 +10,7 @@ from nsq_ha.consumer.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
@@ -44,7 +44,8 @@ async def drain(
     subscriptions: Iterable[Subscription],
     unseen: deque[Message],
     changed: asyncio.Event,
-    abandoned: Iterable[Message] = (),
+    abandoned: Iterable[Message],
+    give_back: Callable[[Message], None],
 ) -> None:
     """Ask for no more messages, give back what was not handed out, and wait until the rest is answered.
 
@@ -53,6 +54,7 @@ async def drain(
         unseen: What is not handed out; more of it may come while this runs.
         changed: Set when a message was answered, or a subscription left.
         abandoned: Handed out to a task that failed: they go back at once.
+        give_back: Requeues a message.
 
     Cancelled, it waits for no answer.
     """
@@ -60,14 +62,14 @@ async def drain(
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))
     for message in abandoned:
         if not message.answered:
-            message.requeue(0)
+            give_back(message)
     # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
     # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
     waits = sum(subscription.unanswered for subscription in live) > len(unseen)
     while unseen:
         message = unseen.popleft()
         if waits and not getattr(message.source, "is_ordered", True):
-            message.requeue(0)
+            give_back(message)
         else:
             _given_back(message)
     while any(subscription.unanswered for subscription in live):

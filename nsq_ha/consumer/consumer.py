@@ -94,16 +94,12 @@ class Consumer(EnteredOnce):
         self._arrivals = Arrivals()
         self._iterations = Iterations(self._open_inbox, self._tries.fine_below, self, self._check_loop)
         self._abandoned: list[Message] = []
+        self.gives_up = self._tries.gives_up
         self.late = LateAnswers(f"{self.topic}/{self.channel}")
         self.heartbeats = Heartbeats(f"{self.topic}/{self.channel}", self.config.heartbeat_interval)
         self._clock = LoopClock(self.heartbeats.blocked)
         self._backlog = Backlog(
-            f"{self.topic}/{self.channel}",
-            self._open_inbox,
-            self._iterations,
-            self._tries.fine_below,
-            self._flow,
-            self._clock,
+            f"{self.topic}/{self.channel}", self._open_inbox, self._iterations, self._tries, self._flow, self._clock
         )
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
@@ -119,6 +115,7 @@ class Consumer(EnteredOnce):
         self._group: asyncio.TaskGroup | None = None
 
     async def _open(self) -> None:
+        await self._tries.check_dead_letters()
         self._clock.start()
         self._backlog.start()
         self._directory = Directory(self.config, access="r")
@@ -190,7 +187,7 @@ class Consumer(EnteredOnce):
         if held is not None and not self._close.has_begun:
             self._abandoned.append(held)
         elif held is not None:
-            held.requeue(0)
+            self._tries.give_back(held)
         await self.aclose()
 
     def _is_awaited(self, task: asyncio.Task[Any] | None) -> bool:
@@ -211,7 +208,13 @@ class Consumer(EnteredOnce):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(self._subscriptions.values(), self._inbox, self._changed, self._abandoned)
+                    await drain(
+                        self._subscriptions.values(),
+                        self._inbox,
+                        self._changed,
+                        self._abandoned,
+                        self._tries.give_back,
+                    )
             except TimeoutError:
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
@@ -226,6 +229,7 @@ class Consumer(EnteredOnce):
         self._abandoned.clear()
         if self._partitions is not None:
             self._partitions.cancel()
+        await self._tries.aclose()
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
         if self._directory is not None:
             await self._directory.aclose()
@@ -425,7 +429,7 @@ class Consumer(EnteredOnce):
         from ending.
         """
         self._check_loop()
-        handling = Handling(self._iterations.new(), handler, self._backlog)
+        handling = Handling(self._iterations.new(), handler, self._backlog, self._tries)
         check_concurrency(concurrency)
         if 0 < self.max_in_flight < concurrency:
             log.warning(

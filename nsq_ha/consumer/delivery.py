@@ -53,6 +53,7 @@ class Delivery:
         "_backoff",
         "_connection",
         "_finished",
+        "_gives_up",
         "_held",
         "_loop",
         "_on_freed",
@@ -84,6 +85,7 @@ class Delivery:
         backoff: Backoff,
         on_freed: Callable[[], None],
         on_late: Callable[[], None] = lambda: None,
+        gives_up: Callable[[Message], bool] = lambda _: False,
     ) -> None:
         """Prepare; :meth:`attach` gives it its connection.
 
@@ -94,6 +96,7 @@ class Delivery:
             is_ordered: The channel is read in order.
             backoff: Delay of a requeue that names none.
             on_freed: Called when a message was answered.
+            gives_up: Asked for each requeue of the application; True takes the message over.
             on_late: Called, from any thread, when a message is finished and the connection has gone.
         """
         self.topic = topic
@@ -113,6 +116,7 @@ class Delivery:
         self._backoff = backoff
         self._on_freed = on_freed
         self._on_late = on_late
+        self._gives_up = gives_up
         self._connection: Connection | None = None
         self._finished: list[bytes] = []
         self._held: set[asyncio.TimerHandle] = set()
@@ -201,7 +205,7 @@ class Delivery:
         if get_ident() != self._thread:
             self._in_loop(self.requeue, message, delay)
             return
-        if self._connection is None:
+        if self._connection is None or self._gives_up(message):
             return
         if delay is None:
             delay = delay_after(self._backoff, message.attempts, _no_chance)

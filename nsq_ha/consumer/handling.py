@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.threads import HandlerThreads
-from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
+from nsq_ha.discovery.watcher import Directory
+from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -75,6 +78,8 @@ class Tries:
         self._config = config
         self._producer = producer
         self._busy: set[asyncio.Task[Any] | None] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
         warn = config.warn_attempts or 65536
         self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
 
@@ -90,30 +95,114 @@ class Tries:
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
                 log.warning("%r keeps coming: delivery %d", message, attempts)
             return True
+        # It was lost, timed out or could not be given up after its last failure.
+        await self._give_up(message, attempts - 1)
+        return False
+
+    async def failed(self, message: Message, error: BaseException) -> None:
+        """Requeue a message whose handler failed, or give it up if that was its last attempt."""
+        log.warning("handler failed on %r: %r", message, error, exc_info=error)
+        if message.answered:
+            return
+        if not self._was_last(message):
+            message.requeue()
+            return
+        try:
+            await self._give_up(message, message.attempts)
+        except asyncio.CancelledError:
+            if not message.answered:
+                self.give_back(message)
+            raise
+
+    def gives_up(self, message: Message) -> bool:
+        """Begin to give a message up that the application requeues, if that was its last attempt; tell whether so."""
+        if not self._was_last(message):
+            return False
+        # A copy: whoever requeued this one must not finish it, as the end of its block would, while it is given up.
+        again = copy.copy(message)
+        again.answered = False
+        task = asyncio.create_task(self._give_up(again, message.attempts), name=f"nsq_ha gives up {message!r}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    def give_back(self, message: Message) -> None:
+        """Requeue a message at once that has not failed."""
+        self._exempt.add(id(message))
+        try:
+            message.requeue(0)
+        finally:
+            self._exempt.discard(id(message))
+
+    async def check_dead_letters(self) -> None:
+        """Look the topic of dead letters up where the producer would, if any is needed.
+
+        Raises:
+            TopicNotFoundError: It does not exist.
+        """
+        topic, config = self._config.dead_letter_topic, getattr(self._producer, "config", None)
+        if self._config.on_give_up != "dead_letter" or self._config.max_attempts is None or topic is None:
+            return
+        if not isinstance(config, ClientConfig) or not config.lookupd:
+            return  # another kind of producer, or one whose nsqds make topics by themselves
+        directory = Directory(config, access="w")
+        try:
+            async with asyncio.timeout(self._config.start_timeout):
+                await directory.start()
+                watch = directory.watch(topic)
+                await watch.next_round()
+        except TimeoutError:
+            return
+        finally:
+            await directory.aclose()
+        view = watch.view
+        if view is not None and not view.exists:
+            raise TopicNotFoundError(f"dead_letter_topic {topic!r} does not exist: create it (nsq-ha topic create)")
+        if view is not None and "channel" in view.note.lower():
+            log.warning("dead_letter_topic %r takes no messages yet: %s: subscribe to it once", topic, view.note)
+
+    async def aclose(self) -> None:
+        """End what is under way; the messages come again."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _was_last(self, message: Message) -> bool:
+        limit = self._config.max_attempts
+        return (
+            limit is not None
+            and message.attempts >= limit
+            and id(message) not in self._exempt
+            and getattr(message.source, "is_alive", True)
+        )
+
+    async def _give_up(self, message: Message, deliveries: int) -> None:
         task = asyncio.current_task()
         self._busy.add(task)
+        self._exempt.add(id(message))
         try:
-            await self._give_up(message)
+            log.warning("%r is given up after %d deliveries", message, deliveries)
+            await self._apply(message)
         except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             log.warning("%r could not be given up, it comes again: %s", message, error)
             if not message.answered:
                 message.requeue()
-            return False
         except BaseException:  # ends the iteration or the run: not to be given up once more on its way
             if not message.answered:
                 message.requeue(0)
             raise
+        else:
+            if not message.answered:
+                message.finish()
         finally:
             self._busy.discard(task)
-        if not message.answered:
-            message.finish()
-        return False
+            self._exempt.discard(id(message))
 
-    async def _give_up(self, message: Message) -> None:
+    async def _apply(self, message: Message) -> None:
         policy = self._config.on_give_up
-        log.warning("%r is given up after %d deliveries", message, message.attempts - 1)
         if callable(policy):
             outcome = policy(message)
             if inspect.isawaitable(outcome):
@@ -143,7 +232,11 @@ class Handling:
     """Runs one handler over what a consumer hands out."""
 
     def __init__(
-        self, messages: AsyncIterator[Message], handler: Callable[[Message], Awaitable[object] | object], desk: Desk
+        self,
+        messages: AsyncIterator[Message],
+        handler: Callable[[Message], Awaitable[object] | object],
+        desk: Desk,
+        tries: Tries,
     ) -> None:
         """Keep them.
 
@@ -157,6 +250,7 @@ class Handling:
         self._messages = messages
         self._handler = handler
         self._desk = desk
+        self._tries = tries
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         # An object whose call is a coroutine function counts as one, too.
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
@@ -252,15 +346,15 @@ class Handling:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 if not message.answered:
-                    message.requeue(0)
+                    self._tries.give_back(message)
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
-            _failed(message, error)
+            await self._tries.failed(message, error)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
-            _failed(message, error)
+            await self._tries.failed(message, error)
         except BaseException:
             if not message.answered:
-                message.requeue(0)
+                self._tries.give_back(message)
             raise
         else:
             if not message.answered:
@@ -293,12 +387,6 @@ class Handling:
         except StopIteration as error:
             # A future cannot hold one, and whoever awaits it would wait for ever.
             raise RuntimeError(f"handler raised {error!r}") from error
-
-
-def _failed(message: Message, error: BaseException) -> None:
-    log.warning("handler failed on %r: %r", message, error, exc_info=error)
-    if not message.answered:
-        message.requeue()
 
 
 def _is_cancelled() -> bool:

@@ -78,6 +78,10 @@ class Inbox(Protocol):
     heartbeats: Heartbeats
 
     @property
+    def gives_up(self) -> Callable[[Message], bool]:
+        """Begins to give up a message that is requeued, if that was its last attempt; tells whether that is so."""
+
+    @property
     def late(self) -> Callable[[], None]:
         """Takes note, from any thread, of a message that was finished and whose connection has gone."""
 
@@ -353,6 +357,7 @@ class Subscription:
             backoff=self._config.requeue_backoff,
             on_freed=self._inbox.freed,
             on_late=self._inbox.late,
+            gives_up=self._inbox.gives_up,
         )
 
     async def _send_subscription(self, connection: Connection, meta: TopicMeta, delivery: Delivery) -> None:

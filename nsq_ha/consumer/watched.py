@@ -21,6 +21,9 @@ class Desk(Protocol):
     def requeued(self, watched: Watched) -> None:
         """Record that a message is requeued."""
 
+    def gives_up(self, message: Message) -> bool:
+        """Begin to give up a message that is requeued, if that was its last attempt; tell whether that is so."""
+
     def drop(self, message: Message) -> None:
         """Forget a message that the server no longer expects to be answered."""
 
@@ -91,6 +94,8 @@ class Watched:
         if self._desk.call(self.requeue, message, delay):
             return
         self._desk.requeued(self)
+        if self._desk.gives_up(message):
+            return  # its copies wait for what becomes of it
         self.origin.requeue(message, delay)
         for copy in self._others():
             copy.requeue(delay)

@@ -1,0 +1,194 @@
+"""Giving up at the last failure itself, and the topic of dead letters."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nsq_ha import Consumer, Message, Producer
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import TopicNotFoundError
+from nsq_ha.protocol import Close, Finish, Requeue
+from tests.support.nsqd import LIMIT, Peer, message_id
+from tests.support.stage import Stage
+from tests.support.waiting import eventually, turn
+
+
+class Letters:
+    """Takes what is published."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.fails = 0
+
+    async def publish(self, topic: str, body: bytes, **_: Any) -> object:  # noqa: ANN401 - Producer.publish's
+        await turn()
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("no room")
+        self.bodies.append(body)
+        return None
+
+
+def answers(peer: Peer) -> list[object]:
+    return [command for command in peer.commands if isinstance(command, Requeue | Finish)]
+
+
+async def fails(message: Message) -> None:
+    raise ValueError("no")
+
+
+async def requeues(message: Message) -> None:
+    message.requeue(30.0)
+
+
+def requeues_in_a_thread(message: Message) -> None:
+    message.requeue(30.0)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("handler", [fails, requeues, requeues_in_a_thread])
+async def test_the_last_failure_gives_up_without_another_back_off(
+    stage: Stage, handler: Callable[[Message], object], *, ordered: bool
+) -> None:
+    """It waited for one more delivery: 8 s seen, 900 s possible, and an ordered partition stood still meanwhile."""
+    stage.lead({0: stage.nsqd}, ordered=ordered)
+    letters = Letters()
+    async with stage.consumer(
+        max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=letters
+    ) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handler))
+        peer.message(b"again", message_id(2), attempts=2)
+        if not ordered:
+            await stage.nsqd.until(lambda: peer.of(Requeue))
+        peer.message(b"last", message_id(3), attempts=3)
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await consumer.aclose()
+        await running
+    assert peer.of(Finish) == [Finish(message_id(3))]
+    assert letters.bodies == [b"last"]
+
+
+async def test_so_does_a_requeue_while_iterating(stage: Stage) -> None:
+    given_up: list[tuple[bytes, int]] = []
+
+    async def give_up(message: Message) -> None:
+        given_up.append((message.body, message.attempts))
+
+    async with stage.consumer(max_attempts=2, on_give_up=give_up) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", attempts=2)
+        (await anext(consumer)).requeue()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+    assert given_up == [(b"x", 2)]
+    assert peer.of(Requeue) == []
+
+
+async def test_what_cannot_be_given_up_comes_again_once(stage: Stage) -> None:
+    letters = Letters()
+    letters.fails = 1
+    async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        (await anext(consumer)).requeue(0)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        peer.message(b"x", attempts=2)
+        waiting = asyncio.create_task(anext(consumer))
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert letters.bodies == [b"x"]
+    assert len(peer.of(Requeue)) == 1
+
+
+async def test_a_function_may_ask_for_the_message_again(stage: Stage) -> None:
+    def again(message: Message) -> None:
+        message.requeue(0)
+
+    async with stage.consumer(max_attempts=1, on_give_up=again) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        (await anext(consumer)).requeue(5.0)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+    assert answers(peer) == [Requeue(message_id(2), 0)]
+
+
+async def test_a_handler_that_is_cancelled_has_not_failed(stage: Stage) -> None:
+    entered = asyncio.Event()
+
+    async def hang(message: Message) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    letters = Letters()
+    async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(hang))
+        peer.message(b"x")
+        await entered.wait()
+        running.cancel()
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+    assert answers(peer) == [Requeue(message_id(2), 0)]
+    assert letters.bodies == []
+
+
+async def test_closing_waits_for_it(stage: Stage) -> None:
+    may_end = asyncio.Event()
+
+    async def give_up(message: Message) -> None:
+        await may_end.wait()
+
+    async with asyncio.timeout(LIMIT), stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        (await anext(consumer)).requeue()
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqd.until(lambda: peer.of(Close))
+        may_end.set()
+        await closing
+    assert answers(peer) == [Finish(message_id(2))]
+
+
+async def test_one_that_never_ends_ends_with_the_consumer(stage: Stage) -> None:
+    async def give_up(message: Message) -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(LIMIT):
+        async with stage.consumer(max_attempts=1, on_give_up=give_up, close_timeout=0.1) as consumer:
+            peer = await stage.nsqd.subscriber()
+            peer.message(b"x")
+            (await anext(consumer)).requeue()
+            await turn()
+        await stage.nsqd.until(lambda: not peer.is_open)
+    assert answers(peer) == []
+
+
+# ------------------------------------------------------------ the topic of dead letters
+
+
+async def test_a_topic_of_dead_letters_that_is_not_there_is_told_at_the_start() -> None:
+    """The first failure told it, in a log line, and each failure after it."""
+    with DevCluster() as cluster:
+        cluster.create_topic("payments")
+        async with Producer(lookupd=cluster.lookupd) as producer:
+            consumer = Consumer(
+                "payments",
+                "ledger",
+                lookupd=cluster.lookupd,
+                max_attempts=3,
+                on_give_up="dead_letter",
+                dead_letter_topic="payments.failed",
+                producer=producer,
+            )
+            with pytest.raises(TopicNotFoundError, match=r"dead_letter_topic 'payments\.failed'.*create"):
+                await consumer.__aenter__()
+
+
+async def test_no_answer_about_it_is_no_reason_not_to_start(stage: Stage) -> None:
+    silent = Producer(lookupd=f"http://127.0.0.1:{stage.nsqd.port}", lookup_timeout=0.1)
+    async with stage.consumer(
+        max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=silent
+    ) as consumer:
+        await eventually(lambda: consumer._subscriptions)
