@@ -4,9 +4,7 @@ Owns when a round is due and who is told. Does not know the nsqlookupds
 (``servers``) nor the rules of a view (``policy.topology``).
 
 The rhythm of one topic: a round each ``lookup_interval`` with jitter; after a
-demand one at once, then after 0.3 s, growing to 0.6 s while nothing changes, so
-that a cluster which was away for minutes is seen within a second of its return
-and no nsqlookupd gets more than five questions a second for one topic.
+demand one at once, then as ``policy.rhythm`` says while somebody needs news.
 
 Source: failures reference 3.6, 4 "Discovery" 3.
 """
@@ -17,28 +15,27 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.config import Backoff, ClientConfig
 from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.names import check_topic
-from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.rhythm import gap_after
 from nsq_ha.policy.topology import TopicView, difference, merge
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     import httpx
 
+    from nsq_ha.config import ClientConfig
     from nsq_ha.discovery.lookupd import Access
 
 LIST_INTERVAL: Final = 30.0
 """Seconds between two questions for the list of nsqlookupds."""
 
-_ON_DEMAND: Final = Backoff(initial=0.3, maximum=0.6, factor=1.25, jitter=0.2)
 _CALM: Final = 1.5
 _CLOSE_LIMIT: Final = 1.0
 """Seconds that closing may take however short ``close_timeout`` is: what is cut off here leaves sockets open."""
@@ -110,12 +107,18 @@ class TopicWatch:
 
         Cancellation leaves nothing behind.
         """
-        self._waiting += 1
-        self._wake.set()
-        try:
+        with self.wanted():
             while self.view is None or not predicate(self.view):
                 await self._next_end()
             return self.view
+
+    @contextlib.contextmanager
+    def wanted(self) -> Iterator[None]:
+        """Keep asking on demand inside the block: whoever is in it waits for a change."""
+        self._waiting += 1
+        self._wake.set()
+        try:
+            yield
         finally:
             self._waiting -= 1
 
@@ -166,7 +169,7 @@ class TopicWatch:
             demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
             if demanded and loop.time() - self._begun_at > _CALM:
                 self._streak = 0
-            gap = delay_after(_ON_DEMAND, self._streak + 1, lambda: chance)
+            gap = gap_after(self._streak, lambda: chance)
             due = self._begun_at + (gap if demanded else self._config.lookup_interval * spread)
             if loop.time() >= due:
                 return demanded

@@ -212,7 +212,7 @@ class Sender:
                 failures = 0 if self._progress else failures
                 if in_trouble:
                     failures += 1
-                    await pause(self._wake, delay_after(self._config.backoff, failures, random.random))
+                    await self._pause(failures)
         finally:
             connection_left = self._connection
             self._leave(ConnectionLostError("the producer was closed"))
@@ -242,6 +242,11 @@ class Sender:
             self._note(reason)
         except Exception as again:  # noqa: BLE001 - whatever is broken: the next attempt may work
             report_unexpected(log, f"{where}, leaving its connection", again)
+
+    async def _pause(self, failures: int) -> None:
+        """Wait before the next try; where the leader is may change at any time, and ends it."""
+        with self._watch.wanted():
+            await pause(self._wake, delay_after(self._config.backoff, failures, random.random))
 
     async def _open(self) -> Connection:
         node = self._leader.node()

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.config import Backoff, ClientConfig
+from nsq_ha.config import ClientConfig
 from nsq_ha.discovery import watcher
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
+from nsq_ha.policy import rhythm
 from tests.discovery.loopback import LIMIT, Fake, hang, list_body, lookup_body
 from tests.support.waiting import eventually
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds on demand at the pace of a test; the real pace has a test of its own."""
-    monkeypatch.setattr(watcher, "_ON_DEMAND", Backoff(initial=0.01, maximum=0.03))
+    monkeypatch.setattr(rhythm, "QUICK", 0.01)
+    monkeypatch.setattr(rhythm, "SLOW", 0.03)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
 from nsq_ha.protocol import Command, Pub
-from tests.support.nsqd import OK, Holding, Peer, Publish
+from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
 
@@ -259,3 +259,15 @@ async def test_a_batch_keeps_the_order_of_single_publishes_of_its_keys(stage: St
             producer.publish(TOPIC, b"5", key="k"),
         )
     assert [body for body in bodies if body not in (b"first", b"other")] == [b"%d" % n for n in range(6)]
+
+
+async def test_while_a_leader_is_away_look_ups_go_on_whatever_the_pause_between_tries(stage: Stage) -> None:
+    gone = FakeNsqd()
+    async with gone:
+        stage.lead({0: gone})
+    never = Backoff(initial=3600.0, maximum=3600.0, jitter=0.0)
+    async with stage.producer(lookup_interval=3600.0, backoff=never) as producer:
+        publish = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await eventually(lambda: stage.lookupd.count("/lookup") > 2)
+        stage.lead({0: stage.nsqd})
+        assert (await asyncio.wait_for(publish, LIMIT)).attempts == 1
