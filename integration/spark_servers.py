@@ -52,17 +52,23 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[str]:
-    """Run a master and some workers of one core each; gives the master's URL once all have joined."""
+def standalone(folder: Path, workers: int = 2, env: dict[str, str] | None = None) -> Iterator[str]:
+    """Run a master and some workers of one core each; gives the master's URL once all have joined.
+
+    Args:
+        folder: For logs and work.
+        workers: How many.
+        env: Environment of the servers. None for :func:`environment`.
+    """
     port, page = free_port(), free_port()
     url = f"spark://{LOOPBACK}:{port}"
     with contextlib.ExitStack() as running:
         master = ["--host", LOOPBACK, "--port", str(port), "--webui-port", str(page)]
-        started = [running.enter_context(process(folder / "master.log", _MASTER, *master))]
+        started = [running.enter_context(process(folder / "master.log", _MASTER, *master, env=env))]
         for number in range(workers):
             place = ["--host", LOOPBACK, "--webui-port", "0", "--work-dir", str(folder / f"worker-{number}")]
             command = [_WORKER, *place, "--cores", "1", "--memory", "1g", url]
-            started.append(running.enter_context(process(folder / f"worker-{number}.log", *command)))
+            started.append(running.enter_context(process(folder / f"worker-{number}.log", *command, env=env)))
         until(lambda: alive_workers(page) == workers, started, folder)
         yield url
 
@@ -89,13 +95,13 @@ def connect(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(log: Path, *command: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a class of Spark's in a process group of its own, which is killed at the end."""
     with log.open("wb") as output:
         started = subprocess.Popen(
             [str(spark_home() / "bin" / "spark-class"), *command],
             cwd=log.parent,
-            env=environment(),
+            env=environment() if env is None else env,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ imported before it is asked for, and a missing library shows only when
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __all__ = ["DefaultSource"]
@@ -32,7 +33,13 @@ def _unavailable(reason: str) -> Any:  # noqa: ANN401 - a class of pyspark's
 
         def __init__(self, options: Any) -> None:  # noqa: ANN401
             super().__init__(options)
-            raise ImportError(f"format 'nsq' needs more: {reason}; pip install 'nsq_ha[spark]'")
+            raise ImportError(
+                f"format 'nsq' cannot be used in {sys.executable}: {reason}. Spark starts its Python workers with the "
+                "interpreter of the variable PYSPARK_PYTHON (PYSPARK_DRIVER_PYTHON comes first where Spark finds the "
+                "format by itself), and without them with python3 of PATH. Set PYSPARK_PYTHON to an interpreter that "
+                "has nsq_ha[spark], and unset PYSPARK_DRIVER_PYTHON, before Spark starts; or install it there: "
+                f"{sys.executable} -m pip install 'nsq_ha[spark]'"
+            )
 
         @classmethod
         def name(cls) -> str:

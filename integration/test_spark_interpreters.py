@@ -1,0 +1,132 @@
+"""The documented ways to start Spark, as documented, where no Python of ``PATH`` has what the format needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from integration.spark_servers import LOOPBACK, ROOT, spark_home, standalone
+from nsq_ha import OutgoingMessage, Producer, Receipt
+
+if TYPE_CHECKING:
+    from integration.cluster import ClusterUnderTest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+PAGES: Final = ROOT / "docs" / "how-to"
+COUNT: Final = 500
+LIMIT: Final = 400.0
+BARE: Final = "#!/bin/sh\necho 'this Python has nothing of nsq_ha' >&2\nexit 1\n"
+
+
+@pytest.fixture
+async def stocked(cluster: ClusterUnderTest) -> str:
+    topic = await asyncio.to_thread(cluster.create_topic, 2, 2)
+    async with Producer(lookupd=cluster.lookupd) as producer:
+        sent = [OutgoingMessage(b"%06d" % number, partition=number % 2) for number in range(COUNT)]
+        assert all(isinstance(told, Receipt) for told in await producer.publish_many(topic, sent))
+    return topic
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> dict[str, str]:
+    """An environment without any variable of PySpark's, whose ``python`` and ``python3`` are of no use."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("python", "python3"):
+        (programs / name).write_text(BARE)
+        (programs / name).chmod(0o755)
+    java = shutil.which("java")
+    assert java is not None
+    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG") if name in os.environ}
+    return {**kept, "PATH": f"{programs}:{Path(java).parent}:/usr/bin:/bin", "SPARK_LOCAL_IP": LOOPBACK}
+
+
+def block(page: str, kind: str, holding: str) -> str:
+    """Return the one block of a page that holds some text."""
+    found = re.findall(rf"^```{kind}\n(.*?)^```", (PAGES / page).read_text(), re.DOTALL | re.MULTILINE)
+    (one,) = [each for each in found if holding in each]
+    return str(one)
+
+
+async def test_a_session_of_ones_own_in_an_environment_that_is_not_activated(
+    cluster: ClusterUnderTest, stocked: str, elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    lookupd = ",".join(cluster.lookupd)
+    read = f'own_session().read.format("nsq").options(lookupd={lookupd!r}, topic={stocked!r}).load().count()'
+    program.write_text(f"{block('spark.md', 'python', 'def own_session')}\n\nprint({read})\n")
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        env=elsewhere,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert ran.stdout.split()[-1:] == [str(COUNT)], ran.stderr[-6000:]
+
+
+def packed(folder: Path) -> None:
+    """Make ``environment`` and its archive, small: it borrows the packages of this interpreter."""
+    venv.create(folder / "environment", symlinks=True)
+    (packages,) = (folder / "environment" / "lib").glob("python3*/site-packages")
+    mine = next(path for path in map(Path, sys.path) if (path / "pyspark").is_dir())
+    (packages / "borrowed.pth").write_text(f"{ROOT}\n{mine}\n")
+    with tarfile.open(folder / "environment.tar.gz", "w:gz") as archive:
+        for each in (folder / "environment").iterdir():
+            archive.add(each, each.name)
+    # What pip puts there beside an environment's Python.
+    for path in Path(sys.executable).parent.glob("*spark*"):
+        (folder / "environment" / "bin" / path.name).symlink_to(path)
+
+
+@pytest.mark.slow
+async def test_the_line_that_submits_to_a_cluster(
+    cluster: ClusterUnderTest, stocked: str, elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "submitted"
+    folder.mkdir()
+    await asyncio.to_thread(packed, folder)
+    program = block("spark-cluster.md", "python", 'appName("pipeline")')
+    for documented, real in (
+        ("lookup-1.example:4161", ",".join(cluster.lookupd)),
+        ('"topic", "orders"', f'"topic", "{stocked}"'),
+    ):
+        assert documented in program
+        program = program.replace(documented, real)
+    (folder / "pipeline.py").write_text(f"{program}\n\nmain()\n")
+    lines = [line.removeprefix("$ ") for line in block("spark-cluster.md", "console", "spark-submit").splitlines()]
+
+    def submit() -> subprocess.CompletedProcess[str]:
+        servers = {**elsewhere, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1"}
+        with standalone(tmp_path, 1, servers) as master:
+            script = "\n".join(lines).replace("spark://master.example:7077", shlex.quote(master))
+            # As in the activated environment of the step before; what it changes is PATH.
+            path = f"{elsewhere['PATH']}:{folder / 'environment' / 'bin'}"
+            return subprocess.run(
+                ["/bin/bash", "-ec", script],
+                cwd=folder,
+                env={**elsewhere, "PATH": path},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+
+    ran = await asyncio.to_thread(submit)
+    assert f"|        0|  {COUNT // 2}|" in ran.stdout, ran.stderr[-8000:]
+    assert f"|        1|  {COUNT // 2}|" in ran.stdout
