@@ -7,6 +7,7 @@ from typing import Final
 
 from nsq_ha import TlsConfig
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.tls_renewal import WRITES_FOR
 
 NODES: Final = 3
 
@@ -14,12 +15,12 @@ _CERTIFICATES: Final = Path(__file__).parent.parent / "tests" / "certificates"
 
 
 class EmbeddedCluster:
-    """A :class:`DevCluster` in this process, with TLS."""
+    """A :class:`DevCluster` in this process, with TLS and its defect on the real server."""
 
     def __init__(self) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(_CERTIFICATES / "server.pem", _CERTIFICATES / "server.key")
-        self._cluster = DevCluster(nsqds=NODES, tls=context)
+        self._cluster = DevCluster(nsqds=NODES, tls=context, tls_write_deadline=WRITES_FOR)
         self._cluster.__enter__()
         self.lookupd = tuple(self._cluster.lookupd)
         self.nodes = NODES

@@ -147,7 +147,8 @@ class ClientConfig:
     deflate_level: int = 6
     """1..6; without a level the server stores blocks uncompressed."""
     tls: TlsConfig | None = None
-    """None for plain TCP."""
+    """None for plain TCP. The partitioned nsqd stops writing to a TLS connection after 5 s, so each one is replaced in
+    time: see the page "TLS, AUTH and compression"."""
     auth_secret: str | None = field(default=None, repr=False)
     """For servers that ask for AUTH; never shown."""
     client_id: str = ""
@@ -226,7 +227,8 @@ class ProducerConfig(ClientConfig):
     """A connection without publishes closes after this, and a topic without publishes is looked up no more until the
     next one; a topic that does not exist is forgotten after 10 s."""
     max_connections: int = 1024
-    """Open connections at most, so that many topics do not use up descriptors; the longest idle one closes first."""
+    """Open connections at most, so that many topics do not use up descriptors; the longest idle one closes first. A TLS
+    connection that is being replaced counts twice; where there is no room for that, publishes wait for the next one."""
 
     def __post_init__(self) -> None:
         """Check every range.

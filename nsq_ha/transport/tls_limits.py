@@ -70,7 +70,7 @@ class TlsServer:
             log.warning(
                 "nsqd %s (version %.60r) stops writing to TLS connections %.0f s after the handshake, a defect of this "
                 "server. Its connections are replaced in time, which costs a handshake every %.0f s for each one. "
-                "Terminate TLS in front of nsqd, or patch it: see %s",
+                "Patch nsqd, or use a tunnel in place of TLS: see %s",
                 self.address,
                 self.version,
                 self.writes_for,
