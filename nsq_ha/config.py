@@ -279,7 +279,7 @@ class ConsumerConfig(ClientConfig):
     sample_rate: int = 0
     """Percent of messages to take, 1..99; the others are *confirmed* for the channel. 0 for all."""
     tag: str | None = None
-    """Take the messages with this dispatch tag (extended topics)."""
+    """Take the messages with this dispatch tag. Only for extended topics: others have no tags, entering fails."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue that names none, by the message's attempts."""
     start_timeout: float = 5.0
@@ -320,8 +320,8 @@ class ConsumerConfig(ClientConfig):
         if self.partitions is not None:
             object.__setattr__(self, "partitions", _partitions(iterable(self, "partitions")))
         _check_start(self.start_from)
-        if self.nsqd and self.start_from is not None:
-            raise ConfigError("start_from needs lookupd=: nsqds that are named by nsqd= take no start positions")
+        if self.nsqd:
+            _check_plain(self)
         if self.dead_letter_topic is not None:
             named("dead_letter_topic", check_topic, self.dead_letter_topic)
         if self.on_give_up == "dead_letter" and not self.dead_letter_topic:
@@ -354,6 +354,17 @@ def _is_server_name(name: str) -> bool:
 
 def _partitions(values: Iterable[object]) -> tuple[int, ...]:
     return tuple(sorted({named("partitions", check_partition, value) for value in values}))
+
+
+def _check_plain(config: ConsumerConfig) -> None:
+    """Refuse what only the partitioned server has."""
+    plain = "nsqds that are named by nsqd="
+    if config.start_from is not None:
+        raise ConfigError(f"start_from needs lookupd=: {plain} take no start positions")
+    if config.ordered is True:
+        raise ConfigError(f"ordered=True needs lookupd=: {plain} have no ordered channels")
+    if config.tag is not None:
+        raise ConfigError(f"tag needs lookupd=: {plain} know no tags, they would deliver all")
 
 
 def _check_start(start: object) -> None:

@@ -185,6 +185,10 @@ class InvalidCommandError(ServerError):
     """The command was wrong or came in the wrong state: a bug of ours, or an old server."""
 
 
+class TlsRequiredError(ServerError):
+    """nsqd takes nothing outside TLS (it runs with ``-tls-required``): give ``tls=TlsConfig(...)``."""
+
+
 class SubscribeRefusedError(ServerError):
     """The subscription is of the wrong kind for the topic: read the topic's meta again, or report."""
 
@@ -240,6 +244,8 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
 """Code of an error frame to its class; a code not listed is a plain :class:`ServerError`."""
 
 _TOO_MANY_CONNECTIONS: Final = "too much client connections"
+_TLS_REQUIRED: Final = "(TLS required)"
+"""End of the text of an ``E_INVALID`` that no other command would cure."""
 
 
 def server_error(data: bytes) -> ServerError:
@@ -247,8 +253,8 @@ def server_error(data: bytes) -> ServerError:
 
     The code ends at the first blank, which is there even when no text follows.
     Texts may hold raw bytes (a bad REQ echoes 16 id bytes), so they are decoded
-    with replacement. One frame of the server has no code at all; it is told by
-    its text.
+    with replacement. One frame of the server has no code at all and is known by
+    its text; so is one that shares its code with others.
 
     Source: protocol reference 1.
     """
@@ -256,6 +262,8 @@ def server_error(data: bytes) -> ServerError:
     if text.startswith(_TOO_MANY_CONNECTIONS):
         return OverloadedError("", text)
     code, _, detail = text.partition(" ")
+    if code == "E_INVALID" and detail.endswith(_TLS_REQUIRED):
+        return TlsRequiredError(code, f"{detail}: nsqd runs with -tls-required, give tls=TlsConfig(...)")
     return SERVER_ERRORS.get(code, ServerError)(code, detail)
 
 

@@ -16,6 +16,7 @@ from nsq_ha.errors import (
     PublishError,
     ResponseTimeoutError,
     ServerError,
+    TlsRequiredError,
     server_error,
 )
 from tests.golden import TCP_FILES, conversations, load
@@ -46,12 +47,21 @@ def test_every_recorded_error_frame_has_a_class() -> None:
     for data in frames:
         error = server_error(data)
         assert error.code == data.split(b" ")[0].decode()
-        assert type(error) is SERVER_ERRORS[error.code]
+        needs_tls = b"(TLS required)" in data
+        assert type(error) is (TlsRequiredError if needs_tls else SERVER_ERRORS[error.code])
 
 
 def test_the_blank_after_a_code_is_no_part_of_it() -> None:
     error = server_error(b"E_TOPIC_NOT_EXIST ")
     assert (error.code, error.detail, str(error)) == ("E_TOPIC_NOT_EXIST", "", "E_TOPIC_NOT_EXIST")
+
+
+def test_a_server_that_takes_tls_alone_says_what_to_give() -> None:
+    """It was an InvalidCommandError, which is documented as a bug of ours."""
+    error = server_error(b"E_INVALID cannot SUB in current state (TLS required)")
+    assert type(error) is TlsRequiredError
+    assert "give tls=" in str(error)
+    assert not error.retriable
 
 
 def test_an_unknown_code_is_a_plain_server_error() -> None:

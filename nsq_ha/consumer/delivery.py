@@ -53,7 +53,9 @@ class Delivery:
         "_backoff",
         "_connection",
         "_finished",
+        "_first",
         "_gives_up",
+        "_has_requeued",
         "_held",
         "_loop",
         "_on_freed",
@@ -119,6 +121,8 @@ class Delivery:
         self._gives_up = gives_up
         self._connection: Connection | None = None
         self._finished: list[bytes] = []
+        self._first: tuple[bytes, int] | None = None
+        self._has_requeued = False
         self._held: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -159,6 +163,29 @@ class Delivery:
         if self.is_alive:
             self.in_flight -= 1
             self._on_freed()
+
+    def without_repeat(self, messages: list[Message]) -> list[Message]:
+        """Leave out the second copy of the first message of an ordered channel.
+
+        The first SUB_ORDERED on a channel with a backlog makes nsqd start over
+        under way: the message that it had ready comes, and then comes once more
+        with the same number of attempts. One that was requeued or timed out has
+        more attempts, and one of another connection is no copy.
+
+        Source: protocol reference 9 (duplicate at start).
+        """
+        kept: list[Message] = []
+        for message in messages:
+            known, self._first = self._first, None
+            if self.delivered == 0 and not kept and known is None:
+                self._first = (message.id, message.attempts)
+            elif known == (message.id, message.attempts) and not (self._has_requeued and self.in_flight == 0):
+                # Where the application works on the first copy, its answer counts for this one: both have the same id.
+                if self.delivered and self.in_flight == 0:
+                    self.finish_damaged(message.id)
+                continue
+            kept.append(message)
+        return kept
 
     def finish(self, message: Message) -> None:
         """Buffer a FIN; all that are buffered in one turn of the loop are written as one run of bytes."""
@@ -207,6 +234,7 @@ class Delivery:
             return
         if self._connection is None or self._gives_up(message):
             return
+        self._has_requeued = True
         if delay is None:
             delay = delay_after(self._backoff, message.attempts, _no_chance)
         if tracelog.switch.is_on(self.topic):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.subscription import Inbox
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.policy.topology import TopicView
+    from nsq_ha.policy.topology import TopicMeta, TopicView
 
 log = logging.getLogger("nsq_ha.consumer")
 
@@ -44,6 +44,7 @@ class Partitions:
         self._config = config
         self._inbox = inbox
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_warned = False
 
     def are_subscribed(self) -> bool:
         """Tell whether all that are wanted are subscribed; False while none is known."""
@@ -74,6 +75,8 @@ class Partitions:
                 ConfigError(f"topic {view.topic!r} has partitions 0..{view.partition_num - 1}, not {absent[0]}")
             )
             return
+        if view.meta is not None and self._is_refused(view.meta):
+            return
         for partition in sorted(wanted - self._subscriptions.keys()):
             if group is not None:
                 self._add(partition, group)
@@ -82,6 +85,29 @@ class Partitions:
                 self._remove(partition)
         for subscription in self._subscriptions.values():
             subscription.view_changed(view)
+
+    def _is_refused(self, meta: TopicMeta) -> bool:
+        """Compare the options with the topic, before the first subscription."""
+        config, topic = self._config, self._watch.topic
+        if self._subscriptions:
+            return False
+        if config.tag is not None and not meta.extend_support:
+            self._inbox.refused(
+                ConfigError(
+                    f"topic {topic!r} has no tags, so tag={config.tag!r} would take every message: leave tag= out, or"
+                    f" make the topic an extended one"
+                )
+            )
+            return True
+        if config.ordered is True and not meta.ordered and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "%s/%s: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
+                " message at a time for each partition, until somebody calls nsqd's /channel/setorder with order=false",
+                topic,
+                self._channel,
+            )
+        return False
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
         subscription = Subscription(self._watch, self._channel, partition, self._config, self._inbox)

@@ -18,15 +18,14 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.renewal import Renewal
 from nsq_ha.consumer.replaced import Replaced
+from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
-from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
@@ -40,6 +39,7 @@ from nsq_ha.errors import (
     NsqError,
     ServerError,
     SubscribeRefusedError,
+    TlsRequiredError,
 )
 from nsq_ha.policy.activity import Seen
 from nsq_ha.policy.backoff import delay_after
@@ -61,11 +61,17 @@ if TYPE_CHECKING:
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.protocol import DamagedMessage
-    from nsq_ha.start_from import StartFrom
 
 log = logging.getLogger("nsq_ha.consumer")
 
-_PERMANENT = (AuthError, BadNameError, ChannelNotRegisteredError, InvalidCommandError, MessageRefusedError)
+_PERMANENT = (
+    AuthError,
+    BadNameError,
+    ChannelNotRegisteredError,
+    InvalidCommandError,
+    MessageRefusedError,
+    TlsRequiredError,
+)
 
 
 class Inbox(Protocol):
@@ -117,7 +123,7 @@ class Subscription:
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._start_from = _start_of(config, partition)
+        self._start = Start(watch, channel, partition, config)
         self._wake = asyncio.Event()
         self._replaced = Replaced(inbox.freed, lambda: inbox.left(self))
         self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")
@@ -332,15 +338,15 @@ class Subscription:
             reason = ConnectionLostError(f"left for {node.address}, which leads now")
             self._leave(reason)
             self._replaced.left_for(node, reason)
-            await self._start_channel(node, is_ordered=delivery.is_ordered)
+            start = await self._start.prepare(node, is_ordered=delivery.is_ordered)
             self._connection, self.delivery = connection, delivery
-            await self._send_subscription(connection, meta, delivery)
+            await self._send_subscription(connection, meta, delivery, start)
         except BaseException:
             if self.delivery is delivery:
                 self._leave(ConnectionLostError("not subscribed"))
             connection.abort(ConnectionLostError("not subscribed"))
             raise
-        self._start_from = None
+        self._start.done()
         self._life.accepted(self._loop.time())
         if self._life.is_reading:
             self._trouble.subscribed(self._loop.time())
@@ -360,13 +366,19 @@ class Subscription:
             gives_up=self._inbox.gives_up,
         )
 
-    async def _send_subscription(self, connection: Connection, meta: TopicMeta, delivery: Delivery) -> None:
+    async def _send_subscription(
+        self, connection: Connection, meta: TopicMeta, delivery: Delivery, start: str | None = None
+    ) -> None:
         delivery.attach(connection)
         topic, channel = self._watch.topic, self._channel
         if not meta.is_partitioned:
             await connection.subscribe(Sub(topic, channel, None), delivery, layout_for(detail=False, ext=False))
         else:
-            command = (SubOrdered if delivery.is_ordered else SubAdvanced)(topic, channel, self.partition)
+            command: SubOrdered | SubAdvanced
+            if delivery.is_ordered:
+                command = SubOrdered(topic, channel, self.partition)
+            else:
+                command = SubAdvanced(topic, channel, self.partition, start)
             await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
 
     # -- what its renewal asks (consumer.renewal.Owner)
@@ -433,18 +445,6 @@ class Subscription:
             self._connection = self.delivery = None
             self._replaced.add(connection, delivery, lifetime, self._callbacks(connection.node, delivery))
 
-    async def _start_channel(self, node: Node, *, is_ordered: bool) -> None:
-        """Set where the channel starts to read, where that was asked for."""
-        if self._start_from is None:
-            return
-        where = (self._watch.topic, self.partition, self._channel)
-        async with NsqdHttp(node, timeout=self._config.lookup_timeout) as nsqd:
-            if is_ordered:
-                # Switched by SUB_ORDERED, a channel with backlog starts over and gives its first message twice.
-                await nsqd.create_channel(*where)
-                await nsqd.set_order(*where, ordered=True)
-            await nsqd.start_channel_from(*where, str(self._start_from))
-
     async def _open(
         self,
         node: Node,
@@ -495,6 +495,12 @@ class Subscription:
         delivery = messages[0].source
         if not isinstance(delivery, Delivery) or not delivery.is_alive:
             return
+        if self._start.is_checked:
+            self._start.check(messages)
+        if delivery.is_ordered and delivery.delivered < 2:
+            messages = delivery.without_repeat(messages)
+            if not messages:
+                return
         delivery.delivered += len(messages)
         delivery.in_flight += len(messages)
         delivery.peak = max(delivery.peak, delivery.in_flight)
@@ -519,8 +525,3 @@ class Subscription:
     def _refusals(self, refusals: list[ServerError]) -> None:
         for refusal in refusals:
             log.info("%s-%d: %s", self._watch.topic, self.partition, refusal)
-
-
-def _start_of(config: ConsumerConfig, partition: int) -> StartFrom | None:
-    start = config.start_from
-    return start.get(partition) if isinstance(start, Mapping) else start

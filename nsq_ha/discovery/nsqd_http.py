@@ -21,6 +21,7 @@ from nsq_ha.errors import (
     InvalidCommandError,
     RemoteProtocolError,
     ServerError,
+    TlsRequiredError,
     TransportError,
     server_error,
 )
@@ -325,6 +326,8 @@ class NsqdHttp(HttpPeer):
             raise type(error)(f"nsqd {self.url}: {error}") from error
         if body.status == 200:
             return body.data
+        if body.status == 403 and body.message == "TLS_REQUIRED":
+            raise TlsRequiredError("", f"nsqd {self.url} takes no plain HTTP: it runs with -tls-required")
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from nsq_ha.errors import (
     ConfigError,
     LookupUnavailableError,
+    NoLeaderError,
     NsqError,
     ResponseTimeoutError,
     TopicNotFoundError,
@@ -136,7 +137,15 @@ class TopicPublisher:
             return None
         if _is_absent(view):
             return self._unknown()
+        if self.watch.error is None and view is not None and view.note:
+            return self._not_yet(view.note)
         return self.watch.error or LookupUnavailableError(f"topic {self.watch.topic!r} was not looked up in time")
+
+    def _not_yet(self, note: str) -> NoLeaderError:
+        cure = ""
+        if "no channel" in note.lower():
+            cure = ": subscribe to it once, or start nsqlookupd with -allow-write-with-nochannels"
+        return NoLeaderError(f"topic {self.watch.topic!r} takes no messages yet, nsqlookupd says {note!r}{cure}")
 
     def _unknown(self) -> TopicNotFoundError:
         return TopicNotFoundError(

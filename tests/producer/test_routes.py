@@ -271,3 +271,13 @@ async def test_while_a_leader_is_away_look_ups_go_on_whatever_the_pause_between_
         await eventually(lambda: stage.lookupd.count("/lookup") > 2)
         stage.lead({0: stage.nsqd})
         assert (await asyncio.wait_for(publish, LIMIT)).attempts == 1
+
+
+async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) -> None:
+    """It was "not looked up in time", although nsqlookupd had said why."""
+    text = "Topic has no channel, should init at least one for the new topic"
+    stage.lookupd.answer("/lookup", {"message": text}, 404)
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError, match=f"takes no messages yet.*{text}.*subscribe to it once") as caught:
+            await producer.publish(TOPIC, b"x", timeout=0.3)
+    assert isinstance(caught.value.__cause__, NoLeaderError)

@@ -1,0 +1,100 @@
+"""Where a channel starts to read, set before the first subscription to a partition.
+
+The position goes by nsqd's HTTP, since SUB with a position ignores which
+partition it names. Only where nsqd refuses plain HTTP, and leads no other
+partition of the topic, it goes with SUB; what arrives is then compared with the
+partition that was meant.
+
+Source: protocol reference 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.errors import RemoteProtocolError, TlsRequiredError
+
+if TYPE_CHECKING:
+    from nsq_ha.config import ConsumerConfig
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.message import Message
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.start_from import StartFrom
+
+
+class Start:
+    """The start of one partition's subscription. After the first success there is nothing to do.
+
+    Attributes:
+        is_checked: What arrives has to be compared with the partition.
+    """
+
+    def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
+        """Take what is to be set from ``config``."""
+        self.is_checked = False
+        self._watch = watch
+        self._name = f"{watch.topic}-{partition}"
+        self._where = (watch.topic, partition, channel)
+        self._config = config
+        start = config.start_from
+        self._start = start.get(partition) if isinstance(start, Mapping) else start
+        self._is_done = False
+
+    async def prepare(self, node: Node, *, is_ordered: bool) -> str | None:
+        """Set what is to be set; return the position that SUB has to set. None if there is none.
+
+        Raises:
+            TlsRequiredError: The position cannot be set.
+            NsqError: nsqd refused it, or did not answer.
+        """
+        self.is_checked = False
+        if self._start is None or self._is_done:
+            return None
+        try:
+            await self._set_position(node, self._start, is_ordered=is_ordered)
+        except TlsRequiredError as error:
+            if is_ordered or not self._is_only_one_at(node):
+                raise TlsRequiredError(
+                    "",
+                    f"start_from cannot be applied to {self._name}: {error.detail}, and SUB takes a position only for"
+                    f" an unordered topic of which the nsqd leads one partition. Leave start_from out, and set the"
+                    f" channel's position over nsqd's HTTPS (/channel/setoffset)",
+                ) from error
+            self.is_checked = True
+            return str(self._start)
+        return None
+
+    def done(self) -> None:
+        """Record that SUB succeeded: the channel is where it was asked to be."""
+        self._is_done = True
+
+    def check(self, messages: list[Message]) -> None:
+        """Compare what arrived with the partition.
+
+        Raises:
+            RemoteProtocolError: It is another one's.
+        """
+        for message in messages:
+            number = message.internal_id >> 50 & 1023
+            if number != self._where[1]:
+                raise RemoteProtocolError(
+                    f"{message.nsqd} delivers partition {number} instead of {self._name}: it leads both, and SUB with"
+                    f" a start position does not choose between them"
+                )
+
+    async def _set_position(self, node: Node, start: StartFrom, *, is_ordered: bool) -> None:
+        async with NsqdHttp(node, timeout=self._config.lookup_timeout) as nsqd:
+            if is_ordered:
+                # Made ordered while it is new and empty: later its reader starts over (see Delivery.without_repeat).
+                await nsqd.create_channel(*self._where)
+                await nsqd.set_order(*self._where, ordered=True)
+            await nsqd.start_channel_from(*self._where, str(start))
+
+    def _is_only_one_at(self, node: Node) -> bool:
+        """Tell whether ``node`` surely leads no other partition of the topic."""
+        view = self._watch.view
+        if view is None or len(view.leaders) != view.partition_num:
+            return False
+        return list(view.leaders.values()).count(node) == 1

@@ -1,0 +1,100 @@
+"""The first subscription to an ordered channel with a backlog, where nsqd starts over under way."""
+
+import asyncio
+
+import pytest
+
+from nsq_ha import ConfigError, ConsumerConfig
+from nsq_ha.protocol import Finish, Requeue
+from tests.support.nsqd import message_id
+from tests.support.stage import Stage
+from tests.support.waiting import turn
+
+
+async def test_a_first_message_that_comes_twice_is_handed_out_once(stage: Stage) -> None:
+    """It came twice, 8 of 8 times on the real server."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in (2, 2, 3):
+            peer.message(b"%d" % number, message_id(number))
+        bodies = []
+        for _ in range(2):
+            message = await anext(consumer)
+            bodies.append(message.body)
+            message.finish()
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
+    assert bodies == [b"2", b"3"]
+
+
+async def test_a_copy_of_a_finished_message_is_finished_too(stage: Stage) -> None:
+    """The first FIN may have been refused, since nsqd forgot that the message was in flight."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"first", message_id(2))
+        (await anext(consumer)).finish()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        peer.message(b"first", message_id(2))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
+        peer.message(b"second", message_id(3))
+        message = await anext(consumer)
+        message.finish()
+    assert message.body == b"second"
+
+
+async def test_one_that_was_requeued_comes_again(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, ordered=True)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        (await anext(consumer)).requeue(0)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        peer.message(b"x", message_id(2))  # the REQ was refused, and nsqd starts over
+        (await anext(consumer)).finish()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+
+
+@pytest.mark.parametrize("attempts", [2, 3])
+async def test_a_timed_out_message_is_no_copy(stage: Stage, attempts: int) -> None:
+    stage.lead({0: stage.nsqd}, ordered=True)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        first = await anext(consumer)
+        peer.message(b"x", message_id(2), attempts=attempts)
+        second = asyncio.create_task(anext(consumer))
+        await turn(3)
+        first.finish()
+        peer.message(b"y", message_id(3))
+        (await second).requeue(0)
+
+
+# ------------------------------------------------------------ options that do not fit the topic
+
+
+async def test_a_tag_on_a_topic_without_tags_is_refused(stage: Stage) -> None:
+    """Everything was delivered."""
+    with pytest.raises(ConfigError, match="topic 'orders' has no tags"):
+        await stage.consumer(tag="blue").__aenter__()
+    stage.lead({0: stage.nsqd}, extended=True)
+    async with stage.consumer(tag="blue"):
+        await stage.nsqd.subscriber()
+
+
+async def test_forcing_order_on_an_unordered_topic_is_warned_about_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    async with stage.consumer(ordered=True):
+        pass
+    lines = [record.getMessage() for record in caplog.records if "ordered for all its consumers" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("orders/ch: the topic is not ordered: ordered=True")
+
+
+@pytest.mark.parametrize("option", [{"ordered": True}, {"tag": "blue"}])
+def test_nsqds_named_by_address_have_neither_order_nor_tags(option: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(option))}.* needs lookupd="):
+        ConsumerConfig(nsqd=("127.0.0.1:4150",), **option)  # type: ignore[arg-type]
+    assert ConsumerConfig(nsqd=("127.0.0.1:4150",), ordered=False).tag is None
