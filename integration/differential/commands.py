@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 2
 CHANNELS: Final = 2
-MAX_COMMANDS: Final = 14
+MIN_COMMANDS: Final = 4
+MAX_COMMANDS: Final = 12
+"""Behind the opening."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ _CHANNEL: Final = st.sampled_from((0, 0, 0, CHANNELS - 1))
 _PATHS: Final = ("create", "delete", "pause", "unpause", "skip", "unskip", "empty", "emptydelayed")
 _STARTS: Final = (
     *("special:-1", "special:-2", "msgcount:1", "msgcount:3", "msgcount:6", "msgcount:99"),
-    *("virtual_queue:0", "virtual_queue:33", "virtual_queue:99999", "timestamp:0", "timestamp:9000000000"),
+    *("virtual_queue:0", "virtual_queue:33", "virtual_queue:99999", "timestamp:9000000000"),
     *("timestamp:-1", "bogus:1", "msgcount:x"),
 )
 
@@ -166,9 +168,26 @@ def _publish(kind: Kind) -> SearchStrategy[Command]:
 
 
 def _subscribe(kind: Kind) -> SearchStrategy[Command]:
-    word = st.sampled_from(("SUB_ORDERED",) if kind.ordered else ("SUB", "SUB", "SUB_ADVANCED"))
     ready = st.sampled_from((1, 1, 2, 10))
-    return st.builds(Subscribe, _CONNECTION, word, _CHANNEL, ready, st.none())
+    if kind.ordered:
+        return st.builds(Subscribe, _CONNECTION, st.sampled_from(("SUB_ORDERED",) * 8 + ("SUB",)), _CHANNEL, ready)
+    word = st.sampled_from(("SUB", "SUB", "SUB", "SUB_ADVANCED", "SUB_ORDERED"))
+    somewhere = st.builds(Subscribe, _CONNECTION, st.just("SUB_ADVANCED"), _CHANNEL, ready, st.sampled_from(_STARTS))
+    return st.one_of(st.builds(Subscribe, _CONNECTION, word, _CHANNEL, ready), somewhere)
+
+
+def _opening(kind: Kind) -> SearchStrategy[list[Command]]:
+    """Something to work on: a channel with messages, or a reader."""
+    several = st.builds(Publish, st.sampled_from(("MPUB", "MPUB_TRACE")), st.integers(2, 5))
+    made = st.just(Operate("/channel/create", 0))
+    word = "SUB_ORDERED" if kind.ordered else "SUB"
+    reader = st.builds(Subscribe, st.just(0), st.just(word), st.just(0), st.sampled_from((1, 3)))
+    return st.one_of(
+        st.tuples(made, several).map(list),
+        st.tuples(reader, several).map(list),
+        st.tuples(several, reader).map(list),
+        st.tuples(made, several, st.just(Settle()), reader).map(list),
+    )
 
 
 def command(kind: Kind) -> SearchStrategy[Command]:
@@ -183,9 +202,11 @@ def command(kind: Kind) -> SearchStrategy[Command]:
     )
     operate = st.builds(Operate, st.sampled_from([f"/channel/{path}" for path in _PATHS]), _CHANNEL)
     offset = st.builds(Operate, st.just("/channel/setoffset"), _CHANNEL, st.just(""), st.sampled_from(_STARTS))
+    order = st.builds(Operate, st.just("/channel/setorder"), _CHANNEL, st.sampled_from(("true", "false", "x")))
     find = st.builds(Find, st.sampled_from(("count", "count", "virtual_offset", "id")), st.integers(-1, 9))
     return st.one_of(
-        *(publish, publish, subscribe, answer, answer, operate, offset, find, st.builds(Stats), st.builds(Settle)),
+        *(publish, publish, subscribe, answer, answer, answer, operate, offset, order, find),
+        *(st.builds(Stats), st.builds(Stats), st.builds(Settle)),
         st.builds(Ready, _CONNECTION, st.sampled_from((0, 1, 3))),
         st.builds(Leave, _CONNECTION, st.sampled_from(("CLS", "close"))),
         st.builds(Wait, st.sampled_from((0.5, 1.6))),
@@ -195,4 +216,5 @@ def command(kind: Kind) -> SearchStrategy[Command]:
 
 def case(kind: Kind) -> SearchStrategy[list[Command]]:
     """A list of commands."""
-    return st.lists(command(kind), min_size=4, max_size=MAX_COMMANDS)
+    rest = st.lists(command(kind), min_size=MIN_COMMANDS, max_size=MAX_COMMANDS)
+    return st.builds(lambda opening, rest: [*opening, *rest], _opening(kind), rest)

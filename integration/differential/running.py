@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from integration.differential.observing import Observation
     from integration.differential.side import Side
 
-RUNS: Final = 3
-"""How often a case must differ at the same place to count: what the two clocks did once is chance."""
 SHORTENINGS: Final = 14
 """Runs that may be spent on leaving commands out of a case that differs."""
 
@@ -97,7 +95,7 @@ class Runner:
         first = self._run(commands)
         if not first:
             return
-        found = lasting([first, *(self._run(commands) for _ in range(RUNS - 1))])
+        found = lasting([first, *(self._run(commands, pause) for pause in self._pauses(kind))])
         if not found:
             self.tally.unsteady += 1
             self._tell(f"differed once, not each time: {described(commands, first[0], kind.name)}")
@@ -122,10 +120,16 @@ class Runner:
                 place += 1
         return Found(kind, commands, found)
 
-    def _run(self, commands: Sequence[Command]) -> list[Difference]:
+    @staticmethod
+    def _pauses(kind: Kind) -> Sequence[float]:
+        """Seconds to wait before each repetition: the two clocks that flush must not stand as they stood before."""
+        return (1.1, 2.3, 3.7) if kind.sync_every > 1 else (0.0, 0.3)
+
+    def _run(self, commands: Sequence[Command], pause: float = 0.0) -> list[Difference]:
         run = f"{next(self._numbers)}"
         count = max(side.ends()[0] for side in self._sides)
         list(self._pool.map(lambda side: side.begin(run, count), self._sides))
+        time.sleep(pause)
         performers = [Performer(side) for side in self._sides]
         observed: tuple[list[Observation], list[Observation]] = ([], [])
         for command in commands:

@@ -80,7 +80,9 @@ async def _bare(answer: Answer, request: Request) -> Response:
     try:
         data = await answer(request)
     except HttpError as error:
-        return _json(error.status, {"message": error.text}, _V1_HEADERS)
+        # Not escaped, as nsqd writes it: a text with quotes makes it no JSON.
+        body = f'{{"message":"{error.text}"}}'.encode("utf-8", "surrogateescape")
+        return Response(body, error.status, headers=_V1_HEADERS, media_type=_JSON)
     if data is None:
         return Response(b"", 200, headers=_V1_HEADERS)
     if isinstance(data, str):

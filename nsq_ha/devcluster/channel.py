@@ -92,6 +92,7 @@ class Channel:
         ordered: One message at a time, in order.
         ephemeral: It goes with its last consumer.
         end: Index behind the last record that it may read.
+        scanned: The node looks at its timeouts; it begins to, for a new one, at its next refresh.
 
     Args:
         name: Its name.
@@ -109,6 +110,7 @@ class Channel:
         self.ephemeral = is_ephemeral(name)
         self.paused = False
         self.skipped = False
+        self.scanned = False
         self.consumers: list[Consumer] = []
         self.in_flight: dict[int, InFlight] = {}
         self.requeued = self.timed_out = self.delivered = 0
@@ -120,6 +122,7 @@ class Channel:
         self._deferred: dict[int, tuple[float, int, int]] = {}  # id -> due, index, attempts
         self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
         self._stray: tuple[int, int] | None = None
+        self._echo: tuple[int, int] | None = None
         self._turn = 0
         self._earliest = float("inf")
 
@@ -137,10 +140,15 @@ class Channel:
         held = [entry for entry in self.in_flight.values() if entry.consumer is consumer]
         for entry in reversed(held):
             del self.in_flight[entry.record.internal_id]
-            self._again.append((entry.index, entry.attempts - 1))
+            self._give_back(entry.index, entry.attempts - 1)
         consumer.holds = 0
         if held:
             self.dispatch(now)
+
+    def _give_back(self, index: int, attempts: int) -> None:
+        """Let a message go out again; whatever the reason, the server counts it as requeued."""
+        self.requeued += 1
+        self._again.append((index, attempts))
 
     # ------------------------------------------------------------ delivery
 
@@ -159,6 +167,8 @@ class Channel:
             place = self._next_place()
             if place is None:
                 break
+            if self._echo is not None:
+                self._deliver_echo(self.consumers[place])
             stray = self._stray is not None
             item = self._next_item()
             if item is None:
@@ -182,6 +192,13 @@ class Channel:
             self.delivered += 1
             consumer.deliver(record, attempts, at_once=self.ordered)
         return some
+
+    def _deliver_echo(self, consumer: Consumer) -> None:
+        """Let out what was in hand when the channel turned ordered: it is forgotten at once, and comes again."""
+        echo, self._echo = self._echo, None
+        if echo is not None and echo[0] >= self._log.start and not self.skipped:
+            self.delivered += 1
+            consumer.deliver(self._log.records[echo[0]], min(echo[1] + 1, MAX_ATTEMPTS), at_once=True)
 
     def _next_place(self) -> int | None:
         """The next ready consumer behind the one that was served last, as an index."""
@@ -248,9 +265,8 @@ class Channel:
             raise Refusal("Too much deferred messages in flight")
         del self.in_flight[internal_id]
         consumer.holds -= 1
-        self.requeued += 1
         if delay == 0:
-            self._again.append((entry.index, entry.attempts))
+            self._give_back(entry.index, entry.attempts)
         else:
             due = now + min(delay, MAX_DELAY)
             heapq.heappush(self._due, (due, internal_id, entry.index, entry.attempts))
@@ -292,7 +308,7 @@ class Channel:
         while due and due[0][0] <= now:
             _, internal_id, index, attempts = heapq.heappop(due)
             self._deferred.pop(internal_id, None)
-            self._again.append((index, attempts))
+            self._give_back(index, attempts)
             moved = True
         if now >= self._earliest:
             moved |= self._time_out(now)
@@ -304,7 +320,7 @@ class Channel:
         for entry in late:
             del self.in_flight[entry.record.internal_id]
             entry.consumer.holds -= 1
-            self._again.append((entry.index, entry.attempts))
+            self._give_back(entry.index, entry.attempts)
         self.timed_out += len(late)
         self._earliest = min((entry.deadline for entry in self.in_flight.values()), default=float("inf"))
         return bool(late)
@@ -315,8 +331,8 @@ class Channel:
         """Turn ordered.
 
         Args:
-            under_way: A consumer is waiting. The reader is then reset with a
-                message in hand, which comes once more than it should.
+            under_way: A consumer is waiting. The reader is then reset with a message in hand, which comes
+                twice, one right behind the other; only one of the two can be finished.
 
         Source: protocol reference 9 ("Duplicate at start").
         """
@@ -325,7 +341,7 @@ class Channel:
         self.ordered = True
         if not self.in_flight:
             if under_way:
-                self._keep_stray()
+                self._echo = self._next_item()
             self._again.clear()
             self._read = self.cursor.confirmed
 

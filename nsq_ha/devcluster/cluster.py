@@ -37,6 +37,8 @@ class DevCluster(Faults):
         seed: Of everything that is left to chance.
         write_without_channels: False makes ``access=w`` refuse topics without a
             channel, as an nsqlookupd with default settings does.
+        slow_leaders: Seconds, times ``time_scale``, for which a newly elected leader is named by ``access=r``
+            and refuses everything as not writable. The real one takes from none to a minute.
         lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, take free ones.
         tls: Server's context; None for a server without TLS.
         tls_required: All commands but IDENTIFY need TLS, and the nsqds' HTTP refuses everything, as with

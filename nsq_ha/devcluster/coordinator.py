@@ -56,6 +56,7 @@ class Coordinator:
         self.leading: Nsqlookupd | None = None
         self.last_leading: Nsqlookupd | None = None
         self.writes_disabled = False
+        self._settled = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
 
     def after(self, delay: float, act: Callable[[], None]) -> None:
@@ -81,9 +82,18 @@ class Coordinator:
 
     @property
     def stable(self) -> bool:
-        """Whether every node is there and every replica in sync, so that operators may move things."""
+        """Whether operators may move things.
+
+        Every node must be there and every replica in sync, and the leading nsqlookupd must have found it so.
+        """
+        if self.loop.time() < self._settled:
+            return False
         whole = all(len(p.isr) >= p.topic.options.replicas and not p.stops for p in self.partitions())
         return whole and all(node.linked for node in self.nsqds)
+
+    def unsettle(self) -> None:
+        """A node came or went: nothing is stable until the next full check."""
+        self._settled = self.loop.time() + self.timing.full_check
 
     def disable_writes(self, *, disabled: bool) -> None:
         """Disable or enable writing everywhere."""
@@ -110,6 +120,7 @@ class Coordinator:
             key: Seconds until it is taken out of everything.
         """
         absence = node.absence = Absence(self.loop.time())
+        self.unsettle()
 
         def while_away(act: Callable[[Nsqd], None]) -> Callable[[], None]:
             return lambda: act(node) if node.absence is absence else None
@@ -199,6 +210,13 @@ class Coordinator:
         _log.info("%s leads %s-%d", node.name, *partition.key)
         partition.leader = partition.registered = node
         node.replica_of(partition).lead(self.followers(partition), writable=False)
+        if self.timing.slow_leader > 0:
+            partition.stops += 1
+            self.after(self.timing.slow_leader, lambda: self._works(partition))
+        self.refresh(partition)
+
+    def _works(self, partition: Partition) -> None:
+        partition.stops -= 1
         self.refresh(partition)
 
     def followers(self, partition: Partition) -> list[Replica]:
@@ -247,6 +265,7 @@ class Coordinator:
     def arrived(self, node: Nsqd) -> None:
         """A node is back and registered: it leads on, or catches up and joins again."""
         absence, node.absence = node.absence, None
+        self.unsettle()
         away = self.loop.time() - absence.since if absence else 0.0
         node.overdue = False
         for partition in self.partitions():

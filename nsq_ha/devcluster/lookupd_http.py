@@ -102,8 +102,10 @@ class Questions:
             raise HttpError(404, "Key not found")
         known = self._known(request, topic, access)
         channels = self._channels(topic, known)
-        if access == "w" and known and not channels and not lookupd.write_without_channels:
-            raise HttpError(404, "Topic has no channel, should init at least one for the new topic")
+        if access == "w" and known and not lookupd.write_without_channels:
+            known = {number: entry for number, entry in known.items() if self._channels(topic, {number: entry})}
+            if not known:
+                raise HttpError(404, "Topic has no channel, should init at least one for the new topic")
         answer: dict[str, Any] = {"channels": channels}
         if request.query_params.get("metainfo"):
             answer["meta"] = self._meta(topic)

@@ -62,7 +62,7 @@ class Nsqd:
         self.absence: Absence | None = None
         self.start_time = time.time()
         self._turn = 0
-        self._next_turn = self._next_scan = 0.0
+        self._next_turn = self._next_scan = self._next_refresh = 0.0
         self._client_ids = itertools.count(1)
         self._tcp = Listener(self._connection)
         self._web = WebServer(security.guarded(nsqd_app(self), plain=False), lambda: self.delay)
@@ -158,6 +158,10 @@ class Nsqd:
             return
         for connection in tuple(self.connections):
             connection.tick(now)
+        if now >= self._next_refresh:
+            self._next_refresh = now + self.coordinator.timing.scan_refresh
+            for replica in self.replicas.values():
+                replica.refresh_scan()
         if now >= self._next_scan:
             self._next_scan = now + self.coordinator.timing.scan
             for replica in self.replicas.values():

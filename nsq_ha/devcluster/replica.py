@@ -316,7 +316,13 @@ class Replica:
             if cursor.confirmed < self.log.start:
                 cursor.reset(self.log.start)
 
+    def refresh_scan(self) -> None:
+        """Let the channels of now take part in the looks at timeouts."""
+        for channel in self.channels.values():
+            channel.scanned = True
+
     def tick(self, now: float) -> None:
         """Let time pass for the channels."""
         for channel in self.channels.values():
-            channel.tick(now)
+            if channel.scanned:
+                channel.tick(now)

@@ -45,6 +45,7 @@ class Runtime:
         time_scale: float = 0.1,
         seed: int = 1,
         write_without_channels: bool = True,
+        slow_leaders: float = 0.0,
         lookupd_ports: Sequence[int] = (),
         tls: ssl.SSLContext | None = None,
         tls_required: bool = False,
@@ -58,7 +59,7 @@ class Runtime:
         """
         if nsqlookupds < 1 or nsqds < 1:
             raise ValueError("a cluster needs at least one nsqlookupd and one nsqd")
-        self._timing = Timing.scaled(time_scale)
+        self._timing = Timing.scaled(time_scale, slow_leader=slow_leaders)
         self._sizes = nsqlookupds, nsqds
         self._seed = seed
         self._write_without_channels = write_without_channels

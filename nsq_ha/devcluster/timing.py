@@ -53,6 +53,8 @@ class Timing:
     """Turns of the clock by which a node flushes; a partition waits for three at most."""
     scan: float = 0.5
     """Between looks at what timed out or has waited its delay; never less than a tick of the node."""
+    scan_refresh: float = 5.0
+    """Until a new channel takes part in these looks."""
     create: float = 0.3
     """``/topic/create`` to the replicas on their nodes; each later step takes as long again."""
     expand: float = 0.3
@@ -62,14 +64,25 @@ class Timing:
     meta_lag: float = 2.0
     """Another nsqlookupd learns later of a new number of partitions, or that a topic is gone."""
 
+    full_check: float = 60.0
+    """After a node came or went, until the leading nsqlookupd has looked at everything and calls it stable."""
+    slow_leader: float = 0.0
+    """How long a new leader is named by ``access=r`` and does not work yet; seen from 0 to a minute."""
+
     @classmethod
-    def scaled(cls, factor: float) -> Self:
+    def scaled(cls, factor: float, *, slow_leader: float = 0.0) -> Self:
         """Return the measured figures multiplied by ``factor``.
 
+        Args:
+            factor: What to multiply with.
+            slow_leader: This figure instead of the measured one, before it is multiplied.
+
         Raises:
-            ValueError: ``factor`` is not above 0.
+            ValueError: ``factor`` is not above 0, or ``slow_leader`` is below.
         """
         if not factor > 0:
             raise ValueError(f"time_scale must be above 0, not {factor}")
-        measured = cls()
+        if not slow_leader >= 0:
+            raise ValueError(f"slow_leaders must not be below 0, not {slow_leader}")
+        measured = cls(slow_leader=slow_leader)
         return replace(measured, **{field.name: getattr(measured, field.name) * factor for field in fields(cls)})

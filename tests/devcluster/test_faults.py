@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
 from tests.devcluster.wire import attempts, connect, pub
 
@@ -272,3 +273,40 @@ def test_doing_again_what_was_done_has_no_effect() -> None:
 
 def publishes(seen: Probe) -> bool:
     return until(lambda: seen.publish(seen.cluster.leader("orders"), b"x") == b"OK") is True
+
+
+def test_a_slow_leader_is_named_before_it_works() -> None:
+    with DevCluster(nsqds=2, nsqlookupds=1, time_scale=0.05, slow_leaders=10.0) as cluster:
+        cluster.create_topic("orders", 1, 2)
+        seen = Probe(cluster, "orders")
+        former = seen.leader()
+        mover = threading.Thread(target=lambda: cluster.move_leader("orders"))
+        mover.start()
+        leader = until(lambda: seen.lookup("r").get(0, former) != former and seen.lookup("r")[0])
+        assert seen.publish(leader, b"early") == NOT_WRITABLE
+        assert seen.lookup("w") == {}
+        mover.join()
+        assert seen.publish(leader, b"late") == b"OK"
+        seen.http.close()
+
+
+def test_after_a_node_came_or_went_nothing_is_stable_until_the_next_full_check() -> None:
+    with probe(nsqds=4) as seen:
+
+        def stable() -> bool:
+            answer = seen.http.get(seen.cluster.lookupd[0] + "/cluster/stats")
+            return bool(answer.json()["stable"])
+
+        assert stable()
+        (spare,) = set(seen.cluster.nsqds) - {seen.leader(), *seen.cluster.followers("orders")}
+        seen.cluster.kill(spare)
+        seen.cluster.start(spare)
+        until(lambda: spare_is_listed(seen, spare))
+        assert not stable()
+        until(stable)
+
+
+def spare_is_listed(seen: Probe, node: str) -> bool:
+    told = seen.http.get(seen.cluster.lookupd[0] + "/nodes").json()["producers"]
+    port = int(seen.cluster.nsqds[node].rpartition(":")[2])
+    return port in {entry["tcp_port"] for entry in told}

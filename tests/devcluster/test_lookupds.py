@@ -129,7 +129,7 @@ def test_a_delayed_nsqlookupd_answers_late() -> None:
 
 def test_default_settings_demand_a_channel_before_writing() -> None:
     with DevCluster(write_without_channels=False, nsqds=1, nsqlookupds=1) as cluster:
-        cluster.create_topic("orders", 1, 1)
+        cluster.create_topic("orders", 2, 1, ordered=True)
         seen = Probe(cluster, "orders")
         params = {"topic": "orders", "access": "w"}
         answer = seen.http.get(cluster.lookupd[0] + "/lookup", params=params)
@@ -139,7 +139,8 @@ def test_default_settings_demand_a_channel_before_writing() -> None:
         )
         channel = {"topic": "orders", "partition": "0", "channel": "billing"}
         assert seen.http.post(cluster.http_address("nsqd-0") + "/channel/create", params=channel).status_code == 200
-        assert seen.lookup("w") == {0: "nsqd-0"}
+        assert seen.lookup("w") == {0: "nsqd-0"}  # each partition needs one of its own
+        assert seen.lookup("r") == {0: "nsqd-0", 1: "nsqd-0"}
         seen.http.close()
 
 

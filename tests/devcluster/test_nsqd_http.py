@@ -52,7 +52,8 @@ def stats(seen: Probe, **params: str) -> dict[str, Any]:
 
 
 def said(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["message"]
+    """Status and message; nsqd does not escape the message, so a quote in it makes it no JSON."""
+    return answer.status_code, answer.text.removeprefix('{"message":"').removesuffix('"}')
 
 
 def test_too_much_is_refused_without_being_read(seen: Probe) -> None:
