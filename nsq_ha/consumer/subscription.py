@@ -44,7 +44,6 @@ from nsq_ha.errors import (
 from nsq_ha.policy.activity import Seen
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
-from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
@@ -431,9 +430,8 @@ class Subscription:
 
     async def _stop_within(self, connection: Connection, lifetime: Lifetime) -> None:
         """Ask for no further message over ``connection``; what is not answered in time is not waited for."""
-        over = lifetime.identified_at + lifetime.limit * Phase.STALE.value
         try:
-            async with asyncio.timeout_at(over):
+            async with asyncio.timeout_at(lifetime.stale_at):
                 await connection.stop_messages()
         except TimeoutError:
             log.debug("%s-%d: CLS was not answered in time", self._watch.topic, self.partition)

@@ -146,6 +146,11 @@ class Lifetime(NamedTuple):
             return Phase.LATE
         return Phase.DUE if age + self.early >= self.limit * Phase.DUE.value else Phase.FRESH
 
+    @property
+    def stale_at(self) -> float:
+        """When nothing comes over the connection any more."""
+        return self.identified_at + self.limit * Phase.STALE.value
+
     def next_phase_at(self, now: float) -> float | None:
         """Return when the phase changes. None when no further change comes."""
         begin, limit = self.identified_at, self.limit

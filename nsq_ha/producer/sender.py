@@ -27,7 +27,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.answering import SLOW_AFTER, Answering, slow_at, state_at
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.lane import Entry, Lane
-from nsq_ha.policy.tls_renewal import Act, Phase
+from nsq_ha.policy.tls_renewal import Act
 from nsq_ha.producer.hold import Hold
 from nsq_ha.producer.leader import Leader
 from nsq_ha.producer.line import Line
@@ -330,7 +330,7 @@ class Sender:
             if self._admit(False):
                 return await self._replace(connection, lifetime)
         if act is not Act.CLOSE:
-            await self._settle(lifetime.identified_at + lifetime.limit * Phase.STALE.value)
+            await self._settle(lifetime.stale_at)
         is_in_doubt = self.lane.unanswered or self._hold.refusals
         self._leave(ConnectionLostError(f"{connection.node.address} cannot write to this connection any more"))
         if is_in_doubt:

@@ -2,6 +2,8 @@
 
 Owns the socket of one replay or of one partition that is written to. Does not
 own what is asked over it (``replay``, ``publish``), nor what follows a failure.
+The partitioned nsqd cannot write to a TLS connection for long: whoever owns a
+link closes it in time and opens another one (``policy.tls_renewal``).
 Blocking, because Spark's tasks are plain functions in processes of their own.
 
 **Source:** protocol reference 3, 4.
@@ -23,6 +25,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
+from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.protocol import (
     NOP,
     Auth,
@@ -35,9 +38,11 @@ from nsq_ha.protocol import (
     upgrades,
 )
 from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.tls_limits import tls_server
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message
+    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Codec, Command, Identity, Received, Upgrade
     from nsq_ha.spark.options import Access
@@ -53,6 +58,10 @@ _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # the wire's word for it; a timeout of -1 would never send what does not fill a buffer
 _DEFLATE_LEVEL: Final = 6
+
+
+class LinkExpiredError(ConnectionLostError):
+    """The nsqd cannot write to this TLS connection much longer: open another one."""
 
 
 class Link:
@@ -78,6 +87,12 @@ class Link:
         self._gathers = gathers
         self._socket: socket.socket | None = None
         self._codec: Codec | None = None
+        self._lifetime: Lifetime | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether too little of its time is left for another answer."""
+        return self._lifetime is not None and self._lifetime.phase(time.monotonic()) in (Phase.LATE, Phase.STALE)
 
     def open(self) -> Identity:
         """Connect and complete the handshake.
@@ -98,6 +113,7 @@ class Link:
         except (OSError, ValueError, OverflowError) as error:  # a resolver raises the latter for names and ports
             raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
         offer = self._offer()
+        identified_at = time.monotonic()
         identity = decode_identity(self.request(offer.command(), until))
         layers = upgrades(identity, offer)
         if self._access.tls is not None and "tls" not in layers:
@@ -105,6 +121,8 @@ class Link:
         for upgrade in layers:
             self._upgrade(upgrade, until)
         self.protocol.receive(self.protocol.take_trailing())
+        if self._access.tls is not None:
+            self._lifetime = tls_server(self._node.address, identity.version).lifetime(identified_at)
         if identity.auth_required:
             if self._access.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} asks for AUTH: give option 'authSecret'")
@@ -144,13 +162,14 @@ class Link:
 
         Raises:
             ResponseTimeoutError: Nothing at all until then.
+            LinkExpiredError: Its time is over.
             ConnectionLostError: The connection went; without a word when a leader moved.
             RemoteProtocolError: It sent what it may not.
         """
-        wait = until - time.monotonic()
-        if wait <= 0:
+        now = time.monotonic()
+        if until <= now:
             raise ResponseTimeoutError(f"nsqd {self._node.address} sends nothing")
-        received = self.protocol.receive(self._read(wait))
+        received = self.protocol.receive(self._read_in_time(until, now))
         if received.heartbeats:
             self.send(NOP)
         if received.damaged:
@@ -204,6 +223,16 @@ class Link:
                 if self.protocol.received.answers:
                     return
         self.answer(until)
+
+    def _read_in_time(self, until: float, now: float) -> bytes:
+        over = self._lifetime.stale_at if self._lifetime is not None else until
+        try:
+            if over > now:
+                return self._read(min(until, over) - now)
+        except ResponseTimeoutError:
+            if over >= until:
+                raise
+        raise LinkExpiredError(f"nsqd {self._node.address} cannot write to this TLS connection any more")
 
     def _read(self, wait: float) -> bytes:
         until = time.monotonic() + wait

@@ -102,6 +102,8 @@ class PartitionWriter:
         """
         self.settle()
         self._pending = batch
+        if self._link is not None and self._link.is_late:
+            self.close()  # another one is opened for this batch
         if self._link is not None:
             # A failure is dealt with when the answer is waited for.
             self._failure = self._try_to_send(self._link, batch)

@@ -22,6 +22,7 @@ from nsq_ha.config import Backoff
 from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.spark.chain import Chain
+from nsq_ha.spark.link import LinkExpiredError
 from nsq_ha.spark.replay import Replay
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class RangeReader:
                 yield from self._connection()
             except DataLossError as error:
                 self._lose(str(error), self._chain.end)
+            except LinkExpiredError as error:
+                self._expired(error)
             except NsqError as error:
                 if not error.retriable:
                     raise
@@ -137,6 +140,13 @@ class RangeReader:
         self._progress_at = time.monotonic()
         self._failures = 0
         return True
+
+    def _expired(self, error: LinkExpiredError) -> None:
+        """Go on through another channel at once, unless the one that ended gave nothing for too long."""
+        if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
+            log.debug("%s: opening another channel after: %s", self._where, error)
+        else:
+            self._failed(ResponseTimeoutError(str(error)))
 
     def _failed(self, error: NsqError) -> None:
         """Find out whether going on makes sense, and wait a little."""

@@ -73,6 +73,7 @@ def test_a_connection_only_grows_older(now: float, limit: float, chance: float) 
     assert 0 <= lifetime.early <= limit * JITTER
     order = list(Phase)
     before, change = lifetime.phase(now), lifetime.next_phase_at(now)
+    assert (now >= lifetime.stale_at) is (before is Phase.STALE)
     if change is None:
         assert lifetime.phase(now + 1e6) is before is Phase.STALE
     else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +14,16 @@ import pytest
 from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import FrameType, encode_frame, encode_mpub
 from nsq_ha.spark import link
 from nsq_ha.spark.cluster import Cluster
-from nsq_ha.spark.link import Link
+from nsq_ha.spark.link import Link, LinkExpiredError
 from nsq_ha.spark.options import Access, ReadOptions, WriteOptions
 from nsq_ha.spark.planner import plan
 from nsq_ha.spark.publish import Batch, PartitionWriter
 from nsq_ha.spark.reader import RangeReader
+from nsq_ha.transport import tls_limits
 from tests.spark.test_replay import ScriptedNsqd
 
 CERTIFICATES = Path(__file__).parents[1] / "certificates"
@@ -170,3 +174,66 @@ def test_half_a_compressed_block_is_waited_for_within_the_limit(
     with pytest.raises(ResponseTimeoutError, match="sends nothing"):
         connection.open()
     connection.close()
+
+
+class TestLimitedTls:
+    """An nsqd that cannot write to a TLS connection for ever, as the partitioned one."""
+
+    LIMIT = 1.5
+
+    @pytest.fixture
+    def limited(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[DevCluster]:
+        monkeypatch.setattr(tls_limits, "WRITES_FOR", self.LIMIT)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+        with DevCluster(nsqds=1, nsqlookupds=1, tls=context, time_scale=0.02, tls_write_deadline=self.LIMIT) as cluster:
+            yield cluster
+
+    def test_a_task_that_takes_longer_goes_on_over_other_connections(self, limited: DevCluster) -> None:
+        topic = limited.create_topic("limited", 1, 1)
+        given = {"lookupd": limited.lookupd[0], "topic": topic, **TLS}
+        bodies = [b"%04d" % number for number in range(900)]
+        with Cluster(tuple(limited.lookupd)) as asked:
+            writer = PartitionWriter(topic, 0, WriteOptions.parse({**given, "publishTimeout": "20s"}), asked)
+            try:
+                for start in range(0, len(bodies), 300):
+                    lot = bodies[start : start + 300]
+                    writer.send(Batch(encode_mpub(topic, 0, lot), len(lot), sum(map(len, lot))))
+                    writer.settle()
+                    time.sleep(self.LIMIT)  # as a task that prepares its next rows
+            finally:
+                writer.close()
+            assert (writer.written.rows, writer.written.doubtful) == (len(bodies), 0)
+            options = dataclasses.replace(ReadOptions.parse(given), batch_rows=300)
+            (part,) = plan(options, asked)
+            reader = RangeReader(part, options, asked)
+            found = []
+            for batch in reader.batches():
+                found += [row.body for row in batch]
+                time.sleep(self.LIMIT)  # as a task that works on its rows
+        assert found == bodies
+        assert reader.opened > 1
+
+    def test_a_wait_ends_with_the_time_of_the_connection(self, limited: DevCluster) -> None:
+        given = {"lookupd": limited.lookupd[0], "topic": "limited", **TLS}
+        link = Link(_node(limited), ReadOptions.parse(given).access)
+        link.open()
+        assert not link.is_late
+        with pytest.raises(LinkExpiredError, match="cannot write"):
+            link.receive(time.monotonic() + 30.0)
+        assert link.is_late
+        with pytest.raises(LinkExpiredError):
+            link.receive(time.monotonic() + 30.0)
+        link.close()
+
+    def test_a_wait_that_ends_before_that_is_a_timeout(self, limited: DevCluster) -> None:
+        link = Link(_node(limited), ReadOptions.parse({"lookupd": "l:1", "topic": "limited", **TLS}).access)
+        link.open()
+        with pytest.raises(ResponseTimeoutError):
+            link.receive(time.monotonic() + 0.01)
+        link.close()
+
+
+def _node(cluster: DevCluster) -> Node:
+    host, _, port = next(iter(cluster.nsqds.values())).rpartition(":")
+    return Node(host, int(port), 1)

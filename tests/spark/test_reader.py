@@ -28,6 +28,7 @@ from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark import reader as reader_module
 from nsq_ha.spark.cluster import Extent
+from nsq_ha.spark.link import LinkExpiredError
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range
 from nsq_ha.spark.reader import RangeReader
@@ -276,3 +277,29 @@ def test_what_no_other_channel_can_cure_ends_the_task_at_once(error: NsqError) -
     with pytest.raises(type(error)):
         rows(reader_of(server, 0, 40))
     assert len(server.opened) == 1
+
+
+@pytest.mark.usefixtures("scripted_replay")
+def test_a_connection_whose_time_is_over_is_followed_by_another_one_at_once() -> None:
+    log = log_of([40] * 6)
+    expired = LinkExpiredError("over")
+    server = Server(log, [[log[:2], expired], [log[2:4], expired], [expired]], Extent(0, 240))
+    before = CLOCK.now
+    assert rows(reader_of(server, 0, 240, PATIENT)) == log
+    assert [position for _, position in server.opened] == [0, 80, 160, 160]
+    assert CLOCK.now == before
+
+
+@pytest.mark.usefixtures("scripted_replay")
+def test_connections_that_give_nothing_until_their_time_is_over_use_up_the_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Useless(ScriptedReplay):
+        def receive(self, until: float) -> list[Message]:
+            CLOCK.now += 5.0
+            raise LinkExpiredError("over")
+
+    monkeypatch.setattr(reader_module, "Replay", Useless)
+    server = Server(log_of([40]), [], Extent(0, 40))
+    with pytest.raises(ResponseTimeoutError, match="no progress for 180 s"):
+        rows(reader_of(server, 0, 40, PATIENT))
