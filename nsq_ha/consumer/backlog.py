@@ -45,6 +45,9 @@ IN_TIME: Final = 0.95
 _WINDOW: Final = 0.01
 """Seconds of quick iteration that are measured together."""
 
+_SAMPLE: Final = 16
+"""Messages after which the speed of an iteration is measured, if no others arrive meanwhile."""
+
 _AFTER_LOSS: Final = 60.0
 """Seconds after a lost connection for which each message is compared with what was finished."""
 
@@ -92,6 +95,7 @@ class Backlog:
         self._ages = Ages()
         self._finished = Finished()
         self._arrived = 0
+        self._handed_out = 0
         self._window: tuple[float, int] | None = None
         self._careful_until = 0.0
         self._is_careful = True
@@ -202,8 +206,14 @@ class Backlog:
 
     def hand_out(self, message: Message, arrived_at: float) -> None:
         """Record that a message is handed out."""
-        if self._is_careful:
-            self._watch(message, monotonic(), arrived_at)
+        if not self._is_careful:
+            return
+        now = monotonic()
+        self._watch(message, now, arrived_at)
+        self._handed_out += 1
+        if not self._handlers and self._handed_out % _SAMPLE == 0:
+            self._measure(now, len(self._inbox))
+        else:
             self.review()
 
     def drop(self, message: Message) -> None:

@@ -16,9 +16,10 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.messages import Messages
     from nsq_ha.message import Message
 
 log = logging.getLogger("nsq_ha.consumer")
@@ -233,7 +234,7 @@ class Handling:
 
     def __init__(
         self,
-        messages: AsyncIterator[Message],
+        messages: Messages,
         handler: Callable[[Message], Awaitable[object] | object],
         desk: Desk,
         tries: Tries,
@@ -257,6 +258,7 @@ class Handling:
         # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: dict[asyncio.Task[object], Message] = {}
+        self._ended = 0.0
         self._count = 0
         self._seconds = 0.0
         self._threads = HandlerThreads(1)
@@ -306,14 +308,20 @@ class Handling:
         worker = asyncio.current_task()
         if worker is None:
             raise LocalProtocolError("a handler is called by a task")
+        self._ended = monotonic()
         while True:
-            try:
-                message = await (anext(self._messages) if turn is None else self._take(turn))
-            except StopAsyncIteration:
-                return
-            except BaseException:
-                self._is_failing = True
-                raise
+            # While another worker takes a message, or waits for one, this one waits for its turn.
+            is_free = turn is None or not (turn.locked() or self._is_failing)
+            message = self._messages.take_now() if is_free else None
+            if message is None:
+                try:
+                    message = await (anext(self._messages) if turn is None else self._take(turn))
+                except StopAsyncIteration:
+                    return
+                except BaseException:
+                    self._is_failing = True
+                    raise
+                self._ended = monotonic()
             if turn is None or not getattr(message.source, "is_ordered", False):
                 await self._handle(message, worker)
             else:
@@ -341,20 +349,29 @@ class Handling:
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy[worker] = message
+        began = self._ended  # the handler before this one: it ended, or the message was taken, just now
         try:
-            await self._call(message)
+            try:
+                if self._is_async:
+                    await self._handler(message)  # type: ignore[misc]
+                else:
+                    await self._call_in_thread(message)
+            finally:
+                self._ended = now = monotonic()
+                self._seconds += now - began
+                self._count += 1
+                if self._seconds > _LONG or self._count >= _MANY:
+                    self._report(message, began)
         except asyncio.CancelledError as error:
             if _is_cancelled():
-                if not message.answered:
-                    self._tries.give_back(message)
+                self._give_back(message)
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
             await self._tries.failed(message, error)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
             await self._tries.failed(message, error)
         except BaseException:
-            if not message.answered:
-                self._tries.give_back(message)
+            self._give_back(message)
             raise
         else:
             if not message.answered:
@@ -362,24 +379,20 @@ class Handling:
         finally:
             del self._busy[worker]
 
-    async def _call(self, message: Message) -> None:
-        began = monotonic()
-        try:
-            if self._is_async:
-                await self._handler(message)  # type: ignore[misc]
-            else:
-                outcome = await self._threads.call(self._in_thread, message)
-                if inspect.isawaitable(outcome):
-                    await outcome
-        finally:
-            seconds = monotonic() - began
-            self._seconds += seconds
-            self._count += 1
-            if seconds > _LONG:
-                self._desk.took_long(message, began, self._name)
-            if self._seconds > _LONG or self._count >= _MANY:
-                self._desk.handled(self._count, self._seconds)
-                self._count, self._seconds = 0, 0.0
+    def _give_back(self, message: Message) -> None:
+        if not message.answered:
+            self._tries.give_back(message)
+
+    async def _call_in_thread(self, message: Message) -> None:
+        outcome = await self._threads.call(self._in_thread, message)
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    def _report(self, message: Message, began: float) -> None:
+        if self._ended - began > _LONG:
+            self._desk.took_long(message, began, self._name)
+        self._desk.handled(self._count, self._seconds)
+        self._count, self._seconds = 0, 0.0
 
     def _in_thread(self, message: Message) -> object:
         try:

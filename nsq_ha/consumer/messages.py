@@ -56,6 +56,13 @@ class Messages:
         """Iterate."""
         return self
 
+    def take_now(self) -> Message | None:
+        """Return the next message, or None if that takes more than a look at it."""
+        inbox = self._inbox
+        if inbox and inbox[0].attempts < self.fine_below:
+            return inbox.popleft()
+        return None
+
     async def __anext__(self) -> Message:
         """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
         inbox = self._inbox

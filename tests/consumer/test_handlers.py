@@ -119,3 +119,25 @@ async def test_a_way_to_give_up_that_is_cancelled_leaves_the_message_to_who_come
         await asyncio.wait({waiting})
         assert len(consumer._open_inbox) == 1
         assert peer.of(Requeue) == []
+
+
+async def test_workers_that_wait_for_nothing_take_messages_in_one_turn(stage: Stage) -> None:
+    """A worker takes the next message itself, unless another one is about to take one."""
+    handled = []
+
+    async def handle(message: Message) -> None:
+        handled.append(message.body)
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=8))
+        peer = await stage.nsqd.subscriber()
+        for number in range(300):
+            peer.message(b"%d" % number, message_id(number + 2))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 300)
+        before = len(peer.reads)
+        for number in range(300, 400):
+            peer.message(b"%d" % number, message_id(number + 2))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 400)
+        assert len(peer.reads) - before < 100
+    await running
+    assert handled == [b"%d" % number for number in range(400)]
