@@ -39,23 +39,17 @@ class Trouble:
         Args:
             now: The loop's time.
             reason: What happened.
-            node: The nsqd that it happened at. None if no nsqd failed.
+            node: The nsqd that it happened at. None if no nsqd failed, and the reason names the partition.
         """
         self.reason = reason
         self._since = now
         self._outage.failed(now)
-        name = self._name if node is None else f"{self._name} at nsqd {node.address}"
+        said = str(reason) if node is None else f"{self._name} at nsqd {node.address}: {reason}"
         warned = self._outage.warning(now)
         if warned is None:
-            log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s: %s", name, reason)
+            log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s", said)
             return
-        log.warning(
-            "%s: %s; in trouble for %.0f s now, %d failures, still trying",
-            name,
-            reason,
-            warned.seconds,
-            warned.failures,
-        )
+        log.warning("%s; in trouble for %.0f s now, %d failures, still trying", said, warned.seconds, warned.failures)
 
     def subscribed(self, now: float) -> None:
         """Record that messages may arrive; whether that lasts is not known yet."""

@@ -89,6 +89,7 @@ async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_told(
         stage.nsqd.accepts = False
         peer.close()
         await eventually(lambda: len(warnings(caplog, "still trying")) == 2)
+        assert warnings(caplog, "still trying")[0].startswith("orders-0 ")
         stage.nsqd.accepts = True
         stage.lead({0: stage.nsqd})
         await eventually(lambda: warnings(caplog, "read again"))
