@@ -70,7 +70,7 @@ def test_a_session_of_spark_connect_has_no_context() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_starting_a_stream_adds_no_variable_to_what_the_queries_of_a_session_share(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
 ) -> None:
