@@ -244,20 +244,14 @@ class Consumer(EnteredOnce):
                 started.set()
                 if self._watch is not None and self._watch.view is not None and not self._closing.is_set():
                     self._view_changed(self._watch.view)
-                seeking = group.create_task(self._seek())
-                await self._closing.wait()
-                seeking.cancel()
+                if self._partitions is not None:
+                    seeking = group.create_task(self._partitions.seek(self._absent))
+                    await self._closing.wait()
+                    seeking.cancel()
         finally:
             self._closing.set()
             self._arrivals.wake()
             self._changed.set()
-
-    async def _seek(self) -> None:
-        """Look up quickly while there is no topic: a new channel misses what is published before it is there."""
-        while self._watch is not None:
-            await self._watch.wait_until(lambda view: view.exists and view.partition_num > 0)
-            self._absent.clear()
-            await self._absent.wait()
 
     def _check_open(self) -> asyncio.AbstractEventLoop:
         if self._failure is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError
+from nsq_ha.policy.outage import Outage
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
@@ -85,6 +86,43 @@ class Partitions:
                 self._remove(partition)
         for subscription in self._subscriptions.values():
             subscription.view_changed(view)
+
+    async def seek(self, absent: asyncio.Event) -> None:
+        """Look up quickly while there is no topic: a new channel misses what is published before it is there.
+
+        Args:
+            absent: Set when the topic has gone.
+
+        Raises:
+            ClosedError: The watch ended.
+        """
+        loop, outage = asyncio.get_running_loop(), Outage()
+        while True:
+            outage.failed(loop.time())
+            while not await self._is_found(outage.warn_at):
+                warned = outage.warning(loop.time())
+                if warned is not None:
+                    log.warning(
+                        "%s/%s: nothing to read for %.0f s: %s; still looking",
+                        self._watch.topic,
+                        self._channel,
+                        warned.seconds,
+                        self.why_not(),
+                    )
+            over = outage.recovered(loop.time())
+            if over is not None:
+                log.warning("%s/%s: the topic is there, after %.0f s", self._watch.topic, self._channel, over.seconds)
+            absent.clear()
+            await absent.wait()
+
+    async def _is_found(self, until: float | None) -> bool:
+        """Wait for the topic, until then at most."""
+        try:
+            async with asyncio.timeout_at(until):
+                await self._watch.wait_until(lambda view: view.exists and view.partition_num > 0)
+        except TimeoutError:
+            return False
+        return True
 
     def _is_refused(self, meta: TopicMeta) -> bool:
         """Compare the options with the topic, before the first subscription."""

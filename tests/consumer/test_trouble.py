@@ -120,3 +120,17 @@ async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
         assert not refused._wake.is_set()
         refused.view_changed(replace(view, leaders={0: stage.nsqds[2].node, 1: stage.nsqds[2].node}))
         assert refused._wake.is_set()
+
+
+async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line at the start was all."""
+    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    async with stage.consumer(start_timeout=0.05, lookup_interval=0.1):
+        await eventually(lambda: len(warnings(caplog, "still looking")) == 2)
+        assert "orders/ch: nothing to read" in warnings(caplog, "still looking")[0]
+        assert "no nsqlookupd knows topic 'orders'" in warnings(caplog, "still looking")[0]
+        stage.lead({0: stage.nsqd})
+        await stage.nsqd.subscriber()
+        await eventually(lambda: warnings(caplog, "the topic is there"))
