@@ -116,9 +116,9 @@ class Consumer(EnteredOnce):
 
     async def _open(self) -> None:
         await self._tries.check_dead_letters()
+        self._directory = Directory(self.config, access="r")
         self._clock.start()
         self._backlog.start()
-        self._directory = Directory(self.config, access="r")
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
         self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self)
@@ -224,6 +224,7 @@ class Consumer(EnteredOnce):
 
     async def _end(self) -> None:
         """End everything, whatever is still unanswered; it may be run again."""
+        self._clock.stop()
         self.late.are_lost = True
         self._iterations.forget()
         self._abandoned.clear()
@@ -233,7 +234,6 @@ class Consumer(EnteredOnce):
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
         if self._directory is not None:
             await self._directory.aclose()
-        self._clock.stop()
         self._over.set()
 
     async def _supervise(self, started: asyncio.Event) -> None:
@@ -385,9 +385,10 @@ class Consumer(EnteredOnce):
             if message.attempts >= self._tries.fine_below and not await self._tries.may_be_handled(message):
                 return False
         except asyncio.CancelledError:
-            # It waits for whoever comes next.
-            if not message.answered and getattr(message.source, "is_alive", True):
-                backlog.put_back(message, arrived_at)
+            if self._closing.is_set():
+                backlog.drop(message)  # closing gives it back
+            elif not message.answered and getattr(message.source, "is_alive", True):
+                backlog.put_back(message, arrived_at)  # for whoever comes next
                 self._arrivals.wake()
             raise
         backlog.hand_out(message, arrived_at)

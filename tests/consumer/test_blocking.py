@@ -11,9 +11,9 @@ from nsq_ha import Consumer, Message, Producer
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish, Identify
-from tests.support.nsqd import Peer, error, message_id, response
+from tests.support.nsqd import LIMIT, Peer, error, message_id, response
 from tests.support.stage import Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 HEARTBEAT = 1.0
 BLOCK = 3.5
@@ -155,3 +155,42 @@ async def test_after_a_block_the_loop_turns_before_what_was_read_is_handled(stag
         await stage.nsqd.until(lambda: peer.of(Finish))
     await running
     assert nops[0] > before
+
+
+async def test_whoever_is_cancelled_while_the_loop_turns_loses_no_message(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number, body in enumerate((b"x", b"y")):
+            peer.message(body, message_id(number + 2))
+        await eventually(lambda: len(consumer._open_inbox) == 2)
+        consumer._clock._turned -= 10.0
+        taking = asyncio.create_task(anext(consumer))
+        await turn()
+        assert len(consumer._open_inbox) == 1
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert [message.body for message in consumer._open_inbox] == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_message_that_is_taken_while_the_consumer_closes_is_given_back(
+    stage: Stage, *, is_cancelled: bool
+) -> None:
+    consumer = stage.consumer(close_timeout=LIMIT)
+    async with asyncio.timeout(LIMIT / 2), consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        await eventually(lambda: consumer._open_inbox)
+        consumer._clock._turned -= 10.0
+        taking = asyncio.create_task(anext(consumer))
+        await turn()
+        closing = asyncio.create_task(consumer.aclose())
+        await turn()
+        if is_cancelled:
+            taking.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else StopAsyncIteration):
+            await taking
+        await closing
+        assert not consumer._open_inbox
+    assert peer.of(Finish) == []
