@@ -122,10 +122,10 @@ class Backlog:
         self._ages.arrived(self._clock.arrival(now), count, waiting)
         if not is_blocked:
             self._clock.turned(now)
-        if not waiting or self._window is None:
+        if self._window is None:
             self._window = (now, self._arrived - waiting)
         elif not self._handlers:
-            self._measure(now, waiting)
+            self._measure(now, waiting, in_hand=1)
         self._arrived += count
         return is_blocked
 
@@ -156,7 +156,7 @@ class Backlog:
         """Record that all was handed out and more is waited for."""
         if self._window is not None:
             if not self._handlers:
-                self._measure(monotonic(), 0)
+                self._measure(monotonic(), 0, in_hand=0)
             self._window = None
 
     def lost(self) -> None:
@@ -212,7 +212,7 @@ class Backlog:
         self._watch(message, now, arrived_at)
         self._handed_out += 1
         if not self._handlers and self._handed_out % _SAMPLE == 0:
-            self._measure(now, len(self._inbox))
+            self._measure(now, len(self._inbox), in_hand=1)
         else:
             self.review()
 
@@ -255,16 +255,17 @@ class Backlog:
         # Who iterates works on the last message that was handed out, or has put it aside and wants the next one.
         self._flow.limit_to(in_hand + max(waiting, 0 if self._handlers else 1))
 
-    def _measure(self, now: float, waiting: int) -> None:
+    def _measure(self, now: float, waiting: int, in_hand: int) -> None:
         if self._window is None:
             return
         began, taken_before = self._window
         if not self._is_careful and now - began < _WINDOW:
             return
-        taken = self._arrived - waiting - taken_before
-        if taken > 0:
-            self._window = (now, self._arrived - waiting)
-            self._pace.took(taken, now - began)
+        # What was handed out last is still being worked on, unless the next one is waited for.
+        done = self._arrived - waiting - taken_before - in_hand
+        if done > 0:
+            self._window = (now, taken_before + done)
+            self._pace.took(done, now - began)
             self.review()
 
     # -- answers of watched messages

@@ -236,3 +236,22 @@ async def test_slow_handlers_are_given_no_more_than_they_begin_in_time(stage: St
             await stage.nsqd.until(lambda: len(finished(peer)) == number + 1)  # noqa: B023 - awaited here
         await stage.nsqd.until(lambda: 1 <= peer.ready <= 4)
     await running
+
+
+async def test_a_message_that_is_still_worked_on_does_not_make_the_iteration_look_quick(stage: Stage) -> None:
+    """More messages are read a moment after the first one was handed out."""
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, b"x")
+        message = await anext(consumer)
+        for number in range(3):
+            peer.message(b"x", message_id(number + 3))
+            await eventually(lambda: len(consumer._open_inbox) == number + 1)  # noqa: B023 - awaited here
+        assert consumer._backlog._pace.seconds is None
+        await dawdle(TIMEOUT / 4)
+        message.finish()
+        for _ in range(3):
+            (await anext(consumer)).finish()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(consumer), 0.01)
+        assert consumer._backlog._pace.seconds is not None
+        assert consumer._backlog._pace.seconds >= TIMEOUT / 4 / 4
