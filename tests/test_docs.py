@@ -33,7 +33,8 @@ EXAMPLES = [example for page in PAGES for example in examples_of(page)]
 COMMANDS = [(example, command) for example in EXAMPLES for command, _ in commands_of(example)]
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini"}
-OTHER_PROGRAMS = {"git", "cd", "python", "pip", "pytest", "export", "source", "cat", "venv-pack", "spark-submit"}
+SHELL_WORDS = {"cd", "export", "source", "unset"}
+OTHER_PROGRAMS = {*SHELL_WORDS, "git", "python", "pip", "pytest", "cat", "venv-pack", "spark-submit"}
 MOST_SKIPPED = 3
 """Examples that may be left out; more than that and a page had better be written otherwise."""
 
