@@ -41,9 +41,18 @@ class ClusterUnderTest(Protocol):
     tls: TlsConfig | None
 
     def create_topic(
-        self, partitions: int = 1, replicas: int = 1, *, ordered: bool = False, extended: bool = False
+        self,
+        partitions: int = 1,
+        replicas: int = 1,
+        *,
+        ordered: bool = False,
+        extended: bool = False,
+        sync_every: int | None = None,
     ) -> str:
-        """Create a topic with a name of its own, wait until it is usable and return the name."""
+        """Create a topic with a name of its own, wait until it is usable and return the name.
+
+        With ``sync_every`` so many messages may be acknowledged and not flushed, and nsqd cannot find them.
+        """
 
     def move_leader(self, topic: str, partition: int) -> str:
         """Have another replica lead, wait until it does and return its TCP address."""
@@ -83,12 +92,22 @@ class AdministeredCluster:
         self.nodes = len(self._ask(lambda admin: admin.nodes()))
 
     def create_topic(
-        self, partitions: int = 1, replicas: int = 1, *, ordered: bool = False, extended: bool = False
+        self,
+        partitions: int = 1,
+        replicas: int = 1,
+        *,
+        ordered: bool = False,
+        extended: bool = False,
+        sync_every: int | None = None,
     ) -> str:
         topic = f"ct_{uuid.uuid4().hex[:12]}"
         copies = min(replicas, self.nodes)
         self._topics.append(topic)
-        self._ask(lambda admin: admin.create_topic(topic, partitions, copies, ordered=ordered, extended=extended))
+        self._ask(
+            lambda admin: admin.create_topic(
+                topic, partitions, copies, ordered=ordered, extended=extended, sync_every=sync_every
+            )
+        )
         return topic
 
     def move_leader(self, topic: str, partition: int) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from nsq_ha import TlsConfig
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster.cluster import SYNC_EVERY
 from nsq_ha.policy.tls_renewal import WRITES_FOR
 
 NODES: Final = 3
@@ -27,10 +28,23 @@ class EmbeddedCluster:
         self.tls: TlsConfig | None = TlsConfig(ca_file=str(_CERTIFICATES / "server.pem"))
 
     def create_topic(
-        self, partitions: int = 1, replicas: int = 1, *, ordered: bool = False, extended: bool = False
+        self,
+        partitions: int = 1,
+        replicas: int = 1,
+        *,
+        ordered: bool = False,
+        extended: bool = False,
+        sync_every: int | None = None,
     ) -> str:
         name = f"ct_{uuid.uuid4().hex[:12]}"
-        return self._cluster.create_topic(name, partitions, min(replicas, NODES), ordered=ordered, extended=extended)
+        return self._cluster.create_topic(
+            name,
+            partitions,
+            min(replicas, NODES),
+            ordered=ordered,
+            extended=extended,
+            sync_every=SYNC_EVERY if sync_every is None else sync_every,
+        )
 
     def move_leader(self, topic: str, partition: int) -> str:
         return self._cluster.nsqds[self._cluster.move_leader(topic, partition)]

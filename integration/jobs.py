@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from integration.spark_job import begin
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.spark.checkpoint import PLANNED
+from nsq_ha.spark.checkpoint import PLANNED, undated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +94,13 @@ class Job:
     def planned(self) -> int:
         """Micro-batches that were begun."""
         return _batches(self.folder / "checkpoint" / "offsets")
+
+    def ends(self) -> list[dict[str, int]]:
+        """Return where each micro-batch ends, by partition, in their order; Spark deletes the files of old ones."""
+        found = self.folder / "checkpoint" / "offsets"
+        entries = sorted((path for path in found.glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
+        told = [undated(json.loads(path.read_text().splitlines()[-1])) for path in entries]
+        return [next(iter(offsets.values())) for offsets in told]
 
     def make_older(self, seconds: int) -> None:
         """Have the checkpoint say that its offsets were taken earlier than they were."""

@@ -1,0 +1,115 @@
+"""Spark right after a publish: the newest messages are acknowledged, and nsqd cannot find them yet.
+
+Before each question some messages are published and waited for, then some more: these stay fresh until nsqd's clock
+flushes them, which is seconds later. Nothing else reads the topics, since a consumer would have them flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from integration.jobs import Job, wait_until
+from integration.replays import of
+from nsq_ha import OutgoingMessage, Producer, Receipt
+from nsq_ha.spark.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from integration.cluster import ClusterUnderTest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+SYNC_EVERY = 100_000
+"""Messages that may wait unflushed; more than these tests publish."""
+
+
+def numbered(count: int, first: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+def is_fresh(cluster: ClusterUnderTest, topic: str, partition: int) -> bool:
+    """Tell whether the newest message cannot be found yet."""
+    with Cluster(cluster.lookupd) as asked:
+        node = asked.view(topic).leaders[partition]
+        newest = asked.extents(topic, node)[partition].messages
+        return asked.stored(topic, partition, node, "count", newest) is None
+
+
+async def publish(cluster: ClusterUnderTest, topic: str, partition: int, bodies: list[bytes], fresh: int) -> bool:
+    """Publish, the last ``fresh`` ones once the others are flushed; tell whether they are fresh still."""
+    async with Producer(lookupd=cluster.lookupd) as producer:
+
+        async def send(lot: list[bytes]) -> None:
+            told = await producer.publish_many(topic, [OutgoingMessage(body, partition=partition) for body in lot])
+            assert all(isinstance(receipt, Receipt) for receipt in told)
+
+        if len(bodies) > fresh:
+            await send(bodies[:-fresh])
+            await asyncio.to_thread(wait_until, lambda: not is_fresh(cluster, topic, partition))
+        # One by one: of a whole batch nsqd answers with an error, of single messages with a wrong one.
+        for body in bodies[-fresh:]:
+            await producer.publish(topic, body, partition=partition)
+    return await asyncio.to_thread(is_fresh, cluster, topic, partition)
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "110"}, {"maxBytesPerTrigger": "4000"}], ids=str)
+async def test_queries_right_after_publishes_read_each_message_once(
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, limit: dict[str, str]
+) -> None:
+    topic = await asyncio.to_thread(cluster.create_topic, 1, 2, sync_every=SYNC_EVERY)
+    job = Job(topic, tmp_path, **of(cluster), **limit)
+    fresh = 0
+    for run in range(3):
+        fresh += await publish(cluster, topic, 0, numbered(130, 130 * run), 30)
+        await asyncio.to_thread(job.drain, spark)
+        assert job.values() == numbered(130 * (run + 1), 0)
+    assert fresh, "no run met a fresh message"
+    ends = [each["0"] for each in job.ends()]
+    assert ends == sorted(set(ends)), "each batch ends behind the one before"
+
+
+async def test_one_fresh_message_does_not_end_a_query_that_reads_all_there_is(
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
+) -> None:
+    topic = await asyncio.to_thread(cluster.create_topic, 2, 2, sync_every=SYNC_EVERY)
+    await publish(cluster, topic, 0, numbered(2000, 0), 1)
+    # Alone in its partition: then nsqd answers with an error, not with a wrong message.
+    assert await publish(cluster, topic, 1, numbered(1, 2000), 1), "the message is not fresh"
+    job = Job(topic, tmp_path, **of(cluster), maxOffsetsPerTrigger="500")
+    await asyncio.to_thread(job.drain, spark)
+    assert job.values() == numbered(2001, 0)
+
+
+async def test_a_batch_read_is_cut_among_fresh_messages(spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    topic = await asyncio.to_thread(cluster.create_topic, 1, 2, sync_every=SYNC_EVERY)
+    fresh = 0
+
+    def read(**options: str) -> list[int]:
+        """Return how many rows each task gave."""
+        frame = spark.read.format("nsq").options(lookupd=",".join(cluster.lookupd), topic=topic, **options).load()
+        counted: Any = frame.groupBy(f.spark_partition_id()).agg(f.count("*").alias("rows")).collect()
+        return [row.rows for row in counted]
+
+    for run, (options, is_cut) in enumerate(CUTS):
+        fresh += await publish(cluster, topic, 0, numbered(150, 150 * run), 120)
+        rows = await asyncio.to_thread(read, **options)
+        assert sum(rows) == 150 * (run + 1)
+        assert is_cut(rows)
+    assert fresh, "no run met a fresh message"
+
+
+CUTS: list[tuple[dict[str, str], Callable[[list[int]], bool]]] = [
+    ({"maxRecordsPerPartition": "40"}, lambda rows: max(rows) <= 40),
+    ({"minPartitions": "6"}, lambda rows: len(rows) == 6),
+]
