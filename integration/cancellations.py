@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from nsq_ha import Consumer, Producer, Receipt
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.errors import NsqError
 
 TOPIC: Final = "cancelled"
@@ -165,6 +166,9 @@ class Cancellations:
 
 async def cancel(count: int, seed: int, lookupd: Sequence[str]) -> Cancellations:
     """Make a run on a cluster that has the topic, and return what it did."""
+    async with AdminClient(lookupd) as admin:
+        # A new channel begins at the end of the topic: what was published before it would be no loss.
+        await admin.create_channel(TOPIC, CHANNEL)
     run = Cancellations(lookupd, count, seed)
     await run.run()
     return run

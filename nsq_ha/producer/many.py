@@ -88,7 +88,7 @@ class Many:
                         self._admit(part, view, self._limit)
                 return None
         try:
-            async with turn_of(publisher, self._deadline):
+            async with turn_of(publisher, self._deadline, is_quick=batch.is_small):
                 await self._queue_in_turn()
         except PublishError as error:
             return error

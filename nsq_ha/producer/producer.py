@@ -257,7 +257,7 @@ class Producer(EnteredOnce):
             if not publisher.queued and publisher.is_usable(view):
                 _admit_single(publisher, outgoing, message, view)
             else:
-                async with turn_of(publisher, outgoing.deadline):
+                async with turn_of(publisher, outgoing.deadline, is_quick=True):
                     view = await publisher.view()
                     self._check_open()
                     _admit_single(publisher, outgoing, message, view)

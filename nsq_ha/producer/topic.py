@@ -18,6 +18,7 @@ from nsq_ha.policy import routing, sharding
 from nsq_ha.policy.forgetting import is_forgotten
 from nsq_ha.producer.growth import Growth
 from nsq_ha.producer.sender import Sender
+from nsq_ha.producer.turn import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -61,7 +62,7 @@ class TopicPublisher:
         """
         self.watch = watch
         self.senders: dict[int, Sender] = {}
-        self.queue = asyncio.Lock()
+        self.turns = Turns()
         self.queued = 0
         self.used_at = under_way.loop.time()
         self._config = config

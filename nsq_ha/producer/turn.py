@@ -1,9 +1,15 @@
-"""The line in front of a topic: what cannot be queued at once stands in it, so that no later publish passes."""
+"""The line in front of a topic: what cannot be queued at once stands in it, so that no later publish passes.
+
+The invariant: whoever stands at the front is the only one who may queue. Those
+behind who only have to be queued are woken together, since a line that moved by
+one place in each turn of the event loop would never end on a busy machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING
 
 from nsq_ha.errors import ConfigError, NsqError, PublishError, ResponseTimeoutError
@@ -14,8 +20,53 @@ if TYPE_CHECKING:
     from nsq_ha.producer.topic import TopicPublisher
 
 
+class Turns:
+    """The places in one topic's line."""
+
+    def __init__(self) -> None:
+        """Begin with an empty line."""
+        self._places: deque[_Place] = deque()
+
+    @contextlib.asynccontextmanager
+    async def front(self, *, is_quick: bool) -> AsyncIterator[None]:
+        """Wait for the front, and hold it. Cancelled, it leaves nothing.
+
+        Args:
+            is_quick: What is done there takes no time once the topic is known.
+        """
+        place = _Place(is_quick)
+        self._places.append(place)
+        try:
+            while self._places[0] is not place:
+                place.woken = asyncio.get_running_loop().create_future()
+                await place.woken
+            yield
+        finally:
+            self._places.remove(place)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake who stands at the front now, and the quick ones behind; they run in their order."""
+        for place in self._places:
+            if place.woken is None or place.woken.done():
+                return  # it was woken with those before it, as all behind it that may be
+            place.woken.set_result(None)
+            if not place.is_quick:
+                return
+
+
+class _Place:
+    """One who stands in line."""
+
+    __slots__ = ("is_quick", "woken")
+
+    def __init__(self, is_quick: bool) -> None:
+        self.is_quick = is_quick
+        self.woken: asyncio.Future[None] | None = None
+
+
 @contextlib.asynccontextmanager
-async def turn_of(publisher: TopicPublisher, deadline: float) -> AsyncIterator[None]:
+async def turn_of(publisher: TopicPublisher, deadline: float, *, is_quick: bool) -> AsyncIterator[None]:
     """Wait for the front of the topic's line, and hold it.
 
     There is one line, whatever is waited for (no look-up yet, no room): a later
@@ -24,13 +75,14 @@ async def turn_of(publisher: TopicPublisher, deadline: float) -> AsyncIterator[N
     Args:
         publisher: The topic's.
         deadline: When the wait, and what is done at the front, must be over, in the loop's time.
+        is_quick: See :meth:`Turns.front`.
 
     Raises:
         PublishError: It could not be queued; nothing was sent.
     """
     publisher.queued += 1
     try:
-        async with asyncio.timeout_at(deadline), publisher.queue:
+        async with asyncio.timeout_at(deadline), publisher.turns.front(is_quick=is_quick):
             yield
     except TimeoutError:
         # Others may wait in line while one cuts a large batch: what they meet changes nothing that it goes by.

@@ -1,0 +1,93 @@
+"""The line in front of a topic moves on at once, in order, whatever happens to those who stand in it."""
+
+import asyncio
+
+from nsq_ha.producer.turn import Turns
+from tests.support.nsqd import LIMIT, Holding
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually, turn
+
+
+async def test_those_who_are_quick_are_let_in_together(stage: Stage) -> None:
+    stage.lookupd.answer("/lookup", {"message": "no"}, 500)
+    stage.nsqd.script = holding = Holding()
+    count = 200
+    async with stage.producer() as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n, key="k")) for n in range(count)]
+        await eventually(lambda: TOPIC in producer._topics and producer._topics[TOPIC].queued == count)
+        publisher = producer._topics[TOPIC]
+        found = asyncio.Event()
+        publisher.watch.add_listener(lambda _: found.set())
+        stage.lead({0: stage.nsqd})
+        await asyncio.wait_for(found.wait(), LIMIT)
+        # One place in each turn of the loop would take as many turns as there are places.
+        await turn(count // 10)
+        assert publisher.queued == 0
+        assert publisher.senders[0].load == count
+        await stage.nsqd.until(lambda: holding.held)
+        stage.nsqd.script = None
+        holding.release()
+        await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+
+
+class Crowd:
+    """Many who stand in one line; ``log`` is the order in which they came to the front."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.log: list[int] = []
+        self.at_front = 0
+        self.may_leave: dict[int, asyncio.Event] = {}
+
+    async def stand(self, number: int, *, is_quick: bool = True) -> None:
+        async with self.turns.front(is_quick=is_quick):
+            self.at_front += 1
+            assert self.at_front == 1
+            self.log.append(number)
+            if number in self.may_leave:
+                await self.may_leave[number].wait()
+            self.at_front -= 1
+
+    def start(self, count: int, *slow: int) -> "list[asyncio.Task[None]]":
+        self.may_leave = {number: asyncio.Event() for number in slow}
+        return [asyncio.create_task(self.stand(n, is_quick=n not in slow)) for n in range(count)]
+
+
+async def test_one_who_takes_long_holds_all_behind_him() -> None:
+    crowd = Crowd()
+    tasks = crowd.start(10, 0, 5)
+    await turn(3)
+    assert crowd.log == [0]
+    crowd.may_leave[0].set()
+    await turn(12)
+    assert crowd.log == [0, 1, 2, 3, 4, 5]
+    crowd.may_leave[5].set()
+    await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+    assert crowd.log == list(range(10))
+
+
+async def test_a_quick_one_that_takes_long_after_all_holds_them_too() -> None:
+    crowd = Crowd()
+    tasks = crowd.start(10, 0)
+    crowd.may_leave[3] = asyncio.Event()
+    crowd.may_leave[0].set()
+    await turn(12)
+    assert crowd.log == [0, 1, 2, 3]
+    crowd.may_leave[3].set()
+    await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+    assert crowd.log == list(range(10))
+
+
+async def test_whoever_is_cancelled_leaves_the_line_moving() -> None:
+    for gone in ({0}, {1}, {0, 1, 2}, {4}, {9}, {5, 6}):
+        crowd = Crowd()
+        tasks = crowd.start(10, 0, 5)
+        await turn(3)
+        for number in gone:
+            tasks[number].cancel()
+            crowd.at_front -= number == 0
+        for event in crowd.may_leave.values():
+            event.set()
+        await asyncio.wait_for(asyncio.wait(tasks), LIMIT)
+        assert [task.cancelled() for task in tasks] == [number in gone for number in range(10)]
+        assert [number for number in crowd.log if number not in gone] == [n for n in range(10) if n not in gone]
