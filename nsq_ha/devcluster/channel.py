@@ -121,8 +121,9 @@ class Channel:
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
         self._deferred: dict[int, tuple[float, int, int]] = {}  # id -> due, index, attempts
         self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
-        self._stray: tuple[int, int] | None = None
-        self._echo: tuple[int, int] | None = None
+        self._hand: tuple[int, int] | None = None  # what goes out next
+        self._stray = False  # the reader was reset with it in hand
+        self._restarts = False  # the reader is to be reset once it went out
         self._turn = 0
         self._earliest = float("inf")
 
@@ -154,51 +155,53 @@ class Channel:
 
     def dispatch(self, now: float) -> None:
         """Deliver what can be delivered."""
-        if self.paused or not self.consumers:
-            return
-        # The reader goes on behind what it delivered. That of an ordered channel waits for the answer.
-        while self._deliver(now) and not self.ordered and self._grows():
-            pass
-
-    def _deliver(self, now: float) -> bool:
-        """Deliver what was read, or can be; tell whether there was something."""
-        some = False
-        while not (self.ordered and self.in_flight):
-            place = self._next_place()
-            if place is None:
-                break
-            if self._echo is not None:
-                self._deliver_echo(self.consumers[place])
-            stray = self._stray is not None
-            item = self._next_item()
-            if item is None:
-                break
-            some = True
+        self._fill(asks=False)
+        while self._hand is not None and not self.paused and (place := self._next_place()) is not None:
             # Only now: a look at an empty queue is nobody's turn.
             self._turn = place + 1
-            consumer = self.consumers[place]
-            index, attempts = item
-            if index < self._log.start:  # it was given back, and cleaned before it could go out again
-                continue
-            record = self._log.records[index]
-            if self.skipped or not consumer.wants(record):
-                self._confirm(index)
-                continue
-            attempts = min(attempts + 1, MAX_ATTEMPTS)
-            entry = InFlight(record, index, attempts, consumer, now, stray=stray)
-            self.in_flight[record.internal_id] = entry
-            self._earliest = min(self._earliest, entry.deadline)
-            consumer.holds += 1
-            self.delivered += 1
-            consumer.deliver(record, attempts, at_once=self.ordered)
-        return some
+            self._hand_over(self.consumers[place], now)
+            self._fill(asks=True)
 
-    def _deliver_echo(self, consumer: Consumer) -> None:
-        """Let out what was in hand when the channel turned ordered: it is forgotten at once, and comes again."""
-        echo, self._echo = self._echo, None
-        if echo is not None and echo[0] >= self._log.start and not self.skipped:
-            self.delivered += 1
-            consumer.deliver(self._log.records[echo[0]], min(echo[1] + 1, MAX_ATTEMPTS), at_once=True)
+    def _fill(self, *, asks: bool) -> None:
+        """Take the next message in hand, whether or not somebody is ready for it.
+
+        What is in hand goes out next, whatever happens meanwhile: a message that is given back is overtaken
+        by it, and it comes after an ``empty``, too. An ordered channel reads on when its one message is answered.
+
+        Args:
+            asks: The reader moved, so that at its end it asks for more.
+        """
+        while self._hand is None and not (self.ordered and self.in_flight):
+            item = self._next_item()
+            if item is None:
+                if not (asks and self._grows()):
+                    return
+            elif item[0] >= self._log.start:  # else it was cleaned before it could go out again
+                if self.skipped:
+                    self._confirm(item[0])
+                else:
+                    self._hand = item
+
+    def _hand_over(self, consumer: Consumer, now: float) -> None:
+        item, stray = self._hand, self._stray
+        self._hand, self._stray = None, False
+        if item is not None and item[0] >= self._log.start:
+            self._deliver(*item, consumer, now, stray=stray)
+        if self._restarts:
+            self._restart()
+
+    def _deliver(self, index: int, attempts: int, consumer: Consumer, now: float, *, stray: bool) -> None:
+        record = self._log.records[index]
+        if not consumer.wants(record):
+            self._confirm(index)
+            return
+        attempts = min(attempts + 1, MAX_ATTEMPTS)
+        entry = InFlight(record, index, attempts, consumer, now, stray=stray)
+        self.in_flight[record.internal_id] = entry
+        self._earliest = min(self._earliest, entry.deadline)
+        consumer.holds += 1
+        self.delivered += 1
+        consumer.deliver(record, attempts, at_once=self.ordered)
 
     def _next_place(self) -> int | None:
         """The next ready consumer behind the one that was served last, as an index."""
@@ -212,10 +215,7 @@ class Channel:
         return None
 
     def _next_item(self) -> tuple[int, int] | None:
-        """Index and attempts of what comes next: a stray one, requeued ones, then the queue."""
-        if self._stray is not None:
-            item, self._stray = self._stray, None
-            return item
+        """Index and attempts of what is read next: requeued ones, then the queue."""
         if self._again:
             return self._again.popleft()
         cursor = self.cursor
@@ -327,23 +327,25 @@ class Channel:
 
     # ------------------------------------------------------------ operators
 
-    def switch_to_ordered(self, *, under_way: bool) -> None:
-        """Turn ordered.
+    def switch_to_ordered(self) -> None:
+        """Turn ordered: what is unanswered is forgotten, and reading begins again where all is confirmed.
 
-        Args:
-            under_way: A consumer is waiting. The reader is then reset with a message in hand, which comes
-                twice, one right behind the other; only one of the two can be finished.
+        A message in hand goes out before that, so it comes twice, one right behind the other, and only one of the
+        two can be finished.
 
         Source: protocol reference 9 ("Duplicate at start").
         """
         if self.ordered:
             return
         self.ordered = True
-        if not self.in_flight:
-            if under_way:
-                self._echo = self._next_item()
-            self._again.clear()
-            self._read = self.cursor.confirmed
+        if self._hand is None:
+            self._restart()
+        else:
+            self._restarts = True
+
+    def _restart(self) -> None:
+        self._restarts = False
+        self._begin_at(self.cursor.confirmed)
 
     def switch_to_unordered(self) -> None:
         """Turn ordinary again, which cuts all consumers."""
@@ -361,7 +363,11 @@ class Channel:
         """
         if index > self.end:
             return
-        self._keep_stray()
+        self._stray = self._hand is not None
+        self._begin_at(index)
+
+    def _begin_at(self, index: int) -> None:
+        """Forget what is unanswered, delayed or confirmed out of order, and read on from ``index``."""
         for entry in self.in_flight.values():
             entry.consumer.holds -= 1
         self.in_flight.clear()
@@ -371,13 +377,11 @@ class Channel:
         self._read = index
         for cursor in (self.cursor, *self.peers):
             cursor.reset(index)
-        if self._stray is None:
-            self._grows()
+        self._fill(asks=True)
 
     def empty(self) -> None:
-        """Confirm all that can be read."""
+        """Confirm all that can be read; a message in hand still goes out."""
         self.reset(self.end)
-        self._stray = None
 
     def empty_delayed(self) -> None:
         """Confirm all that waits for its delay."""
@@ -389,8 +393,12 @@ class Channel:
     def grow(self, end: int) -> None:
         """Move the end: more can be read. Delivering it is the caller's, once this turn's commands are done."""
         self.end = end
-        if self.skipped:
-            self.reset(end)
+        self._fill(asks=False)
+
+    def skip_on(self) -> None:
+        """Skip what came since the last turn of the clock, if this channel skips."""
+        if self.skipped and self.depth > 0:
+            self.empty()
 
     def refresh(self) -> None:
         """Look for more, when the reader is at its end."""
@@ -398,7 +406,7 @@ class Channel:
 
     def _grows(self) -> bool:
         """Ask for more when the reader is at its end; tell whether there was more."""
-        if self._again or self._read < self.end:
+        if self._hand is not None or self._again or self._read < self.end:
             return False
         before = self.end
         self._refresh(self)
@@ -408,11 +416,6 @@ class Channel:
     def waits(self) -> bool:
         """Whether everything is confirmed, and new messages are wanted at once."""
         return self.cursor.confirmed >= self.end and not self.paused and not self.skipped
-
-    def _keep_stray(self) -> None:
-        item = self._next_item()
-        if item is not None:
-            self._stray = item
 
     @property
     def depth(self) -> int:

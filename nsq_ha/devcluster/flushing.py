@@ -63,6 +63,8 @@ class Flushing:
         self._last = self._replica.log.committed
         self._replica.log.flush()
         self._tell()
+        for channel in self._replica.channels.values():
+            channel.skip_on()
 
     def refresh(self, channel: Channel) -> None:
         """A channel's reader is at its end and asks for more."""

@@ -59,6 +59,7 @@ class ChannelOrders:
         channel = led_channel_of(self._node, request)
         channel.skipped = True
         channel.empty()
+        channel.dispatch(self._node.now())
 
     async def unskip(self, request: Request) -> None:
         """``/channel/unskip``."""
@@ -66,10 +67,13 @@ class ChannelOrders:
         channel.skipped = False
         channel.refresh()
         channel.empty()
+        channel.dispatch(self._node.now())
 
     async def empty(self, request: Request) -> None:
         """``/channel/empty``."""
-        led_channel_of(self._node, request).empty()
+        channel = led_channel_of(self._node, request)
+        channel.empty()
+        channel.dispatch(self._node.now())
 
     async def empty_delayed(self, request: Request) -> None:
         """``/channel/emptydelayed``."""
@@ -84,7 +88,7 @@ class ChannelOrders:
         channel = led_channel_of(self._node, request)
         order = request.query_params.get("order")
         if order == "true":
-            channel.switch_to_ordered(under_way=bool(channel.consumers))
+            channel.switch_to_ordered()
             channel.dispatch(self._node.now())
         elif order == "false":
             channel.switch_to_unordered()

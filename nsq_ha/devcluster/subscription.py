@@ -106,7 +106,8 @@ class Subscription:
             session.fail(f"E_INVALID {error}".encode())
             return
         if ordered:
-            channel.switch_to_ordered(under_way=True)
+            channel.switch_to_ordered()
+            channel.dispatch(session.node.now())
         if index is not None and not channel.consumers:
             channel.reset(index)
         subscription = cls(session, replica, channel, detail=command.word != b"SUB")

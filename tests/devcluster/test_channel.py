@@ -133,7 +133,7 @@ def test_what_was_given_back_and_cleaned_does_not_come_again() -> None:
     log.clean(1)
     channel.cursor.reset(1)
     staying = joined(channel, ready=4)
-    assert [body for body, _ in staying.got] == [b"m1", b"m2", b"m3"]
+    assert [body for body, _ in staying.got] == [b"m2", b"m1", b"m3"]  # one was in hand already
 
 
 def test_what_a_consumer_does_not_want_is_confirmed() -> None:
@@ -183,7 +183,8 @@ def test_pausing_skipping_emptying() -> None:
     channel.empty()
     add(channel, log, 2)
     channel.dispatch(0.0)
-    assert len(client.got) == 1
+    assert [body for body, _ in client.got] == [b"m0", b"m1"]  # one was in hand already
+    channel.finish(client.in_hand[-1], client, 0.0)
     assert channel.depth == 0
     channel.skipped = False
     add(channel, log, 1)
@@ -191,8 +192,43 @@ def test_pausing_skipping_emptying() -> None:
     channel.requeue(client.in_hand[-1], client, 5.0, 0.0)
     channel.empty_delayed()
     channel.tick(10.0)
-    assert len(client.got) == 2
+    assert len(client.got) == 3
     assert channel.depth == 0
+
+
+def test_what_is_in_hand_overtakes_what_is_given_back() -> None:
+    channel, _ = channel_with(3)
+    client = joined(channel)
+    channel.requeue(client.in_hand[-1], client, 0.0, 0.0)
+    channel.requeue(client.in_hand[-1], client, 0.0, 0.0)
+    for _ in range(3):
+        channel.finish(client.in_hand[-1], client, 0.0)
+    assert client.got == [(b"m0", 1), (b"m1", 1), (b"m0", 2), (b"m1", 2), (b"m2", 1)]
+    assert channel.requeued == 2
+
+
+def test_a_switch_to_ordered_gives_out_what_is_in_hand_and_begins_again() -> None:
+    channel, _ = channel_with(2)
+    channel.dispatch(0.0)
+    channel.switch_to_ordered()
+    client = joined(channel, ready=5)
+    assert client.got == [(b"m0", 1), (b"m0", 1)]
+    channel.finish(client.in_hand[0], client, 0.0)
+    with pytest.raises(Refusal, match="not in flight"):
+        channel.finish(client.in_hand[1], client, 0.0)
+    assert client.got[2:] == [(b"m1", 1)]
+
+
+def test_a_switch_to_ordered_forgets_what_is_unanswered_or_finished_out_of_order() -> None:
+    channel, _ = channel_with(3)
+    client = joined(channel, ready=3)
+    channel.finish(client.in_hand[2], client, 0.0)
+    channel.switch_to_ordered()
+    channel.dispatch(0.0)
+    assert channel.depth == 3
+    for _ in range(3):
+        channel.finish(client.in_hand[-1], client, 0.0)
+    assert client.got[3:] == [(b"m0", 1), (b"m1", 1), (b"m2", 1)]
 
 
 class AnyClients(RuleBasedStateMachine):
