@@ -11,10 +11,12 @@ often and wherever errors come.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     import logging
+
+E = TypeVar("E", bound=BaseException)
 
 MAX_PLACES: Final = 1000
 """Places and kinds of errors that are counted; beyond them the oldest is forgotten, and logged in full again."""
@@ -41,6 +43,24 @@ def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> 
         )
     elif count & (count - 1) == 0:
         log.error("%s: the same unexpected error, %d times by now: %r", where, count, error)
+
+
+def without_frames(error: E) -> E:
+    """Take the tracebacks from an error that is kept, and from its causes.
+
+    A traceback holds the frames that it went through, and so all that they had
+    read: megabytes, for as long as the error is remembered.
+    """
+    todo: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while todo:
+        each = todo.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        todo += (each.__cause__, each.__context__)
+    return error
 
 
 def forget() -> None:

@@ -40,3 +40,33 @@ def test_what_is_counted_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     for number in range(50):
         unexpected.report_unexpected(log, f"orders-{number}", ValueError("odd"))
     assert len(unexpected._counts) == 10
+
+
+def fail() -> None:
+    raise KeyError("first")
+
+
+def fail_again() -> None:
+    try:
+        fail()
+    except KeyError as error:
+        raise ValueError("second") from error
+
+
+def fail_for_good() -> None:
+    try:
+        fail_again()
+    except ValueError:
+        raise TypeError("third")  # noqa: B904 - its context is what is looked at
+
+
+def test_an_error_that_is_kept_holds_no_frames() -> None:
+    with pytest.raises(TypeError) as caught:
+        fail_for_good()
+    third = unexpected.without_frames(caught.value)
+    second = third.__context__
+    assert second is not None
+    assert [type(error) for error in (third, second, second.__cause__)] == [TypeError, ValueError, KeyError]
+    assert all(error and error.__traceback__ is None for error in (third, second, second.__cause__))
+    second.__context__ = third  # a circle
+    assert unexpected.without_frames(third) is third

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha import tracelog
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.held import Held
+from nsq_ha.policy.overrun import Granted
 from nsq_ha.protocol import encode_fin, encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import Backoff
+    from nsq_ha.errors import NsqError
     from nsq_ha.message import Message
     from nsq_ha.transport.connection import Connection
 
@@ -39,6 +41,7 @@ class Delivery:
     Attributes:
         arrived_at: When the last message of an ordered channel came: there is one in flight.
         delivered: Messages that it delivered.
+        granted: What the server may deliver.
         in_flight: Delivered and not answered.
         is_arriving: Messages are being handed on; :meth:`flush` is called right after that.
         is_alive: The connection may be answered through.
@@ -64,6 +67,7 @@ class Delivery:
         "arrived_at",
         "channel",
         "delivered",
+        "granted",
         "in_flight",
         "is_alive",
         "is_arriving",
@@ -126,6 +130,7 @@ class Delivery:
         self._held: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
+        self.granted = Granted(self._loop.time(), self.msg_timeout)
 
     @property
     def held(self) -> int:
@@ -137,7 +142,13 @@ class Delivery:
         self._connection = connection
         self.nsqd = connection.node.address
         self.msg_timeout = connection.identity.msg_timeout / 1000
+        self.granted = Granted(self._loop.time(), self.msg_timeout)
         self.is_alive = True
+
+    def abort(self, reason: NsqError) -> None:
+        """End the connection at once."""
+        if self._connection is not None:
+            self._connection.abort(reason)
 
     def retire(self, on_freed: Callable[[], None]) -> None:
         """Go on answering; nothing more is asked for.

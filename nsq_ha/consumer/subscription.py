@@ -37,6 +37,7 @@ from nsq_ha.errors import (
     MessageRefusedError,
     NoLeaderError,
     NsqError,
+    RemoteProtocolError,
     ServerError,
     SubscribeRefusedError,
     TlsRequiredError,
@@ -187,6 +188,7 @@ class Subscription:
         """Send RDY when it differs from what was sent last."""
         if self.delivery is not None and self._connection is not None and self.delivery.ready != count:
             self.delivery.ready = count
+            self.delivery.granted.grant(count)
             self._connection.write(encode_ready(count))
 
     def view_changed(self, view: TopicView) -> None:
@@ -500,7 +502,16 @@ class Subscription:
             if not messages:
                 return
         delivery.delivered += len(messages)
-        delivery.in_flight += len(messages)
+        before = delivery.in_flight
+        delivery.in_flight = in_flight = before + len(messages)
+        if in_flight > delivery.granted.ceiling and delivery.granted.is_overrun(self._loop.time(), before, in_flight):
+            most = delivery.granted.most
+            reason = RemoteProtocolError(
+                f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, and at most {most} were asked for"
+            )
+            log.warning("%s-%d: left: %s", self._watch.topic, self.partition, reason)
+            delivery.abort(reason)
+            return
         delivery.peak = max(delivery.peak, delivery.in_flight)
         if delivery.is_ordered:
             delivery.arrived_at = self._loop.time()

@@ -27,7 +27,7 @@ from nsq_ha.config import Backoff
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.unexpected import report_unexpected
+from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -236,11 +236,12 @@ class Servers:
                     answer = await server.client.lookup(topic, access)
             except NsqError as error:
                 self._failed(server, error)
-                raise
+                raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
             except Exception as error:
                 # Whatever a server's bytes provoke is that server's failure and ends nothing else.
                 report_unexpected(_log, f"nsqlookupd {server.url}", error)
                 self._failed(server, error)
+                without_frames(error)
                 raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from error
         self._succeeded(server)
         return dataclasses.replace(answer, leads=server.leads)
@@ -270,7 +271,7 @@ class Servers:
                 server.list = await server.client.list_lookupd()
             self._learn(server, server.list)
         except NsqError as error:
-            _log.debug("nsqlookupd list: %s", error)
+            _log.debug("nsqlookupd list: %s", without_frames(error))
         except Exception as error:  # noqa: BLE001 - as in _question
             report_unexpected(_log, f"list of nsqlookupd {server.url}", error)
 

@@ -4,8 +4,8 @@ Both codecs flush after every ``compress``: the server answers only what it has
 seen. Which one is used is decided by IDENTIFY (``protocol.identify``).
 
 The invariant: what a peer sends never costs more memory than ``max_output_bytes``
-a call, whatever it claims to expand to, and damaged data is an error, never
-garbage handed on.
+a call, or a piece of ``PIECE_BYTES``, whatever it claims to expand to, and damaged
+data is an error, never garbage handed on.
 
 Source: protocol reference 3, "Upgrade order"; snappy's framing format
 (github.com/google/snappy, ``framing_format.txt``); RFC 1951.
@@ -14,6 +14,7 @@ Source: protocol reference 3, "Upgrade order"; snappy's framing format
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from nsq_ha.errors import RemoteProtocolError
@@ -21,6 +22,9 @@ from nsq_ha.errors import RemoteProtocolError
 MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
 """Default limit of one ``decompress``. DEFLATE expands at most 1032 times, so honest
 data never meets it when at most 62 KiB are given at once."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""What ``pieces`` gives at once, at most and a block; whoever stops asking pays for no more."""
 
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -40,6 +44,9 @@ class Codec(Protocol):
 
     def decompress(self, data: bytes) -> bytes:
         """Return what ``data`` completes, maybe nothing."""
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Give what ``data`` completes, piece by piece; use each up before asking for the next."""
 
 
 class DeflateCodec:
@@ -72,9 +79,30 @@ class DeflateCodec:
             raise RemoteProtocolError(f"deflate stream is damaged: {error}") from error
         if self._in.unconsumed_tail or len(output) >= self._limit:
             raise RemoteProtocolError(f"deflate stream expands to {self._limit} bytes or more at once")
+        self._check_end()
+        return output
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Give what ``data`` expands to, however much that is, piece by piece.
+
+        Raises:
+            RemoteProtocolError: It is damaged, or goes on behind the stream's end. Drop the connection.
+        """
+        while True:
+            try:
+                output = self._in.decompress(data, PIECE_BYTES)
+            except zlib.error as error:
+                raise RemoteProtocolError(f"deflate stream is damaged: {error}") from error
+            if output:
+                yield output
+            data = self._in.unconsumed_tail
+            if not data and len(output) < PIECE_BYTES:
+                break
+        self._check_end()
+
+    def _check_end(self) -> None:
         if self._in.unused_data:
             raise RemoteProtocolError("deflate stream goes on behind its end")
-        return output
 
 
 class SnappyCodec:
@@ -106,24 +134,51 @@ class SnappyCodec:
                 large, the identifier is missing, or the output passes the
                 limit. Drop the connection.
         """
-        tail = self._tail
-        tail += data
         output: list[bytes] = []
-        size = position = 0
-        while len(tail) - position >= 4:
-            kind = tail[position]
-            length = int.from_bytes(tail[position + 1 : position + 4], "little")
-            self._check_chunk(kind, length)
-            stop = position + 4 + length
-            if stop > len(tail):
-                break
-            output.append(self._expand(kind, bytes(tail[position:stop])))
-            position = stop
-            size += len(output[-1])
+        size = 0
+        for block in self._blocks(data):
+            output.append(block)
+            size += len(block)
             if size > self._limit:
                 raise RemoteProtocolError(f"snappy stream expands beyond {self._limit} bytes at once")
-        del tail[:position]
         return b"".join(output)
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Give what the chunks that are whole now expand to, piece by piece.
+
+        Raises:
+            RemoteProtocolError: As for :meth:`decompress`, but for the limit.
+        """
+        output: list[bytes] = []
+        size = 0
+        for block in self._blocks(data):
+            output.append(block)
+            size += len(block)
+            if size >= PIECE_BYTES:
+                yield b"".join(output)
+                output.clear()
+                size = 0
+        if output:
+            yield b"".join(output)
+
+    def _blocks(self, data: bytes | memoryview) -> Iterator[bytes]:
+        tail = self._tail
+        tail += data
+        position = 0
+        try:
+            while len(tail) - position >= 4:
+                kind = tail[position]
+                length = int.from_bytes(tail[position + 1 : position + 4], "little")
+                self._check_chunk(kind, length)
+                stop = position + 4 + length
+                if stop > len(tail):
+                    break
+                chunk = bytes(tail[position:stop])
+                position = stop
+                if block := self._expand(kind, chunk):
+                    yield block
+        finally:
+            del tail[:position]
 
     def _check_chunk(self, kind: int, length: int) -> None:
         """Judge a chunk by its head, before waiting for the rest of it."""

@@ -41,6 +41,8 @@ from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
@@ -53,7 +55,6 @@ READ_BYTES: Final = 256 * 1024
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds for connecting up to the last answer of the handshake."""
 
-_CODEC_FEED_BYTES: Final = 60 * 1024  # what an honest peer's bytes expand to then stays below the codec's limit
 _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # the wire's word for it; a timeout of -1 would never send what does not fill a buffer
@@ -87,6 +88,7 @@ class Link:
         self._gathers = gathers
         self._socket: socket.socket | None = None
         self._codec: Codec | None = None
+        self._pieces: Iterator[bytes] = iter(())
         self._lifetime: Lifetime | None = None
 
     @property
@@ -218,10 +220,7 @@ class Link:
         else:
             snappy = upgrade == Compression.SNAPPY.value
             self._codec = SnappyCodec() if snappy else DeflateCodec(_DEFLATE_LEVEL)
-            if trailing and (data := self._codec.decompress(trailing)):
-                self.protocol.receive(data)
-                if self.protocol.received.answers:
-                    return
+            self._pieces = self._codec.pieces(trailing)
         self.answer(until)
 
     def _read_in_time(self, until: float, now: float) -> bytes:
@@ -237,6 +236,8 @@ class Link:
     def _read(self, wait: float) -> bytes:
         until = time.monotonic() + wait
         while True:
+            if (piece := next(self._pieces, None)) is not None:
+                return piece
             try:
                 connection = self._connected()
                 connection.settimeout(max(until - time.monotonic(), 0.001))
@@ -249,11 +250,8 @@ class Link:
                 raise ConnectionLostError(f"nsqd {self._node.address} closed the connection")
             if self._codec is None:
                 return data
-            codec = self._codec
-            parts = range(0, len(data), _CODEC_FEED_BYTES)
             # A block may need more bytes before it gives any.
-            if expanded := b"".join(codec.decompress(data[at : at + _CODEC_FEED_BYTES]) for at in parts):
-                return expanded
+            self._pieces = self._codec.pieces(data)
 
     def _connected(self) -> socket.socket:
         if self._socket is None:

@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
-from nsq_ha.unexpected import report_unexpected
+from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     import ssl
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nsq_ha.connection")
 
-CODEC_FEED_BYTES: Final = 60 * 1024
-"""Given to a codec at once: what an honest peer's bytes expand to then stays below the codec's limit."""
+MAX_UNREAD_BYTES: Final = 1024 * 1024
+"""Bytes that may be written while the peer reads none. Publishes wait for the socket, so these are answers to messages
+and heartbeats: as many as 50,000 messages in flight would need."""
 
 READ_BYTES: Final = 256 * 1024
 """Read at once at most."""
@@ -71,6 +72,7 @@ class Stream(asyncio.BufferedProtocol):
         self._in = _read_buffer()
         self._out: list[bytes] = []
         self._flushing = False
+        self._unread = 0
         self._reason: NsqError | None = None
         self.last_received = self._loop.time()
         self.is_paused = False
@@ -139,6 +141,8 @@ class Stream(asyncio.BufferedProtocol):
             self._out.append(data)
             self.flush()
         elif not transport.is_closing():
+            if self.is_paused:
+                self._count_unread(len(data))
             try:
                 transport.write(data)
             except Exception as error:  # noqa: BLE001 - what is not written would be waited for
@@ -154,10 +158,18 @@ class Stream(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self.is_paused:
+            self._count_unread(len(data))
         try:
             transport.write(self._codec.compress(data) if self._codec else data)
         except Exception as error:  # noqa: BLE001 - what is not written would be waited for
             self._failed(error)
+
+    def _count_unread(self, count: int) -> None:
+        """End it if the peer has read nothing while all this was written."""
+        self._unread += count
+        if self._unread > MAX_UNREAD_BYTES:
+            self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes wait to be sent to it"))
 
     def close(self) -> None:
         """Flush, then close in good order; ``on_lost`` follows."""
@@ -206,8 +218,10 @@ class Stream(asyncio.BufferedProtocol):
             if self._codec is None:
                 self._receiver(data)
                 return
-            for start in range(0, len(data), CODEC_FEED_BYTES):
-                self._receiver(self._codec.decompress(bytes(data[start : start + CODEC_FEED_BYTES])))
+            for piece in self._codec.pieces(data):
+                self._receiver(piece)
+                if self._reason is not None:
+                    return  # what the rest expands to is nobody's any more
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
@@ -216,7 +230,8 @@ class Stream(asyncio.BufferedProtocol):
         if not isinstance(error, NsqError):
             report_unexpected(log, "connection", error)
             error = ConnectionLostError(f"connection given up after an unexpected error: {_text_of(error)}")
-        self.abort(error)
+        # It is kept as the reason of the end: the frames that it went through hold what was read.
+        self.abort(without_frames(error))
 
     def pause_writing(self) -> None:
         """Note that the socket takes no more for now (called by the event loop)."""
@@ -225,6 +240,7 @@ class Stream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Note that the socket takes more again (called by the event loop)."""
         self.is_paused = False
+        self._unread = 0
         if self.on_resume is not None:
             self.on_resume()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -372,3 +374,27 @@ async def test_lists_are_asked_for_periodically(serve: Serve, known: Known, monk
     task = asyncio.create_task(known(fake.url).keep_lists(0.03, 0.5))
     await eventually(lambda: fake.count("/listlookup") >= 4)
     task.cancel()
+
+
+@pytest.mark.parametrize("megabytes", [7, 9], ids=["no JSON", "too long"])
+async def test_rejected_answers_are_not_kept_in_tracebacks(serve: Serve, megabytes: int) -> None:
+    fake = await serve()
+    megabytes *= 1024 * 1024
+    fake.answer("/lookup", b'{"partitions":' + b" " * megabytes)
+    fake.answer("/listlookup", b"[" + b" " * megabytes)
+    async with new_client() as client:
+        servers = Servers([fake.url], timeout=SLOW, client=client)
+        await servers.look_up("orders", "r")
+        gc.collect()
+        gc.disable()
+        tracemalloc.start(1)
+        try:
+            for _ in range(4):
+                assert (await servers.look_up("orders", "r")).error is not None
+                await servers.refresh_lists()
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+            await servers.aclose()
+    assert kept < megabytes

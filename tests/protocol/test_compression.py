@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol import Codec, DeflateCodec, SnappyCodec
+from nsq_ha.protocol.compression import PIECE_BYTES
 
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 Make = Callable[[], Codec]
@@ -151,3 +152,50 @@ def test_a_chunk_is_judged_by_its_head(stream: bytes, text: str) -> None:
 def test_padding_and_repeated_identifiers_are_skipped() -> None:
     stream = SnappyCodec().compress(b"paid")
     assert SnappyCodec().decompress(IDENTIFIER + chunk(0xFE, b"\0\0") + chunk(0x80, b"") + stream) == b"paid"
+
+
+# ---------------------------------------------------------------- piece by piece
+
+
+def codecs() -> list[tuple[Codec, Codec]]:
+    return [(DeflateCodec(), DeflateCodec()), (SnappyCodec(), SnappyCodec())]
+
+
+@given(st.lists(st.binary(max_size=300).map(lambda data: data * 40)), st.integers(1, 997))
+def test_pieces_are_what_was_compressed_however_it_is_cut(sent: list[bytes], cut: int) -> None:
+    for writer, reader in codecs():
+        stream = b"".join(writer.compress(data) for data in sent)
+        parts = [stream[at : at + cut] for at in range(0, len(stream), cut)]
+        assert b"".join(piece for part in parts for piece in reader.pieces(memoryview(part))) == b"".join(sent)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["deflate", "snappy"])
+def test_a_piece_has_a_bounded_size_whatever_its_bytes_expand_to(which: int) -> None:
+    writer, reader = codecs()[which]
+    data = bytes(20 * PIECE_BYTES + 7)
+    sizes = [len(piece) for piece in reader.pieces(writer.compress(data))]
+    assert sum(sizes) == len(data)
+    assert max(sizes) < PIECE_BYTES + 65536
+    assert min(sizes) > 0
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["deflate", "snappy"])
+def test_damage_in_a_piece_is_told_and_what_came_before_it_is_given(which: int) -> None:
+    writer, reader = codecs()[which]
+    pieces = reader.pieces(writer.compress(b"good") + b"\x07" * 50)
+    with pytest.raises(RemoteProtocolError):
+        list(pieces)
+
+
+def test_pieces_behind_the_end_of_a_deflate_stream_are_refused() -> None:
+    codec = zlib.compressobj(6, zlib.DEFLATED, -15)
+    ended = codec.compress(b"x") + codec.flush(zlib.Z_FINISH)
+    with pytest.raises(RemoteProtocolError, match="goes on behind its end"):
+        list(DeflateCodec().pieces(ended + b"more"))
+
+
+def test_half_a_block_gives_no_piece_yet() -> None:
+    writer, reader = codecs()[1]
+    block = writer.compress(b"whole")
+    assert list(reader.pieces(block[:-1])) == []
+    assert list(reader.pieces(block[-1:])) == [b"whole"]

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -56,6 +57,9 @@ class BadCodec:
         raise self.raised
 
     def decompress(self, data: bytes) -> bytes:
+        raise self.raised
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
         raise self.raised
 
 

@@ -1,0 +1,73 @@
+"""When a server delivers clearly more than it was asked for.
+
+RDY is a ceiling on the messages in flight: a server that ignores it fills the
+client's memory as fast as the network allows. Its connection is closed.
+
+What an honest server may do, and what the limit therefore allows:
+
+=====================================================  ===========================================
+it is given RDY n                                      n messages in flight
+RDY was lowered, its earlier messages are unanswered   the most that was ever granted
+a message times out at the server, and another comes   as many again, after each ``msg_timeout``
+an answer and a message pass each other                a margin of a quarter, at least 16 messages
+=====================================================  ===========================================
+
+Source: protocol reference 7 ("RDY"), 8 ("Timeout").
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LEAST_MARGIN: Final = 16
+"""Messages beyond what was granted that are tolerated in any case."""
+
+SHORTEST_TIMEOUT: Final = 1.0
+"""Seconds. A server could claim that messages time out at once, and so excuse any number of them."""
+
+
+class Granted:
+    """What one connection was granted, and how much it may deliver.
+
+    Attributes:
+        ceiling: With more than this in flight, ask :meth:`is_overrun`.
+        most: The largest RDY so far.
+    """
+
+    __slots__ = ("_at_start", "_msg_timeout", "_start", "ceiling", "most")
+
+    def __init__(self, now: float, msg_timeout: float) -> None:
+        """Begin with nothing granted.
+
+        Args:
+            now: The time.
+            msg_timeout: Seconds after which the server takes a message back.
+        """
+        self.most = 0
+        self._msg_timeout = max(msg_timeout, SHORTEST_TIMEOUT)
+        self._start = now
+        self._at_start = 0
+        self.ceiling = LEAST_MARGIN
+
+    def grant(self, ready: int) -> None:
+        """Record an RDY; a lower one takes back nothing that may be on its way."""
+        if ready > self.most:
+            self.most = ready
+            self._set_ceiling()
+
+    def is_overrun(self, now: float, before: int, in_flight: int) -> bool:
+        """Tell whether so many messages in flight are no honest server's.
+
+        Args:
+            now: The time.
+            before: Messages in flight before the last read.
+            in_flight: Messages in flight now.
+        """
+        if in_flight > self.ceiling and now - self._start >= self._msg_timeout:
+            # All that is in flight may have timed out at the server, which then may deliver as many again.
+            self._start, self._at_start = now, before
+            self._set_ceiling()
+        return in_flight > self.ceiling
+
+    def _set_ceiling(self) -> None:
+        self.ceiling = self._at_start + self.most + max(LEAST_MARGIN, self.most // 4)
