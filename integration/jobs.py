@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0
 """Seconds; generous, since starting Spark alone takes a minute on a busy machine."""
+TOO_SLOW = "Python worker failed to connect back"
+"""Spark gives a Python process 10 s to start, which no setting changes; on a very busy machine that is too short."""
+STARTS = 5
+"""Times that a program is started which ended for that reason."""
 
 
 class Job:
@@ -131,30 +135,50 @@ class Job:
         return found
 
 
-@contextlib.contextmanager
-def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
-    """Run jobs in a program of its own, which is killed at the end with all its processes; gives a way to wait."""
-    told = [{"options": job.options, "folder": str(job.folder)} for job in jobs]
-    log = jobs[0].folder / "log"
+def begun(told: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start the program of some jobs, in a process group of its own; it adds to the log."""
     with log.open("a") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(JOB), json.dumps(told)],
+        return subprocess.Popen(
+            [sys.executable, str(JOB), told],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": str(JOB.parents[1])},
             start_new_session=True,
         )
 
+
+@contextlib.contextmanager
+def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Run jobs in a program of its own, which is killed at the end with all its processes; gives a way to wait."""
+    told = [{"options": job.options, "folder": str(job.folder)} for job in jobs]
+    log = jobs[0].folder / "log"
+    said_before = len(log.read_text()) if log.exists() else 0
+    process = begun(json.dumps(told), log)
+    starts = 1
+
     def check() -> None:
+        nonlocal process, starts, said_before
+        if process.poll() is None:
+            return
+        said = log.read_text()
         # Whole stack traces: Spark's are long, and the cause stands above what ended the program.
-        assert process.poll() is None, log.read_text()[-40_000:]
+        assert TOO_SLOW in said[said_before:], said[-40_000:]
+        assert starts < STARTS, said[-40_000:]
+        starts, said_before = starts + 1, len(said)
+        kill_all_of(process)
+        process = begun(json.dumps(told), log)
 
     try:
         yield lambda done: wait_until(done, check)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        kill_all_of(process)
+
+
+def kill_all_of(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and the processes that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
 
 
 def _batches(folder: Path) -> int:
