@@ -74,6 +74,11 @@ class TopicWatch:
         self._ended = asyncio.Event()
         self._closed: ClosedError | None = None
 
+    @property
+    def lookupds(self) -> tuple[str, ...]:
+        """Base URLs of all nsqlookupds that are asked."""
+        return self._servers.urls
+
     def refresh_soon(self) -> None:
         """Ask at once, or as soon as the rhythm allows; demands until then share one round.
 

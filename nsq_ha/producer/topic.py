@@ -140,7 +140,11 @@ class TopicPublisher:
             return self._unknown()
         if self.watch.error is None and view is not None and view.note:
             return self._not_yet(view.note)
-        return self.watch.error or LookupUnavailableError(f"topic {self.watch.topic!r} was not looked up in time")
+        said = "has not answered yet" if view is None else "named no partition"
+        asked = tuple((url, said) for url in self.watch.lookupds)
+        return self.watch.error or LookupUnavailableError(
+            f"topic {self.watch.topic!r} was not looked up in time", asked
+        )
 
     def _not_yet(self, note: str) -> NoLeaderError:
         cure = ""

@@ -8,6 +8,7 @@ import pytest
 from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
 from nsq_ha.protocol import Command, Pub
+from tests.discovery.loopback import hang
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
@@ -279,5 +280,12 @@ async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) ->
     stage.lookupd.answer("/lookup", {"message": text}, 404)
     async with stage.producer() as producer:
         with pytest.raises(PublishError, match=f"takes no messages yet.*{text}.*subscribe to it once") as caught:
-            await producer.publish(TOPIC, b"x", timeout=0.3)
+            await producer.publish(TOPIC, b"x", timeout=2.0)  # ample for one look-up, on a busy machine too
     assert isinstance(caught.value.__cause__, NoLeaderError)
+
+
+async def test_a_look_up_that_takes_too_long_names_who_was_asked(stage: Stage) -> None:
+    stage.lookupd.behave = hang
+    async with stage.producer(lookup_timeout=LIMIT) as producer:
+        with pytest.raises(PublishError, match=f"not looked up in time.*{stage.lookupd.url}: has not answered yet"):
+            await producer.publish(TOPIC, b"x", timeout=0.2)
