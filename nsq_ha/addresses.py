@@ -36,7 +36,11 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
     listed: Iterable[object] = addresses.split(",") if isinstance(addresses, str) else addresses
     found: list[str] = []
     for address in listed:
-        text = address.strip() if isinstance(address, str) else ""
+        if not isinstance(address, str):
+            raise ConfigError(f"nsqd address must be a str, not {type(address).__name__}")
+        text = address.strip()
+        if _may_hold_a_secret(text):
+            raise ConfigError("nsqd address must not hold a user, password or query (not shown here): host:port")
         host, _, port = text.rpartition(":")
         if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
             raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
@@ -71,6 +75,10 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
 
 
+def _may_hold_a_secret(text: str) -> bool:
+    return any(sign in text.lower() for sign in ("@", "%40", "?", "#"))
+
+
 def _problem_of(host: str) -> str | None:
     if not any(c in host for c in ":[]"):
         return None if is_host_name(host) else _LABELS
@@ -87,8 +95,8 @@ def _lookupd_url(address: object) -> str:
     if not isinstance(address, str):
         raise ConfigError(f"lookupd address must be a str, not {type(address).__name__}")
     text = address.strip().rstrip("/")
-    if "@" in text:
-        raise ConfigError("lookupd address must not hold a user or password (not shown here): host:port")
+    if _may_hold_a_secret(text):
+        raise ConfigError("lookupd address must not hold a user, password or query (not shown here): host:port")
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "http", text

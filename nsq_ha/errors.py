@@ -130,10 +130,17 @@ class ServerError(NsqError):
     """
 
     def __init__(self, code: str, detail: str = "") -> None:
-        """Keep code and detail as they came."""
-        super().__init__(f"{code} {detail}".strip())
+        """Keep code and detail as they came; the text that is shown has its control characters escaped."""
+        super().__init__(_printable(f"{code} {detail}".strip()))
         self.code = code
         self.detail = detail
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` with all that a terminal or a log viewer would obey written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class NotLeaderError(ServerError):

@@ -106,13 +106,17 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def internal_id(self) -> int:
-        """The server's own id, unsigned 64 bit; grows within a partition."""
-        return int.from_bytes(self.id[:8], "big")
+        """The server's own id, unsigned 64 bit; grows within a partition. Of an upstream nsqd its whole id."""
+        return int(self.id, 16) if self._is_upstream() else int.from_bytes(self.id[:8], "big")
 
     @property
     def trace_id(self) -> int:
-        """The publisher's trace id, unsigned 64 bit; 0 when it gave none."""
-        return int.from_bytes(self.id[8:], "big")
+        """The publisher's trace id, unsigned 64 bit; 0 if it gave none, and from an upstream nsqd, which knows none."""
+        return 0 if self._is_upstream() else int.from_bytes(self.id[8:], "big")
+
+    def _is_upstream(self) -> bool:
+        """Tell whether the id is an upstream one: 16 hexadecimal digits, where a partition would be far above 1023."""
+        return self.id[:1] >= b"0" and not self.id.strip(b"0123456789abcdef")
 
     @property
     def headers(self) -> dict[str, object]:
@@ -226,10 +230,11 @@ class Receipt(msgspec.Struct, frozen=True):
         nsqd: ``host:port`` of the node that acknowledged it.
         attempts: How often it was written until it was acknowledged; above 1 it
             may be stored more than once.
-        internal_id: The server's id. None unless traced.
+        internal_id: The server's id. None unless traced, and of a batch with
+            headers (``MPUB_EXT``): the server names no ids of those.
         trace_id: The trace id that was sent. None unless traced.
-        offset: Byte position in the partition's queue. None unless traced.
-        raw_size: Bytes it takes there. None unless traced.
+        offset: Byte position in the partition's queue. None like ``internal_id``.
+        raw_size: Bytes it takes there. None like ``internal_id``.
     """
 
     topic: str

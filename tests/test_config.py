@@ -393,3 +393,18 @@ def test_a_tag_has_a_longest_size() -> None:
     assert ConsumerConfig(tag="\u00fc" * 50).tag
     with pytest.raises(ConfigError, match="tag must have at most 100 bytes"):
         ConsumerConfig(tag="\u00fc" * 51)
+
+
+@pytest.mark.parametrize("option", ["nsqd", "lookupd"])
+@pytest.mark.parametrize(
+    "address", ["me:hunter2@host:4150", "http://me:hunter2@[host", "me:hunter2%40host:1", "host:1/?password=hunter2"]
+)
+def test_a_password_in_an_address_is_refused_and_not_shown(option: str, address: str) -> None:
+    with pytest.raises(ConfigError, match="not shown here") as caught:
+        ClientConfig.of({option: address})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_nsqd_address_is_text() -> None:
+    with pytest.raises(ConfigError, match="must be a str, not bytes"):
+        ClientConfig.of({"nsqd": [b"me:hunter2@host:1"]})

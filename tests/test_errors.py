@@ -113,3 +113,10 @@ def test_a_publish_error_tells_what_is_known(partition: int | None, maybe_stored
     error = PublishError("why", topic="orders", partition=partition, attempts=2, maybe_stored=maybe_stored)
     assert str(error) == text
     assert (error.topic, error.partition, error.attempts, error.maybe_stored) == ("orders", partition, 2, maybe_stored)
+
+
+def test_what_a_server_says_forges_no_log_line_and_is_compared_as_it_came() -> None:
+    error = server_error("E_PUB_FAILED a\nERROR forged \x1b[2J \u009b \u202e".encode())
+    assert str(error) == r"E_PUB_FAILED a\nERROR forged \x1b[2J \x9b \u202e"
+    assert (error.code, error.detail) == ("E_PUB_FAILED", "a\nERROR forged \x1b[2J \u009b \u202e")
+    assert str(server_error(b"E_BAD_TOPIC bad \xc3\xbc")) == "E_BAD_TOPIC bad \u00fc"

@@ -7,6 +7,7 @@ import pytest
 from nsq_ha import Message, OutgoingMessage, Receipt
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 from nsq_ha.message import partition_of
+from tests.support.nsqd import NoSource
 
 
 class Source:
@@ -157,3 +158,10 @@ def test_receipts_are_values() -> None:
 def test_outgoing_messages_have_nothing_but_a_body_by_default() -> None:
     outgoing = OutgoingMessage(b"x")
     assert (outgoing.key, outgoing.partition, outgoing.trace_id, outgoing.headers, outgoing.tag) == (None,) * 5
+
+
+def test_an_id_of_upstream_holds_no_trace_id() -> None:
+    upstream = Message(b"0c1d2e3f40516273", b"x", 1, 1, NoSource())
+    assert (upstream.internal_id, upstream.trace_id) == (0x0C1D2E3F40516273, 0)
+    largest = Message((1023 << 50).to_bytes(8, "big") + b"01234567", b"x", 1, 1, NoSource())
+    assert (largest.internal_id, largest.trace_id) == (1023 << 50, int.from_bytes(b"01234567", "big"))

@@ -68,6 +68,7 @@ from nsq_ha.protocol.identify import (
     encode_identity,
     named_refusal,
     upgrades,
+    without_secret,
 )
 from nsq_ha.protocol.introduction import Introduction, read_introduction
 from nsq_ha.protocol.lines import Announced, Malformed, forbidden_now, refusal
@@ -180,4 +181,5 @@ __all__ = [
     "trace_id_of",
     "traced_size",
     "upgrades",
+    "without_secret",
 ]

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 import msgspec
 
 from nsq_ha.config import ClientConfig, Compression, ConsumerConfig
-from nsq_ha.errors import RemoteProtocolError, ServerError
+from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import OK
 
@@ -28,6 +28,17 @@ LEAST_GATHER_MS: Final = 10
 
 LEAST_UPSTREAM_GATHER_MS: Final = 25
 """Least time that an upstream nsqd gathers for by its default settings; it refuses IDENTIFY with less."""
+
+_AUTH_TEXTS: Final = frozenset(
+    (
+        "",
+        "AUTH failed",
+        "AUTH No authorizations found",
+        "AUTH Disabled",
+        "AUTH Already set",
+        "cannot AUTH in current state",
+    )
+)
 
 _OPTIONS_BY_WORDS: Final = {
     "heartbeat interval": "heartbeat_interval",
@@ -289,6 +300,22 @@ def named_refusal(error: ServerError) -> ServerError:
         if words in error.detail:
             return type(error)(error.code, f"{error.detail}: nsqd does not take this value of the option {option}")
     return error
+
+
+def without_secret(error: ServerError, secret: str) -> ServerError:
+    """Return a refusal of AUTH that does not show the secret: a server may echo it, in one form or another.
+
+    Args:
+        error: The server's answer.
+        secret: What was sent.
+
+    Returns:
+        An error of the same class and code. Its text is the server's if it is one of nsqd's own.
+    """
+    if error.detail in _AUTH_TEXTS and secret not in error.detail:
+        return error
+    code = error.code if error.code in SERVER_ERRORS and secret not in error.code else "E_AUTH_FAILED"
+    return type(error)(code, "(the server's text is not shown, since it may hold the secret)")
 
 
 def _decode(data: bytes, kind: type[_Answer], command: str) -> _Answer:

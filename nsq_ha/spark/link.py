@@ -36,6 +36,7 @@ from nsq_ha.protocol import (
     decode_authorization,
     decode_identity,
     upgrades,
+    without_secret,
 )
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
@@ -128,7 +129,10 @@ class Link:
         if identity.auth_required:
             if self._access.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} asks for AUTH: give option 'authSecret'")
-            decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
+            try:
+                decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
+            except ServerError as error:
+                raise without_secret(error, self._access.auth_secret) from None
         return identity
 
     def close(self) -> None:

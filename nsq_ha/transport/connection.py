@@ -43,6 +43,7 @@ from nsq_ha.protocol import (
     decode_identity,
     named_refusal,
     upgrades,
+    without_secret,
 )
 from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.stream import Stream
@@ -173,9 +174,15 @@ class Connection:
             self.tls_server = tls_server(self.node.address, identity.version)
             self._lifetime = self.tls_server.lifetime(self._identified_at)
         if identity.auth_required:
-            if self.config.auth_secret is None:
-                raise AuthError("E_AUTH_FIRST", f"{self.node.address} asks for AUTH: set auth_secret")
-            decode_authorization(await self._request(Auth(self.config.auth_secret.encode())))
+            await self._authenticate(config.auth_secret)
+
+    async def _authenticate(self, secret: str | None) -> None:
+        if secret is None:
+            raise AuthError("E_AUTH_FIRST", f"{self.node.address} asks for AUTH: set auth_secret")
+        try:
+            decode_authorization(await self._request(Auth(secret.encode())))
+        except ServerError as error:
+            raise without_secret(error, secret) from None
 
     async def _request(self, command: Command) -> bytes:
         data = self._protocol.send(command)

@@ -33,3 +33,12 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert told.count("\n") == 1
     assert json.loads(told) == {"text": "a\nb ü", "none": None}
+
+
+def test_json_lines_hold_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"text": "\u009b2J \u202e \x1b \n \U000e0001 \u00fc"}
+    print_json(value)
+    printed = capsys.readouterr().out
+    assert printed.removesuffix("\n").isprintable()
+    assert "\u00fc" in printed
+    assert json.loads(printed) == value

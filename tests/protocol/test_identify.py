@@ -20,6 +20,7 @@ from nsq_ha.protocol import (
     named_refusal,
     read_introduction,
     upgrades,
+    without_secret,
 )
 
 
@@ -248,3 +249,23 @@ def test_an_authorization_is_decoded() -> None:
     for bad in (b"OK", b"[]", b'{"permission_count":-1}', b'{"identity":1}'):
         with pytest.raises(RemoteProtocolError, match="answer to AUTH"):
             decode_authorization(bad)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"E_AUTH_FAILED AUTH failed", "E_AUTH_FAILED AUTH failed"),
+        (b"E_UNAUTHORIZED AUTH No authorizations found", "E_UNAUTHORIZED AUTH No authorizations found"),
+        (b"E_AUTH_FAILED for aHVudGVyMg==", "E_AUTH_FAILED (the server's text is not shown"),
+        (b"hunter2 is wrong", "E_AUTH_FAILED (the server's text is not shown"),
+    ],
+)
+def test_a_refused_secret_is_not_shown(answer: bytes, text: str) -> None:
+    error = server_error(answer)
+    shown = without_secret(error, "hunter2")
+    assert str(shown).startswith(text)
+    assert type(shown) is type(error)
+
+
+def test_a_secret_that_is_a_text_of_nsqd_is_not_shown() -> None:
+    assert "failed" not in without_secret(server_error(b"E_AUTH_FAILED AUTH failed"), "failed").detail
