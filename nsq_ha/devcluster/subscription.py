@@ -102,9 +102,14 @@ class Subscription:
         start = command.start if isinstance(command, commands.SubAdvanced) else None
         try:
             index = None if start is None else start_index(replica.log, channel.end, start)
-        except (ValueError, SearchError) as error:
+        except ValueError as error:
             session.fail(f"E_INVALID {error}".encode())
             return
+        except SearchError as error:
+            if not channel.consumers:
+                session.fail(f"E_INVALID {error}".encode())
+                return
+            index = None  # nsqd does not search for a position that it would not use
         if ordered:
             channel.switch_to_ordered()
             channel.dispatch(session.node.now())

@@ -181,6 +181,15 @@ def test_a_channel_cannot_be_sent_behind_its_end(seen: Probe) -> None:
     assert numbers(seen) == (13, 11, 0)
 
 
+def test_a_position_is_searched_for_only_where_it_is_used(seen: Probe) -> None:
+    command = f"SUB_ADVANCED {seen.topic} billing 0 timestamp:-1\n".encode()
+    with consumer(seen, word="SUB"), seen.wire(seen.leader(), command) as second:
+        assert second.answer() == b"OK"
+    alone = command.replace(b"billing", b"another")
+    with seen.wire(seen.leader(), alone) as wire:
+        assert wire.answer() == b"E_INVALID Invalid timestamp -1"
+
+
 def test_a_topic_that_flushes_each_message_hides_nothing(cluster: DevCluster) -> None:
     cluster.create_topic("synced", 1, 1, sync_every=0)
     seen = Probe(cluster, "synced")
