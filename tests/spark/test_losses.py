@@ -16,6 +16,7 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.planner import Range
 from nsq_ha.spark.reader import RangeReader
 from nsq_ha.spark.stream_planner import StreamPlanner
+from tests.devcluster.probes import Probe
 from tests.spark.streams import numbered
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def rows(parts: list[Range], options: ReadOptions, asked: Cluster) -> list[bytes
 
 def end_of(topic: str, messages: int) -> Offsets:
     return {topic: {"0": messages * MESSAGE}}
+
+
+def readable(dev_cluster: DevCluster, topic: str) -> None:
+    """Wait until all rows of partition 0 are flushed."""
+    seen = Probe(dev_cluster, topic)
+    seen.stored()
+    seen.http.close()
 
 
 def test_a_start_that_was_cleaned_before_the_batch_is_planned(
@@ -136,6 +144,7 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_before(
     dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = made_anew(dev_cluster, publish, numbered(70, 100))
+    readable(dev_cluster, topic)  # rows that are not flushed cannot be told from older ones
     an_hour_ago = {PLANNED: int(time.time()) - 3600}
     start, end = end_of(topic, 40) | an_hour_ago, end_of(topic, 50) | an_hour_ago
     planner, _ = stream(topic, strict=True)
