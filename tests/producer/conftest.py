@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.leaks import nothing_left
+from tests.support.nsqd import Holding
 from tests.support.stage import Stage
 
 
@@ -18,3 +19,12 @@ async def nothing_is_left() -> AsyncIterator[None]:
 async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
     async with Stage(3) as stage:
         yield stage
+
+
+@pytest.fixture
+def holding(stage: Stage) -> Holding:
+    """Partition 0 is led by a node that answers no publish, partition 1 by a sound one."""
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    holding = Holding()
+    stage.nsqds[0].script = holding
+    return holding

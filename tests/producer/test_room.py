@@ -15,15 +15,6 @@ MOST = 1_000_000
 BODY = b"x" * 20_000
 
 
-@pytest.fixture
-def holding(stage: Stage) -> Holding:
-    """Partition 0 is led by a node that answers no publish, partition 1 by a sound one."""
-    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-    holding = Holding()
-    stage.nsqds[0].script = holding
-    return holding
-
-
 def fill(producer: Producer, topic: str = TOPIC) -> "list[asyncio.Task[object]]":
     """Publish twice what the producer may hold to partition 0."""
     count = 2 * MOST // len(BODY)
@@ -119,6 +110,7 @@ async def test_closing_ends_what_waits_in_line(stage: Stage, holding: Holding) -
     async with stage.producer(max_pending_bytes=MOST, close_timeout=0.3) as producer:
         tasks = fill(producer)
         await until_full(producer)
+        await eventually(lambda: holding.held)
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     errors = [outcome for outcome in outcomes if isinstance(outcome, PublishError)]
     assert len(errors) == len(tasks)
@@ -130,6 +122,7 @@ async def test_told_to_fail_what_waits_in_line_fails(stage: Stage, holding: Hold
     async with stage.producer(max_pending_bytes=MOST, on_unreachable="fail") as producer:
         tasks = fill(producer)
         await until_full(producer)
+        await eventually(lambda: holding.held)
         stage.nsqds[0].peers[0].abort()
         outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LIMIT)
         assert {type(outcome) for outcome in outcomes} == {PublishError}

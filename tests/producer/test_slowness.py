@@ -17,15 +17,6 @@ AMPLE = 4 * SLOW_AFTER
 """Seconds within which a machine that is not too busy has done what takes ``SLOW_AFTER``."""
 
 
-@pytest.fixture
-def holding(stage: Stage) -> Holding:
-    """Partition 0 is led by a node that answers no publish, partition 1 by a sound one."""
-    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-    holding = Holding()
-    stage.nsqds[0].script = holding
-    return holding
-
-
 def _held_or_done(holding: Holding, task: "asyncio.Task[Receipt]") -> bool:
     return bool(holding.held) or task.done()
 
