@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace, kinds: list[Kind], other: str, tell: Cal
         topics = []
         for number, kind in enumerate(kinds):
             if number:
-                time.sleep(APART)
+                time.sleep(APART)  # the pace that the server needs; nothing tells when it is ready for the next
             names = [side.make(kind, REPLICAS) for side in (real, embedded)]
             made += zip((real, embedded), names, strict=True)
             topics.append((kind, names))

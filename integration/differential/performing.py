@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import struct
 import time
@@ -12,6 +11,8 @@ from integration.differential import commands
 from integration.differential.observing import Observation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import httpx
 
     from integration.differential.side import Held, Side
@@ -31,7 +32,7 @@ class Performer:
 
     def perform(self, command: commands.Command) -> Observation:
         """Do one command and read until it is quiet."""
-        answer = _act(command, self)
+        answer = _ACTS[type(command)](self, command)
         return Observation(answer, self._side.listen(self._began), self._side.is_shared(), self._now())
 
     def _now(self) -> float:
@@ -191,7 +192,7 @@ class Performer:
 
     def wait(self, command: commands.Wait) -> str:
         """Let time pass."""
-        time.sleep(command.seconds)
+        time.sleep(command.seconds)  # the command itself: time passes
         return "waited"
 
     def move(self, _command: commands.Move) -> str:
@@ -218,20 +219,17 @@ def publishing(word: str, topic: str, bodies: list[bytes]) -> bytes:
     return f"{word} {topic} 0\n".encode() + struct.pack(">i", len(content)) + content
 
 
-@functools.singledispatch
-def _act(command: object, performer: Performer) -> str:
-    raise TypeError(f"no command: {command!r}, for {performer!r}")
-
-
-_act.register(commands.Publish, lambda command, performer: performer.publish(command))
-_act.register(commands.Subscribe, lambda command, performer: performer.subscribe(command))
-_act.register(commands.Ready, lambda command, performer: performer.ready(command))
-_act.register(commands.Answer, lambda command, performer: performer.answer(command))
-_act.register(commands.Leave, lambda command, performer: performer.leave(command))
-_act.register(commands.Operate, lambda command, performer: performer.operate(command))
-_act.register(commands.Find, lambda command, performer: performer.find(command))
-_act.register(commands.Stats, lambda command, performer: performer.stats(command))
-_act.register(commands.Lookup, lambda command, performer: performer.lookup(command))
-_act.register(commands.Settle, lambda command, performer: performer.settle(command))
-_act.register(commands.Wait, lambda command, performer: performer.wait(command))
-_act.register(commands.Move, lambda command, performer: performer.move(command))
+_ACTS: Final[Mapping[type[object], Callable[[Performer, Any], str]]] = {
+    commands.Publish: Performer.publish,
+    commands.Subscribe: Performer.subscribe,
+    commands.Ready: Performer.ready,
+    commands.Answer: Performer.answer,
+    commands.Leave: Performer.leave,
+    commands.Operate: Performer.operate,
+    commands.Find: Performer.find,
+    commands.Stats: Performer.stats,
+    commands.Lookup: Performer.lookup,
+    commands.Settle: Performer.settle,
+    commands.Wait: Performer.wait,
+    commands.Move: Performer.move,
+}

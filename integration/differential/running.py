@@ -129,7 +129,7 @@ class Runner:
         run = f"{next(self._numbers)}"
         count = max(side.ends()[0] for side in self._sides)
         list(self._pool.map(lambda side: side.begin(run, count), self._sides))
-        time.sleep(pause)
+        time.sleep(pause)  # the subject: where the flush clocks stand when the case begins
         performers = [Performer(side) for side in self._sides]
         observed: tuple[list[Observation], list[Observation]] = ([], [])
         for command in commands:

@@ -15,12 +15,16 @@ from integration.differential.observing import Event
 from tests.devcluster.wire import Closed, Wire, connect, identify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from integration.differential.commands import Kind
 
 QUIET: Final = 0.2
 """Seconds without anything new after which a side has said what it had to say; above nsqd's 50 ms of gathering."""
 MSG_TIMEOUT_MS: Final = 1000
 READY_LIMIT: Final = 60.0
+_LOOK: Final = 0.05
+"""Seconds between two questions."""
 _V1: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 
 
@@ -135,11 +139,8 @@ class Side:
         self.topic, self.kind = topic, kind
         self.leave_all()
         self.forget_publisher()
-        end = time.monotonic() + READY_LIMIT
-        while not self._found_leader() or self._probe().status_code != 200:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{self.name}: {topic} took no message in {READY_LIMIT:g} s")
-            time.sleep(0.1)
+        if not _holds_within(READY_LIMIT, lambda: self._found_leader() and self._probe().status_code == 200):
+            raise TimeoutError(f"{self.name}: {topic} took no message in {READY_LIMIT:g} s")
 
     def _found_leader(self) -> bool:
         answer = self.http.get(f"{self.lookupd}/lookup", params={"topic": self.topic, "access": "w"})
@@ -198,14 +199,13 @@ class Side:
 
     def settle(self, limit: float = 20.0) -> bool:
         """Wait until all that was acknowledged can be read."""
-        end = time.monotonic() + limit
         count = self.ends()[0]
-        while time.monotonic() < end:
+
+        def is_readable() -> bool:
             found = self.get("/message/get", search_mode="count", search_pos=str(count))
-            if found.status_code == 200 and found.json()["queue_cnt_index"] == count:
-                return True
-            time.sleep(0.05)
-        return False
+            return found.status_code == 200 and bool(found.json()["queue_cnt_index"] == count)
+
+        return _holds_within(limit, is_readable)
 
     # ------------------------------------------------------------ TCP
 
@@ -294,12 +294,19 @@ class Side:
 
     def _renew(self, former: str) -> None:
         self.forget_publisher()
-        end = time.monotonic() + READY_LIMIT
         port = former.split(":")[2]
-        while not (self._found_leader() and self.address.rpartition(":")[2] != port):
-            if time.monotonic() > end:
-                raise TimeoutError(f"{self.name}: {self.topic} has no new leader after {READY_LIMIT:g} s")
-            time.sleep(0.05)
+        if not _holds_within(READY_LIMIT, lambda: self._found_leader() and self.address.rpartition(":")[2] != port):
+            raise TimeoutError(f"{self.name}: {self.topic} has no new leader after {READY_LIMIT:g} s")
+
+
+def _holds_within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Ask until ``condition`` holds; return False if it does not within the limit."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK)  # between two questions to a cluster that announces nothing
+    return True
 
 
 def _without_ids(data: bytes) -> str:
