@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypedDict, TypeVar, Unpack
 
 from nsq_ha import TlsConfig
 from nsq_ha.discovery.admin import AdminClient
@@ -25,6 +25,20 @@ TLS_VARIABLE: Final = "NSQ_HA_TEST_TLS_CA"
 NODE_VARIABLE: Final = "NSQ_HA_TEST_NODE_COMMAND"
 
 T = TypeVar("T")
+
+
+class TopicOptions(TypedDict, total=False):
+    """How a topic is created.
+
+    Attributes:
+        ordered: For ordered consumers only.
+        extended: Messages may have headers.
+        sync_every: How many acknowledged messages nsqd may keep unflushed; it cannot find those.
+    """
+
+    ordered: bool
+    extended: bool
+    sync_every: int
 
 
 class ClusterUnderTest(Protocol):
@@ -40,19 +54,8 @@ class ClusterUnderTest(Protocol):
     nodes: int
     tls: TlsConfig | None
 
-    def create_topic(
-        self,
-        partitions: int = 1,
-        replicas: int = 1,
-        *,
-        ordered: bool = False,
-        extended: bool = False,
-        sync_every: int | None = None,
-    ) -> str:
-        """Create a topic with a name of its own, wait until it is usable and return the name.
-
-        With ``sync_every`` so many messages may be acknowledged and not flushed, and nsqd cannot find them.
-        """
+    def create_topic(self, partitions: int = 1, replicas: int = 1, **options: Unpack[TopicOptions]) -> str:
+        """Create a topic with a name of its own, wait until it is usable and return the name."""
 
     def move_leader(self, topic: str, partition: int) -> str:
         """Have another replica lead, wait until it does and return its TCP address."""
@@ -91,23 +94,11 @@ class AdministeredCluster:
         self._topics: list[str] = []
         self.nodes = len(self._ask(lambda admin: admin.nodes()))
 
-    def create_topic(
-        self,
-        partitions: int = 1,
-        replicas: int = 1,
-        *,
-        ordered: bool = False,
-        extended: bool = False,
-        sync_every: int | None = None,
-    ) -> str:
+    def create_topic(self, partitions: int = 1, replicas: int = 1, **options: Unpack[TopicOptions]) -> str:
         topic = f"ct_{uuid.uuid4().hex[:12]}"
         copies = min(replicas, self.nodes)
         self._topics.append(topic)
-        self._ask(
-            lambda admin: admin.create_topic(
-                topic, partitions, copies, ordered=ordered, extended=extended, sync_every=sync_every
-            )
-        )
+        self._ask(lambda admin: admin.create_topic(topic, partitions, copies, **options))
         return topic
 
     def move_leader(self, topic: str, partition: int) -> str:

@@ -1,50 +1,29 @@
 """The embedded cluster as the suite wants it."""
 
-import ssl
 import uuid
-from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
+from integration.cluster import TopicOptions
 from nsq_ha import TlsConfig
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.devcluster.cluster import SYNC_EVERY
 from nsq_ha.policy.tls_renewal import WRITES_FOR
+from tests.support.certificates import CA_FILE, server_context
 
 NODES: Final = 3
-
-_CERTIFICATES: Final = Path(__file__).parent.parent / "tests" / "certificates"
 
 
 class EmbeddedCluster:
     """A :class:`DevCluster` in this process, with TLS and its defect on the real server."""
 
     def __init__(self) -> None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(_CERTIFICATES / "server.pem", _CERTIFICATES / "server.key")
-        self._cluster = DevCluster(nsqds=NODES, tls=context, tls_write_deadline=WRITES_FOR)
+        self._cluster = DevCluster(nsqds=NODES, tls=server_context(), tls_write_deadline=WRITES_FOR)
         self._cluster.__enter__()
         self.lookupd = tuple(self._cluster.lookupd)
         self.nodes = NODES
-        self.tls: TlsConfig | None = TlsConfig(ca_file=str(_CERTIFICATES / "server.pem"))
+        self.tls: TlsConfig | None = TlsConfig(ca_file=CA_FILE)
 
-    def create_topic(
-        self,
-        partitions: int = 1,
-        replicas: int = 1,
-        *,
-        ordered: bool = False,
-        extended: bool = False,
-        sync_every: int | None = None,
-    ) -> str:
-        name = f"ct_{uuid.uuid4().hex[:12]}"
-        return self._cluster.create_topic(
-            name,
-            partitions,
-            min(replicas, NODES),
-            ordered=ordered,
-            extended=extended,
-            sync_every=SYNC_EVERY if sync_every is None else sync_every,
-        )
+    def create_topic(self, partitions: int = 1, replicas: int = 1, **options: Unpack[TopicOptions]) -> str:
+        return self._cluster.create_topic(f"ct_{uuid.uuid4().hex[:12]}", partitions, min(replicas, NODES), **options)
 
     def move_leader(self, topic: str, partition: int) -> str:
         return self._cluster.nsqds[self._cluster.move_leader(topic, partition)]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from integration.cluster import ClusterUnderTest
+
 JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0
 """Seconds; generous, since starting Spark alone takes a minute on a busy machine."""
@@ -217,6 +219,15 @@ def workers() -> list[int]:
         for number, (parent, command) in found.items()
         if "pyspark.daemon" in command and "pyspark.daemon" in found.get(parent, (0, ""))[1] and is_ours(number)
     ]
+
+
+async def numbered_topic(cluster: ClusterUnderTest, count: int) -> str:
+    """Create a topic of two partitions that holds ``count`` numbered messages, half in each."""
+    topic = await asyncio.to_thread(cluster.create_topic, 2, 2)
+    async with Producer(lookupd=cluster.lookupd) as producer:
+        sent = [OutgoingMessage(b"%06d" % number, partition=number % 2) for number in range(count)]
+        assert all(isinstance(receipt, Receipt) for receipt in await producer.publish_many(topic, sent))
+    return topic
 
 
 async def publish(lookupd: Sequence[str], topic: str, bodies: list[bytes]) -> None:

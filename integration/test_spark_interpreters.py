@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from integration.jobs import numbered_topic
 from integration.spark_servers import LOOPBACK, ROOT, spark_home, standalone
-from nsq_ha import OutgoingMessage, Producer, Receipt
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
@@ -32,11 +32,7 @@ BARE: Final = "#!/bin/sh\necho 'this Python has nothing of nsq_ha' >&2\nexit 1\n
 
 @pytest.fixture
 async def stocked(cluster: ClusterUnderTest) -> str:
-    topic = await asyncio.to_thread(cluster.create_topic, 2, 2)
-    async with Producer(lookupd=cluster.lookupd) as producer:
-        sent = [OutgoingMessage(b"%06d" % number, partition=number % 2) for number in range(COUNT)]
-        assert all(isinstance(told, Receipt) for told in await producer.publish_many(topic, sent))
-    return topic
+    return await numbered_topic(cluster, COUNT)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from integration.jobs import numbered_topic
 from integration.spark_servers import LOOPBACK, ROOT, connect, environment, standalone
-from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.policy.sharding import partition_for
 
 if TYPE_CHECKING:
@@ -42,11 +42,7 @@ ON_THE_CLUSTER = {
 @pytest.fixture
 async def stocked(cluster: ClusterUnderTest) -> str:
     """A topic of two partitions with numbered messages."""
-    topic = await asyncio.to_thread(cluster.create_topic, 2, 2)
-    async with Producer(lookupd=cluster.lookupd) as producer:
-        sent = [OutgoingMessage(b"%06d" % number, partition=number % 2) for number in range(COUNT)]
-        assert all(isinstance(told, Receipt) for told in await producer.publish_many(topic, sent))
-    return topic
+    return await numbered_topic(cluster, COUNT)
 
 
 @pytest.fixture

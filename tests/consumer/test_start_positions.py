@@ -1,8 +1,6 @@
 """A start position that the server never takes is told, not tried for ever."""
 
 import asyncio
-import ssl
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from nsq_ha import Consumer, Producer, StartFrom, TlsConfig
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import InvalidCommandError, TlsRequiredError
+from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import Stage
 
@@ -35,14 +34,11 @@ async def test_it_is_raised_by_entering(ordered: bool) -> None:
 
 # ------------------------------------------------------------ nsqds that take nothing but TLS
 
-CERTIFICATES = Path(__file__).parents[1] / "certificates"
-TLS = TlsConfig(ca_file=str(CERTIFICATES / "server.pem"), server_name="localhost")
+TLS = TlsConfig(ca_file=CA_FILE, server_name="localhost")
 
 
 def tls_cluster() -> DevCluster:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    return DevCluster(nsqlookupds=1, nsqds=1, tls=context, tls_required=True)
+    return DevCluster(nsqlookupds=1, nsqds=1, tls=server_context(), tls_required=True)
 
 
 async def create(cluster: DevCluster, partitions: int, *, ordered: bool = False) -> None:

@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import MAGIC
 from tests.devcluster.wire import Wire, connect, message_id, pub
+
+if TYPE_CHECKING:
+    import pytest
 
 SCALE = 0.05
 """Of the real cluster's pace: the election after a kill takes 1.1 s."""
@@ -107,6 +110,19 @@ def probe(
             watching.http.close()
 
 
+@contextmanager
+def topic_of(request: pytest.FixtureRequest, cluster: DevCluster, replicas: int) -> Iterator[Probe]:
+    """Create a topic of one partition for one test, and delete it afterwards."""
+    topic = f"t_{abs(hash(request.node.name))}"
+    cluster.create_topic(topic, 1, replicas)
+    seen = Probe(cluster, topic)
+    try:
+        yield seen
+    finally:
+        seen.http.close()
+        cluster.delete_topic(topic)
+
+
 def consumer(
     seen: Probe, channel: str = "billing", *, ready: int = 1, word: str = "SUB_ORDERED", partition: int = 0
 ) -> Wire:
@@ -121,4 +137,16 @@ def finish(wire: Wire, data: bytes) -> None:
     wire.send(b"FIN " + message_id(data) + b"\n")
 
 
-__all__ = ["LIMIT", "MAGIC", "NOT_LEADER", "NOT_WRITABLE", "SCALE", "Probe", "consumer", "finish", "probe", "until"]
+__all__ = [
+    "LIMIT",
+    "MAGIC",
+    "NOT_LEADER",
+    "NOT_WRITABLE",
+    "SCALE",
+    "Probe",
+    "consumer",
+    "finish",
+    "probe",
+    "topic_of",
+    "until",
+]

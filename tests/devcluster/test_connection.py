@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +10,12 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import SnappyCodec
 from tests.devcluster.probes import until
 from tests.devcluster.wire import attempts, connect, identify, message_id, pub
-
-CERTIFICATES = Path(__file__).parents[1] / "certificates"
+from tests.support.certificates import server_context
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[DevCluster]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    with DevCluster(nsqds=1, nsqlookupds=1, tls=context) as cluster:
+    with DevCluster(nsqds=1, nsqlookupds=1, tls=server_context()) as cluster:
         cluster.create_topic("orders", 1, 1)
         for topic in ("pings", "sampled", "gathered"):
             cluster.create_topic(topic, 1, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.devcluster.flushing import is_turn
-from tests.devcluster.probes import Probe, consumer, finish, until
+from tests.devcluster.probes import Probe, consumer, finish, topic_of, until
 from tests.devcluster.wire import pub
 
 NOTHING = (500, "INTERNAL_ERROR")
@@ -31,14 +31,10 @@ def cluster() -> Iterator[DevCluster]:
 @pytest.fixture
 def seen(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[Probe]:
     """A topic of its own, with 10 readable rows of 32 bytes."""
-    topic = f"t_{abs(hash(request.node.name))}"
-    cluster.create_topic(topic, 1, 1)
-    seen = Probe(cluster, topic)
-    publish(seen, *(b"m%d" % number for number in range(10)))
-    clock(seen)
-    yield seen
-    seen.http.close()
-    cluster.delete_topic(topic)
+    with topic_of(request, cluster, 1) as seen:
+        publish(seen, *(b"m%d" % number for number in range(10)))
+        clock(seen)
+        yield seen
 
 
 def publish(seen: Probe, *bodies: bytes) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,7 @@ from tests.devcluster.stage import Stage
 from tests.devcluster.unmatched import unmatched
 from tests.devcluster.wire import LIMIT
 from tests.golden import TCP_FILES, load
-
-CERTIFICATES = Path(__file__).parents[1] / "certificates"
+from tests.support.certificates import server_context
 
 EXCHANGES = [
     pytest.param(file, exchange, id=f"{file}/{exchange['name']}")
@@ -36,9 +33,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def stage_with_tls() -> Iterator[Stage]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    with DevCluster(tls=context) as cluster:
+    with DevCluster(tls=server_context()) as cluster:
         stage = Stage(cluster, "proto_u")
         yield stage
         stage.close()
@@ -46,9 +41,7 @@ def stage_with_tls() -> Iterator[Stage]:
 
 @pytest.fixture
 def stage_tls_required() -> Iterator[Stage]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    with DevCluster(nsqds=2, tls=context, tls_required=True) as cluster:
+    with DevCluster(nsqds=2, tls=server_context(), tls_required=True) as cluster:
         stage = Stage(cluster, "proto_u")
         yield stage
         stage.close()

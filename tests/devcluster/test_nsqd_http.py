@@ -15,7 +15,7 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import MAX_MESSAGE_BYTES
-from tests.devcluster.probes import Probe, consumer, finish, probe, until
+from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
 
 V1 = {"Accept": "application/vnd.nsq; version=1.0"}
 
@@ -31,12 +31,8 @@ def cluster() -> Iterator[DevCluster]:
 @pytest.fixture
 def seen(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[Probe]:
     """An ordinary topic of its own for each test."""
-    topic = f"t_{abs(hash(request.node.name))}"
-    cluster.create_topic(topic, 1, 2)
-    seen = Probe(cluster, topic)
-    yield seen
-    seen.http.close()
-    cluster.delete_topic(topic)
+    with topic_of(request, cluster, 2) as seen:
+        yield seen
 
 
 def call(seen: Probe, path: str, content: bytes = b"", **params: str) -> httpx.Response:

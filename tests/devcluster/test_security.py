@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,15 +11,9 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import Probe, until
 from tests.devcluster.wire import Wire, connect, identify, pub
+from tests.support.certificates import server_context
 
-CERTIFICATES = Path(__file__).parents[1] / "certificates"
 DEADLINE = 0.6
-
-
-def server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    return context
 
 
 @contextmanager

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import ssl
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,18 +23,22 @@ from nsq_ha.spark.publish import Batch, PartitionWriter
 from nsq_ha.spark.reader import RangeReader
 from nsq_ha.transport import tls_limits
 from tests.spark.test_replay import ScriptedNsqd
+from tests.support.certificates import CA_FILE, server_context
 
-CERTIFICATES = Path(__file__).parents[1] / "certificates"
-TLS = {"tls": "true", "tlsCaFile": str(CERTIFICATES / "server.pem")}
+TLS = {"tls": "true", "tlsCaFile": CA_FILE}
 OK = encode_frame(FrameType.RESPONSE, b"OK")
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[DevCluster]:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    with DevCluster(nsqds=1, nsqlookupds=1, tls=context, time_scale=0.02) as cluster:
+    with DevCluster(nsqds=1, nsqlookupds=1, tls=server_context(), time_scale=0.02) as cluster:
         yield cluster
+
+
+def batches(topic: str, bodies: list[bytes], size: int) -> Iterator[Batch]:
+    for start in range(0, len(bodies), size):
+        lot = bodies[start : start + size]
+        yield Batch(encode_mpub(topic, 0, lot), len(lot), sum(map(len, lot)))
 
 
 def written_and_read(cluster: DevCluster, topic: str, bodies: list[bytes], **more: str) -> list[bytes]:
@@ -44,9 +46,8 @@ def written_and_read(cluster: DevCluster, topic: str, bodies: list[bytes], **mor
     with Cluster(tuple(cluster.lookupd)) as asked:
         writer = PartitionWriter(topic, 0, WriteOptions.parse({**given, "publishTimeout": "20s"}), asked)
         try:
-            for start in range(0, len(bodies), 100):
-                lot = bodies[start : start + 100]
-                writer.send(Batch(encode_mpub(topic, 0, lot), len(lot), sum(map(len, lot))))
+            for batch in batches(topic, bodies, 100):
+                writer.send(batch)
             writer.settle()
         finally:
             writer.close()
@@ -55,7 +56,7 @@ def written_and_read(cluster: DevCluster, topic: str, bodies: list[bytes], **mor
         options = ReadOptions.parse(given)
         (part,) = plan(options, asked)
         reader = RangeReader(part, options, asked)
-        found = [row.body for batch in reader.batches() for row in batch]
+        found = [row.body for rows in reader.batches() for row in rows]
         assert reader.opened == 1
         return found
 
@@ -184,9 +185,8 @@ class TestLimitedTls:
     @pytest.fixture
     def limited(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[DevCluster]:
         monkeypatch.setattr(tls_limits, "WRITES_FOR", self.LIMIT)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-        with DevCluster(nsqds=1, nsqlookupds=1, tls=context, time_scale=0.02, tls_write_deadline=self.LIMIT) as cluster:
+        tls = server_context()
+        with DevCluster(nsqds=1, nsqlookupds=1, tls=tls, time_scale=0.02, tls_write_deadline=self.LIMIT) as cluster:
             yield cluster
 
     def test_a_task_that_takes_longer_goes_on_over_other_connections(self, limited: DevCluster) -> None:
@@ -196,9 +196,8 @@ class TestLimitedTls:
         with Cluster(tuple(limited.lookupd)) as asked:
             writer = PartitionWriter(topic, 0, WriteOptions.parse({**given, "publishTimeout": "20s"}), asked)
             try:
-                for start in range(0, len(bodies), 300):
-                    lot = bodies[start : start + 300]
-                    writer.send(Batch(encode_mpub(topic, 0, lot), len(lot), sum(map(len, lot))))
+                for batch in batches(topic, bodies, 300):
+                    writer.send(batch)
                     writer.settle()
                     time.sleep(self.LIMIT)  # as a task that prepares its next rows
             finally:
@@ -208,8 +207,8 @@ class TestLimitedTls:
             (part,) = plan(options, asked)
             reader = RangeReader(part, options, asked)
             found = []
-            for batch in reader.batches():
-                found += [row.body for row in batch]
+            for rows in reader.batches():
+                found += [row.body for row in rows]
                 time.sleep(self.LIMIT)  # as a task that works on its rows
         assert found == bodies
         assert reader.opened > 1

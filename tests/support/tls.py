@@ -1,7 +1,5 @@
-"""TLS on the loopback: a certificate for tests, and connections that are replaced at once."""
+"""TLS on the loopback, and connections that are replaced at once."""
 
-import ssl
-from pathlib import Path
 from typing import Final, Self
 
 import pytest
@@ -10,11 +8,10 @@ from nsq_ha import TlsConfig
 from nsq_ha.policy.tls_renewal import WRITES_FOR, Lifetime, Phase, Verdict
 from nsq_ha.protocol import Identity
 from nsq_ha.transport import tls_limits
+from tests.support.certificates import CA_FILE, server_context
 from tests.support.stage import Stage
 
-_CERTIFICATES: Final = Path(__file__).parents[1] / "certificates"
-
-TLS: Final = TlsConfig(ca_file=str(_CERTIFICATES / "server.pem"))
+TLS: Final = TlsConfig(ca_file=CA_FILE)
 """What a client needs."""
 
 PARTITIONED: Final = Identity(version="0.3.7-HA.1.13.0")
@@ -22,13 +19,6 @@ PARTITIONED: Final = Identity(version="0.3.7-HA.1.13.0")
 
 SOON: Final = 0.2
 """Age of a connection that is replaced, with :func:`replaced_soon`."""
-
-
-def server_context() -> ssl.SSLContext:
-    """Return what a server needs."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(_CERTIFICATES / "server.pem", _CERTIFICATES / "server.key")
-    return context
 
 
 def secure(stage: Stage, *, writes_for: float = WRITES_FOR, is_known: bool = True) -> None:
