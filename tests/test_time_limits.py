@@ -2,20 +2,15 @@
 
 import asyncio
 import itertools
-import time
 
 import pytest
 
 from nsq_ha.time_limits import time_limit
 from tests.support.nsqd import LIMIT
 from tests.support.stage import Stage
-from tests.support.waiting import dawdle, turn
+from tests.support.waiting import block, dawdle, turn
 
 SECONDS = 0.2
-
-
-def block(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 async def test_a_wait_is_ended() -> None:

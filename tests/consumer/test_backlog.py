@@ -11,6 +11,7 @@ from nsq_ha.protocol import Command, Finish, Identity, Requeue
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
+from tests.support.work import work
 
 TIMEOUT = 0.4
 
@@ -47,13 +48,7 @@ async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
             await dawdle(TIMEOUT * 1.2)
 
     async with stage.consumer() as consumer:
-
-        async def iterate() -> None:
-            async for message in consumer:
-                await handle(message)
-                message.finish()
-
-        running = asyncio.create_task(iterate() if iterates else consumer.run(handle))
+        running = asyncio.create_task(work(consumer, handle, iterates=iterates))
         peer = await subscriber(stage, b"slow", b"old", b"old too")
         await stage.nsqd.until(lambda: finished(peer))
         peer.message(b"young", message_id(9))
@@ -223,13 +218,7 @@ async def test_slow_handlers_are_given_no_more_than_they_begin_in_time(stage: St
         await dawdle(TIMEOUT / 4)
 
     async with stage.consumer() as consumer:
-
-        async def iterate() -> None:
-            async for message in consumer:
-                await handle(message)
-                message.finish()
-
-        running = asyncio.create_task(iterate() if iterates else consumer.run(handle))
+        running = asyncio.create_task(work(consumer, handle, iterates=iterates))
         peer = await stage.nsqd.subscriber()
         for number in range(4):
             peer.message(b"x", message_id(number + 2))

@@ -13,15 +13,12 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish, Identify
 from tests.support.nsqd import LIMIT, Peer, error, message_id, response
 from tests.support.stage import Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import block, eventually, turn
+from tests.support.work import work
 
 HEARTBEAT = 1.0
 BLOCK = 3.5
 """Longer than the three heartbeats after which the server closes."""
-
-
-def block(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 @pytest.mark.parametrize("iterates", [True, False])
@@ -39,15 +36,9 @@ async def test_each_message_is_handled_once(caplog: pytest.LogCaptureFixture, *,
             Producer(lookupd=cluster.lookupd) as producer,
             Consumer("jobs", "work", lookupd=cluster.lookupd, heartbeat_interval=HEARTBEAT) as consumer,
         ):
-
-            async def iterate() -> None:
-                async for message in consumer:
-                    await handle(message)
-                    message.finish()
-
             for number in range(2):
                 await producer.publish("jobs", b"%d" % number)
-            running = asyncio.create_task(iterate() if iterates else consumer.run(handle))
+            running = asyncio.create_task(work(consumer, handle, iterates=iterates))
             await eventually(lambda: handled.total() == 2, limit=60.0)
             # Nothing is left: what comes again would come before this.
             await producer.publish("jobs", b"last")

@@ -7,20 +7,15 @@ import pytest
 
 from nsq_ha import ClosedError, Consumer, Message
 from nsq_ha.protocol import Finish, Requeue
-from tests.support.cancellation import every_suspension
+from tests.support.cancellation import ENDS_SOON, closes_again, closes_twice_at_once, every_suspension
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import turn
 
-ENDS_SOON = 5.0
-"""Seconds for a close; far more than one takes when nothing hangs."""
-
 
 async def closes(consumer: Consumer) -> None:
-    """Want that closing ends, as often as it is asked for, and that nothing is handed out afterwards."""
-    for _ in range(2):
-        async with asyncio.timeout(ENDS_SOON):
-            await consumer.aclose()
+    """Check that closing ends, as often as it is asked for, and that nothing is handed out afterwards."""
+    await closes_again(consumer.aclose)
     with pytest.raises((ClosedError, StopAsyncIteration)):
         await anext(consumer)
 
@@ -61,10 +56,7 @@ async def test_closing_with_a_message_unanswered(stage: Stage) -> None:
 async def test_closing_twice_at_once(stage: Stage) -> None:
     for cut in every_suspension():
         consumer, _ = await entered(stage)
-        other = asyncio.create_task(consumer.aclose())
-        await cut(consumer.aclose())
-        async with asyncio.timeout(ENDS_SOON):
-            await other
+        await closes_twice_at_once(cut, consumer.aclose)
         await closes(consumer)
 
 
@@ -96,7 +88,7 @@ async def test_running_a_handler(stage: Stage, concurrency: int) -> None:
     """Each message is finished or goes back, and a second run takes over."""
 
     async def handle(message: Message) -> None:
-        await asyncio.sleep(0)
+        await turn()
 
     for cut in every_suspension():
         consumer, peer = await entered(stage, 4)

@@ -26,17 +26,19 @@ def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
     return [line for line in found if text in line]
 
 
+def accept_and_close(peer: Peer, command: Command) -> bool:
+    """Answer a subscription with OK, and close."""
+    if isinstance(command, Subscribe):
+        peer.write(OK)
+        peer.close()
+        return True
+    return False
+
+
 async def test_a_node_that_accepts_and_then_closes_is_named_in_a_warning(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def close(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Subscribe):
-            peer.write(OK)
-            peer.close()
-            return True
-        return False
-
-    stage.nsqd.script = close
+    stage.nsqd.script = accept_and_close
     async with stage.consumer(lookup_interval=0.1):
         await eventually(lambda: warnings(caplog, "still trying"))
         subscribed = len(stage.nsqd.peers)
@@ -53,14 +55,7 @@ async def test_a_node_that_accepts_and_then_closes_is_named_in_a_warning(
 async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: Stage) -> None:
     """Each accepted SUB reset the counter: 22 reconnects a second."""
 
-    def close(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Subscribe):
-            peer.write(OK)
-            peer.close()
-            return True
-        return False
-
-    stage.nsqd.script = close
+    stage.nsqd.script = accept_and_close
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.peer(4)
         await eventually(lambda: consumer._subscriptions[0]._life.failures >= 5)

@@ -8,20 +8,15 @@ import pytest
 from nsq_ha import ClosedError, Producer, PublishError
 from nsq_ha.message import Receipt
 from nsq_ha.protocol import Pub
-from tests.support.cancellation import every_suspension
+from tests.support.cancellation import closes_again, closes_twice_at_once, every_suspension
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import turn
 
-ENDS_SOON = 5.0
-"""Seconds for a close; far more than one takes when nothing hangs."""
-
 
 async def closes(producer: Producer) -> None:
-    """Want that closing ends, as often as it is asked for, and that nothing is published afterwards."""
-    for _ in range(2):
-        async with asyncio.timeout(ENDS_SOON):
-            await producer.aclose()
+    """Check that closing ends, as often as it is asked for, and that nothing is published afterwards."""
+    await closes_again(producer.aclose)
     with pytest.raises(ClosedError):
         await producer.publish(TOPIC, b"late")
 
@@ -60,10 +55,7 @@ async def test_closing_twice_at_once(stage: Stage) -> None:
     for cut in every_suspension():
         producer = await stage.producer().__aenter__()
         await producer.publish(TOPIC, b"x", key="k")
-        other = asyncio.create_task(producer.aclose())
-        await cut(producer.aclose())
-        async with asyncio.timeout(ENDS_SOON):
-            await other
+        await closes_twice_at_once(cut, producer.aclose)
         await closes(producer)
 
 

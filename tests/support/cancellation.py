@@ -11,12 +11,15 @@ failed. What a call leaves half done shows at one of its suspension points only,
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from tests.support.nsqd import LIMIT
 
 T = TypeVar("T")
+
+ENDS_SOON: Final = 5.0
+"""Seconds for a close; far more than one takes when nothing hangs."""
 
 MOST: Final = 200
 """Suspension points that a call may have before it counts as one that never ends."""
@@ -117,6 +120,29 @@ class _Counted(Awaitable[T], Generic[T]):
                 step = steps.send
             except BaseException as error:  # noqa: BLE001 - whatever the task throws in is the call's to take
                 value, step = error, steps.throw
+
+
+async def closes_again(aclose: Callable[[], Awaitable[None]]) -> None:
+    """Check that closing ends soon, each time that it is called.
+
+    Raises:
+        TimeoutError: It did not end within ``ENDS_SOON``.
+    """
+    for _ in range(2):
+        async with asyncio.timeout(ENDS_SOON):
+            await aclose()
+
+
+async def closes_twice_at_once(cut: Cut, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Close while another task closes, too, and cancel one of the two calls; the other one ends soon.
+
+    Raises:
+        TimeoutError: It did not end within ``ENDS_SOON``.
+    """
+    other = asyncio.create_task(aclose())
+    await cut(aclose())
+    async with asyncio.timeout(ENDS_SOON):
+        await other
 
 
 def every_suspension(most: int = MOST) -> Iterator[Cut]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -31,3 +32,8 @@ async def turn(count: int = 1) -> None:
 async def dawdle(seconds: float) -> None:
     """Be slow on purpose, as a peer or a load that the test plays; never a way to wait for something."""
     await asyncio.sleep(seconds)
+
+
+def block(seconds: float) -> None:
+    """Block the event loop on purpose, as application code that the test plays; never a way to wait for something."""
+    time.sleep(seconds)
