@@ -18,6 +18,11 @@ class StartFrom:
     Make one with a class method. The server applies it only when this client is
     the channel's only one.
 
+    A message that nsqd has already queued for delivery may still come first, on
+    an ordered topic too; it comes again in its place. With ``syncdisk`` above 1
+    nsqd counts a message only when it is flushed, up to 6 seconds after it was
+    acknowledged: the end is then the end of what is flushed.
+
     Source: protocol reference 5, "Start positions".
     """
 

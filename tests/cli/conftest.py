@@ -69,13 +69,13 @@ def name() -> str:
 @pytest.fixture
 def topic(cluster: DevCluster, name: str) -> str:
     """An ordinary topic of 2 partitions."""
-    return cluster.create_topic(name, 2, 3)
+    return cluster.create_topic(name, 2, 3, sync_every=1)
 
 
 @pytest.fixture
 def ordered(cluster: DevCluster) -> str:
     """An ordered topic of 4 partitions."""
-    return cluster.create_topic(f"cli_{uuid.uuid4().hex[:10]}", 4, 3, ordered=True)
+    return cluster.create_topic(f"cli_{uuid.uuid4().hex[:10]}", 4, 3, ordered=True, sync_every=1)
 
 
 @pytest.fixture

@@ -131,12 +131,10 @@ async def test_workers_that_wait_for_nothing_take_messages_in_one_turn(stage: St
     async with stage.consumer() as consumer:
         running = asyncio.create_task(consumer.run(handle, concurrency=8))
         peer = await stage.nsqd.subscriber()
-        for number in range(300):
-            peer.message(b"%d" % number, message_id(number + 2))
-        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 300)
+        await peer.feed(b"%d" % number for number in range(300))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 300 and peer.ready >= 100)
         before = len(peer.reads)
-        for number in range(300, 400):
-            peer.message(b"%d" % number, message_id(number + 2))
+        await peer.feed((b"%d" % number for number in range(300, 400)), first=302)
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 400)
         assert len(peer.reads) - before < 100
     await running

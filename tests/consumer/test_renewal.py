@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 import pytest
 
@@ -107,15 +108,25 @@ async def test_the_sum_of_ready_and_unanswered_stays_within_max_in_flight(secure
         await secured.nsqd.until(lambda: any(peer.ready == 4 for peer in secured.nsqd.peers[1:]))
 
 
+def _asking(stage: Stage) -> list[Peer]:
+    """Return the connections that messages may be written to."""
+    return [peer for peer in stage.nsqd.peers if peer.ready and peer.is_open and not peer.of(Close)]
+
+
+def _in_flight_is_below(limit: int, sent: int, seen: list[int]) -> bool:
+    return sent - len(seen) < limit
+
+
 async def test_messages_flow_over_many_connections_once_each(secured: Stage) -> None:
-    count, seen = 200, []
+    count = 200
+    seen: list[int] = []
 
     async def feed() -> None:
         for number in range(count):
-            await eventually(lambda: any(peer.ready and peer.is_open for peer in secured.nsqd.peers))
-            [peer for peer in secured.nsqd.peers if peer.ready and peer.is_open and not peer.of(Close)][-1].message(
-                b"%d" % number, message_id(number + 1)
-            )
+            # Two in flight: never more than any connection is ready for.
+            await eventually(partial(_in_flight_is_below, 2, number, seen))
+            await eventually(lambda: _asking(secured))
+            _asking(secured)[-1].message(b"%d" % number, message_id(number + 1))
 
     async with secured.consumer(tls=TLS) as consumer:
         feeding = asyncio.create_task(feed())

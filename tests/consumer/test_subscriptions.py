@@ -8,6 +8,7 @@ import pytest
 
 from nsq_ha import ClosedError, ConfigError, ServerError, TlsConfig
 from nsq_ha.errors import NsqError
+from nsq_ha.policy import overrun
 from nsq_ha.protocol import Auth, Command, Finish, Identify, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
@@ -288,14 +289,14 @@ async def test_a_damaged_message_is_finished_loudly_and_the_next_one_comes(
     assert "cannot be decoded and is finished" in caplog.text
 
 
-async def test_more_messages_than_asked_for(stage: Stage) -> None:
+async def test_some_more_messages_than_asked_for(stage: Stage) -> None:
     async with stage.consumer(max_in_flight=1) as consumer:
         peer = await stage.nsqd.subscriber()
-        for number in range(50):
+        for number in range(overrun.LEAST_MARGIN):
             peer.message(b"x", message_id(number + 1))
-        for _ in range(50):
+        for _ in range(overrun.LEAST_MARGIN):
             (await anext(consumer)).finish()
-        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 50)
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == overrun.LEAST_MARGIN)
 
 
 async def test_the_same_id_again_and_again(stage: Stage) -> None:

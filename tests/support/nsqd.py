@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Self
 
 import msgspec
@@ -150,6 +150,17 @@ class Peer:
     def message(self, body: bytes, *args: bytes, **fields: object) -> None:
         """Deliver a message, see :func:`message_data`."""
         self.write(encode_frame(FrameType.MESSAGE, message_data(body, *args, **fields)))  # type: ignore[arg-type]
+
+    async def feed(self, bodies: Iterable[bytes], first: int = 2) -> None:
+        """Deliver messages numbered from ``first``, never more in flight than RDY allows."""
+        answered = len(self.of(Finish, Requeue))
+        for delivered, body in enumerate(bodies):
+
+            def has_room(delivered: int = delivered) -> bool:
+                return answered + delivered - len(self.of(Finish, Requeue)) < self.ready
+
+            await self.nsqd.until(has_room)
+            self.message(body, message_id(first + delivered))
 
     def close(self) -> None:
         """Close in good order, after what was written."""
