@@ -143,6 +143,7 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
     job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=500, after=20)
+    job.make_older(3600)
     with pytest.raises(StreamingQueryException, match=r"the log ends at \d+, before the offset \d+ reached"):
         await asyncio.to_thread(job.drain, spark)
     job.options["failOnDataLoss"] = "false"

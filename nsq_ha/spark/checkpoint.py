@@ -4,7 +4,9 @@ Owns the form of that JSON, ``{topic: {partition: offset}}`` with partitions as 
 since JSON makes them so, beside a time under a name that no topic can have. The
 time is there because an offset alone does not tell whose log it is of: what is
 before it was written before it was taken, and in the log of a topic that was made
-anew it was not.
+anew it was not. Where ``failOnDataLoss=false`` lets a query go back to an earlier
+offset, the partition is named beside the offsets as well: any other step back is
+an error.
 
 **Source:** Spark reference 1.5, 2.1 ("Offset JSON").
 """
@@ -25,18 +27,27 @@ Place = tuple[str, int]
 PLANNED: Final = "@planned"
 """Where the time is, in seconds since 1970; older checkpoints have none."""
 
+RESTARTED: Final = "@restarted"
+"""Names the partitions that go back on purpose, ``{topic: {partition: offset}}``; the step reads no message."""
+
 MARGIN: Final = 60.0
 """Seconds that the clocks of the driver and of the nsqds may differ."""
 
 _NS: Final = 1_000_000_000
+_OWN: Final = "@"  # begins our own names; no topic has it
 
 
-def to_json(places: Mapping[Place, int]) -> Offsets:
-    """Return offsets in the form of the checkpoint, without a time."""
-    found: Offsets = {}
+def to_json(places: Mapping[Place, int], restarted: Mapping[Place, int] | None = None) -> dict[str, Any]:
+    """Return offsets in the form of the checkpoint, without a time.
+
+    Args:
+        places: Where each partition is.
+        restarted: The partitions among them that go back on purpose.
+    """
+    found: dict[str, Any] = {}
     for (topic, partition), offset in sorted(places.items()):
         found.setdefault(topic, {})[str(partition)] = offset
-    return found
+    return found | {RESTARTED: to_json(restarted)} if restarted else found
 
 
 def from_json(told: Mapping[str, Any]) -> dict[Place, int]:
@@ -54,6 +65,15 @@ def from_json(told: Mapping[str, Any]) -> dict[Place, int]:
     return found
 
 
+def restarted_in(told: Mapping[str, Any]) -> dict[Place, int]:
+    """Return the partitions that go back to these offsets on purpose; see :data:`RESTARTED`.
+
+    Raises:
+        ConfigError: It is not of our form.
+    """
+    return from_json(told.get(RESTARTED) or {})
+
+
 def planned_at(told: Mapping[str, Any]) -> int | None:
     """Return when the offsets were taken, in seconds since 1970. None when that is not told."""
     when = told.get(PLANNED)
@@ -62,7 +82,12 @@ def planned_at(told: Mapping[str, Any]) -> int | None:
 
 def undated(told: Mapping[str, Any]) -> dict[str, Any]:
     """Return the offsets alone."""
-    return {topic: partitions for topic, partitions in told.items() if topic != PLANNED}
+    return {topic: partitions for topic, partitions in told.items() if not is_own(topic)}
+
+
+def is_own(name: str) -> bool:
+    """Return whether a name in the checkpoint is ours, and not a topic's."""
+    return name.startswith(_OWN)
 
 
 def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -75,12 +100,16 @@ def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | No
             Spark another time would be news, and so a micro-batch with nothing in it.
     """
     for told in known:
-        if told is not None and undated(told) == offsets:
+        if (
+            told is not None
+            and undated(told) == undated(offsets)
+            and restarted_in(offsets).items() <= (restarted_in(told).items())
+        ):
             return dict(told)
     return {PLANNED: int(now), **offsets}
 
 
-def is_of_another_log(written_ns: int, planned: int, ahead: float) -> bool:
+def is_of_another_log(written_ns: int, planned: int, ahead: float, margin: float = MARGIN) -> bool:
     """Tell whether a message before an offset shows that the offset was taken of another log.
 
     What a log holds before an offset was written before the offset was taken.
@@ -89,5 +118,6 @@ def is_of_another_log(written_ns: int, planned: int, ahead: float) -> bool:
         written_ns: When the message was written, by the server's clock, in nanoseconds since 1970.
         planned: When the offset was taken, by the driver's clock, in seconds.
         ahead: Seconds that the server's clock is ahead of the driver's now.
+        margin: Seconds that the clocks may differ beyond that.
     """
-    return written_ns > (planned + MARGIN + max(0.0, ahead)) * _NS
+    return written_ns > (planned + margin + max(0.0, ahead)) * _NS

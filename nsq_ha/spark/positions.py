@@ -129,16 +129,11 @@ class Positions:
         raise self._not_readable(f"the message at or behind offset {offset}")
 
     def before(self, offset: int) -> StoredMessage | None:
-        """Return the last message that begins before ``offset``. None if none is kept, or it cannot be read yet."""
+        """Return the last message that begins before ``offset``. None if none is kept."""
         if offset <= self.extent.start:
             return None
-        number = self.extent.messages
-        if offset < self.extent.end:
-            first = self._find("virtual_offset", offset)
-            if first is None:
-                return None
-            number = first.number - 1
-        return self._find("count", number)
+        first = self.first_at(offset)
+        return self._numbered(self.extent.messages if first is None else first.number - 1)
 
     def oldest(self) -> StoredMessage | None:
         """Return the first message that is kept. None if none can be read yet."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.spark.checkpoint import Place, is_of_another_log
+from nsq_ha.spark.checkpoint import MARGIN, Place, is_of_another_log
 from nsq_ha.spark.planner import positions
+from nsq_ha.spark.positions import NotReadableError
 
 if TYPE_CHECKING:
+    from nsq_ha.discovery.nsqd_http import StoredMessage
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import Cluster, Extent
     from nsq_ha.spark.options import ReadOptions
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 FRESH: Final = 5.0
 """Seconds between two looks that need no question; in so little hardly a topic is deleted, made and filled again."""
+
+TICK: Final = 3.0
+"""Seconds by which the measured difference of two clocks may be wrong: they tell whole seconds, asking takes time."""
 
 
 class Sameness:
@@ -40,7 +45,7 @@ class Sameness:
         self._sure: dict[Place, tuple[Node, Extent, float]] = {}
 
     def is_lost(self, seen: Survey, partition: int, at: float, offset: int, planned: int | None) -> bool:
-        """Tell whether the log is another one than ``offset`` was taken of, as far as it can be told.
+        """Return whether the log is another one than ``offset`` was taken of.
 
         Args:
             seen: A look at the topic that has the partition.
@@ -50,7 +55,8 @@ class Sameness:
             planned: When it was taken. None when that is not known: nothing is asked then.
 
         Raises:
-            NsqError: The leader gave no usable answer; look it up again.
+            NsqError: Not known yet: the message that tells cannot be read, or the leader gave no usable answer.
+                Nothing may be read from ``offset`` before it is known.
         """
         place = seen.topic, partition
         node, extent = seen.leaders[partition], seen.extents[partition]
@@ -60,16 +66,39 @@ class Sameness:
             return False
         if planned is not None and offset > extent.start:
             log = positions(seen, partition, self._options, self._cluster)
-            last = log.before(offset)
-            # The last one tells most; while it cannot be read yet the first one may tell as well.
-            known = last or log.oldest()
-            if known is not None and is_of_another_log(known.timestamp_ns, planned, 0.0):
-                clock = self._cluster.clock(node)
-                ahead = 0.0 if clock is None else clock - time.time()
-                if is_of_another_log(known.timestamp_ns, planned, ahead):
+            try:
+                last = log.before(offset)
+            except NotReadableError:
+                # The last one tells most; while it cannot be read yet the first one may tell as well.
+                if self._is_younger(log.oldest(), node, planned, MARGIN):
                     return True
-            if last is None:
-                # Not sure: the next look asks again.
-                return False
+                raise
+            if self._is_younger(last, node, planned, MARGIN):
+                return True
         self._sure[place] = node, extent, at
         return False
+
+    def resumes_at(self, seen: Survey, partition: int, planned: int | None) -> int:
+        """Return where to go on in a log that ends before the offset reached, so that no message is repeated.
+
+        Returns:
+            The first message of a log that was created after ``planned``. The end of any other one: what it still
+            holds was read before it lost its tail, or that cannot be excluded.
+
+        Raises:
+            NsqError: Not known yet, as for :meth:`is_lost`.
+        """
+        extent = seen.extents[partition]
+        if planned is None or extent.start == extent.end:
+            return extent.end
+        log = positions(seen, partition, self._options, self._cluster)
+        oldest = log.first_at(extent.start)
+        return extent.start if self._is_younger(oldest, log.node, planned, TICK) else extent.end
+
+    def _is_younger(self, message: StoredMessage | None, node: Node, planned: int, margin: float) -> bool:
+        """Return whether a message was written after ``planned``, however far the node's clock is ahead."""
+        if message is None or not is_of_another_log(message.timestamp_ns, planned, 0.0, margin):
+            return False
+        clock = self._cluster.clock(node)
+        ahead = 0.0 if clock is None else clock - time.time()
+        return is_of_another_log(message.timestamp_ns, planned, ahead, margin)

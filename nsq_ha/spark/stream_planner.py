@@ -5,7 +5,8 @@ is of ``checkpoint``, and so is the time that they carry: it is used here where 
 told, and put there by ``stream``.
 
 The invariants: an offset never goes back, but for data loss that is allowed by
-name; a partition whose leader does not answer, or cannot find its newest messages
+name, in a step of its own that reads nothing and is marked in the checkpoint; a
+partition whose leader does not answer, or cannot find its newest messages
 yet, stands still and stops nobody; one that was never seen before begins at its
 earliest message. A query with an end (:meth:`StreamPlanner.prepare_target`) gets
 there or fails: nothing that passes makes it end earlier.
@@ -22,12 +23,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, TopicNotFoundError
-from nsq_ha.spark.checkpoint import Offsets, Place, from_json, planned_at, to_json
+from nsq_ha.errors import NoLeaderError, NsqError, TopicNotFoundError
+from nsq_ha.spark.checkpoint import Offsets, Place, from_json, planned_at, restarted_in, to_json
 from nsq_ha.spark.limits import Backlog
+from nsq_ha.spark.losses import Losses
 from nsq_ha.spark.planner import Bounds, Range, divide, goes_back, positions
 from nsq_ha.spark.positions import no_progress
-from nsq_ha.spark.sameness import Sameness
 from nsq_ha.spark.survey import PAUSE, Survey, glance, topics_of, whole
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ class StreamPlanner:
         self._seen_at = 0.0
         self._silent_since: float | None = None
         self._moved_at = time.monotonic()
-        self._reported: set[Place] = set()
-        self._sameness = Sameness(options, cluster)
+        self._losses = Losses(options, cluster)
         self._held_since: dict[Place, float] = {}
 
     @property
@@ -98,7 +98,7 @@ class StreamPlanner:
         begin, planned = from_json(start or {}), planned_at(start or {})
         until = time.monotonic() + self._options.patience
         while True:
-            ends, held = self._next(begin, planned, limited=limited)
+            ends, back, held = self._next(begin, planned, limited=limited)
             self._note(held)
             if ends != begin:
                 self._moved_at = time.monotonic()
@@ -106,7 +106,7 @@ class StreamPlanner:
                 self._stand_still(held, until)
                 if self._target is not None:
                     continue
-            return to_json(ends)
+            return to_json(ends, back)
 
     def report(self) -> Offsets:
         """Return where the logs end, for Spark's progress; what is known, without asking anew."""
@@ -127,21 +127,24 @@ class StreamPlanner:
         """Return the ranges of one micro-batch, also of one that was planned before a restart.
 
         Raises:
-            ConfigError: The batch ends before it begins, which no plan of ours does: it would repeat messages.
+            ConfigError: The batch ends before it begins, and no loss of data was allowed there: it would repeat
+                messages.
             DataLossError: What the batch needs is cleaned, or of another log, and ``failOnDataLoss`` is true.
-            NsqError: As :meth:`latest`.
+            NsqError: As :meth:`latest`; or it is not known for so long whether a log is the same.
         """
-        begin, until = from_json(start), from_json(end)
+        begin, until, restarted = from_json(start), from_json(end), restarted_in(end)
         surveys = {seen.topic: seen for seen in self._look()}
         ranges: list[Range] = []
         places: dict[Place, Positions] = {}
         for (topic, partition), stop in sorted(until.items()):
             seen = surveys.get(topic)
             if seen is None:
-                self._lose(topic, partition, "the topic is gone")
+                self._losses.lose(topic, partition, "the topic is gone")
+                continue
+            if (topic, partition) in restarted:
                 continue
             first = self._first((topic, partition), begin, stop, seen)
-            if first >= stop or (partition in seen.extents and self._is_lost(seen, partition, stop, planned_at(end))):
+            if first >= stop or self._losses.is_lost_for_sure(seen, partition, self._seen_at, stop, planned_at(end)):
                 continue
             node = seen.leaders.get(partition)
             ranges.append(Range(topic, partition, first, stop, node, seen.meta.ordered, seen.meta.extend_support))
@@ -210,17 +213,17 @@ class StreamPlanner:
 
     def _next(
         self, begin: Mapping[Place, int], planned: int | None, *, limited: bool
-    ) -> tuple[dict[Place, int], Mapping[Place, NsqError]]:
-        """Return where the next micro-batch ends, and the partitions that stand still because something is missing."""
+    ) -> tuple[dict[Place, int], Mapping[Place, int], Mapping[Place, NsqError]]:
+        """Return where the next micro-batch ends, what goes back on purpose, and what stands still for now and why."""
         surveys = self._look()
-        ends, back = self._ends(begin, surveys, planned)
+        ends, back, unsure = self._ends(begin, surveys, planned)
         held: Mapping[Place, NsqError] = {}
         if limited:
             ends, held = self._limited(begin, ends, {seen.topic: seen for seen in surveys})
         for place, end in ends.items():
-            if place not in back and end < begin.get(place, end):
+            if end < begin.get(place, end):
                 raise goes_back(f"{place[0]}-{place[1]}", begin[place], end)
-        return ends, held
+        return ends | back, back, {**held, **unsure}
 
     def _stand_still(self, held: Mapping[Place, NsqError], until: float) -> None:
         """Wait a moment; raise if a query with an end has waited long enough."""
@@ -242,84 +245,52 @@ class StreamPlanner:
 
     def _ends(
         self, begin: Mapping[Place, int], surveys: Iterable[Survey], planned: int | None
-    ) -> tuple[dict[Place, int], set[Place]]:
-        """Return the end of each partition's log as far as this query may read it, and which may go back to it."""
+    ) -> tuple[dict[Place, int], dict[Place, int], dict[Place, NsqError]]:
+        """Return the end of each partition's log as far as this query may read it.
+
+        Returns:
+            The ends; where partitions go back to, whose log is another one; and those of which that is not known yet.
+        """
         ends = dict(begin)
         known = _places(surveys)
         by_topic = {seen.topic: seen for seen in surveys}
-        anew: dict[Place, int] = {}
-        shorter: set[Place] = set()
+        back: dict[Place, int] = {}
+        unsure: dict[Place, NsqError] = {}
         for place in begin:
             if place[0] not in {topic for topic, _ in known} and place[0] not in self._seen:
-                self._lose(*place, "the topic is gone")
+                self._losses.lose(*place, "the topic is gone")
         for place, (_, extent) in known.items():
-            start = begin.get(place)
-            if start is not None and extent.end < start:
-                if not self._is_shorter(place, start):
-                    # One look was wrong; the next one tells more.
-                    continue
-                shorter.add(place)
-            elif start is not None and self._is_lost(by_topic[place[0]], place[1], start, planned):
-                # A step without rows, back to where the new log begins: from there on it is as any other.
-                anew[place] = extent.start
-            ends[place] = extent.end
+            try:
+                at = self._losses.restart(by_topic[place[0]], place[1], self._seen_at, begin.get(place), planned)
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                unsure[place] = error
+                continue
+            if at is not None:
+                # A step without rows: from there on the log is as any other, and so is its end.
+                back[place] = at
+                if self._target is not None:
+                    self._target[place] = extent.end
+            elif extent.end >= begin.get(place, 0):
+                ends[place] = extent.end
+            # Else one look was wrong; the next one tells more.
         if self._target is not None:
-            ends = self._up_to_target(begin, ends, shorter)
-        return ends | anew, shorter | anew.keys()
+            ends = self._up_to_target(begin, ends)
+        stay = {place: begin[place] for place in back.keys() | unsure.keys()}
+        return ends | stay, back, unsure
 
-    def _up_to_target(
-        self, begin: Mapping[Place, int], ends: Mapping[Place, int], shorter: set[Place]
-    ) -> dict[Place, int]:
+    def _up_to_target(self, begin: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[Place, int]:
         """Return the ends of a query with an end; also where a leader does not answer now: tasks wait for it."""
         targets = self._target or {}
         found: dict[Place, int] = {}
         for place in ends.keys() | targets.keys():
             target, start = targets.get(place), begin.get(place)
-            # Only a log that was made anew has its target before the start.
-            if target is not None and (start is None or target > start or place in shorter):
+            if target is not None and (start is None or target > start):
                 found[place] = target
             elif start is not None:
                 found[place] = start
         return found
-
-    def _is_lost(self, seen: Survey, partition: int, offset: int, planned: int | None) -> bool:
-        """Raise when the log is another one than ``offset`` was taken of, and that is an error; else tell it."""
-        try:
-            if not self._sameness.is_lost(seen, partition, self._seen_at, offset, planned):
-                return False
-        except NsqError as error:
-            # A leader that went since the look; the next look asks the next one.
-            log.info("%s-%d: not known whether the log is the same: %s", seen.topic, partition, error)
-            return False
-        said = f"the log holds messages before the offset {offset} that are younger than it: the topic was made anew"
-        self._lose(seen.topic, partition, said)
-        return True
-
-    def _is_shorter(self, place: Place, start: int) -> bool:
-        """Tell whether the log still ends before ``start`` after a while; raise if it does and that is an error.
-
-        Only a leader's answer counts: without one nothing is lost yet.
-        """
-        topic, partition = place
-        until = time.monotonic() + self._options.fetch_timeout
-        end: int | None = None
-        while True:
-            try:
-                extent = glance(topic, self._options, self._cluster).extents.get(partition)
-                end = None if extent is None else extent.end
-            except NsqError as error:
-                if not error.retriable:
-                    raise
-                end = None
-            if end is not None and end >= start:
-                return False
-            if time.monotonic() >= until:
-                break
-            time.sleep(PAUSE)
-        if end is None:
-            return False
-        self._lose(topic, partition, f"the log ends at {end}, before the offset {start} reached: made anew, or cut")
-        return True
 
     def _first(self, place: Place, begin: Mapping[Place, int], stop: int, seen: Survey) -> int:
         """Return where a range begins, which may be later than planned where data is lost."""
@@ -328,23 +299,14 @@ class StreamPlanner:
         earliest = 0 if extent is None else extent.start
         start = begin.get(place, earliest)
         if start > stop:
-            if self._options.fail_on_data_loss:
-                raise goes_back(f"{topic}-{partition}", start, stop)
-            # Planned after a loss that was allowed: the log was made anew.
-            return min(earliest, stop)
+            raise goes_back(f"{topic}-{partition}", start, stop)
         if start < earliest and start < stop:
             gone = min(earliest, stop) - start
-            self._lose(topic, partition, f"{gone} bytes from offset {start} are cleaned, the log begins at {earliest}")
+            self._losses.lose(
+                topic, partition, f"{gone} bytes from offset {start} are cleaned, the log begins at {earliest}"
+            )
             return min(earliest, stop)
         return start
-
-    def _lose(self, topic: str, partition: int, said: str) -> None:
-        text = f"{topic}-{partition}: {said}"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{text}; set failOnDataLoss=false to go on with what is left")
-        if (topic, partition) not in self._reported:
-            self._reported.add((topic, partition))
-            log.warning("%s; going on with what is left", text)
 
     def _limited(
         self, begin: Mapping[Place, int], ends: dict[Place, int], surveys: Mapping[str, Survey]

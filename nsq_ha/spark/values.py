@@ -15,7 +15,7 @@ from nsq_ha.addresses import lookupd_urls
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import MAX_PARTITION_ID, check_topic
 from nsq_ha.option_checks import MAX_INT64
-from nsq_ha.spark.checkpoint import PLANNED
+from nsq_ha.spark.checkpoint import is_own
 
 EARLIEST: Final = -2
 """In a JSON of offsets: where the partition's log begins."""
@@ -191,7 +191,7 @@ def by_partition(name: str, text: str, hint: str, check: Callable[[object], int]
     """Return numbers by topic and partition, each through ``check``."""
     found: dict[str, Mapping[int, int]] = {}
     for topic, told in _object(name, text, hint).items():
-        if topic == PLANNED:
+        if is_own(topic):
             # Offsets as the progress of a query shows them.
             continue
         checked(name, check_topic, topic)

@@ -11,17 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
-from nsq_ha.errors import ConfigError, DataLossError
-from nsq_ha.spark import sameness
-from nsq_ha.spark.checkpoint import MARGIN, PLANNED, dated, from_json, is_of_another_log, planned_at, to_json, undated
+from nsq_ha.errors import ConfigError, ConnectError, DataLossError, ResponseTimeoutError
+from nsq_ha.spark import losses, sameness, stream_planner, survey
+from nsq_ha.spark.checkpoint import (
+    MARGIN,
+    PLANNED,
+    RESTARTED,
+    dated,
+    from_json,
+    is_of_another_log,
+    planned_at,
+    restarted_in,
+    to_json,
+    undated,
+)
 from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.positions import NotReadableError
 from nsq_ha.spark.rows import Projection
 from nsq_ha.spark.stream import NsqStreamReader
 from nsq_ha.spark.stream_planner import StreamPlanner
-from tests.spark.model import NODES, Log, Model, place_in
+from tests.spark.model import Log, Model, place_in
 
 if TYPE_CHECKING:
     from nsq_ha.discovery.nsqd_http import Search, StoredMessage
+    from nsq_ha.policy.topology import Node
 
 PLACES = st.dictionaries(
     st.tuples(st.sampled_from(["orders", "flights", "a.b"]), st.integers(0, 1023)), st.integers(0, 2**63 - 1)
@@ -31,6 +44,13 @@ THEN = 1_700_000_000
 
 OLD, NEW = (THEN - 3600) * 1000, (THEN + 3600) * 1000
 """Milliseconds: messages of the log that was, and of the one that took its place."""
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "PAUSE", 0.001)
+    monkeypatch.setattr(stream_planner, "PAUSE", 0.001)
+    monkeypatch.setattr(losses, "PAUSE", 0.001)
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:
@@ -47,13 +67,16 @@ def at(offset: int, planned: int | None = THEN) -> dict[str, Any]:
     return {"t": {"0": offset}} | ({} if planned is None else {PLANNED: planned})
 
 
-@given(PLACES, st.none() | st.integers(0, 2**33))
-def test_offsets_come_back_from_the_checkpoint(places: dict[tuple[str, int], int], planned: int | None) -> None:
-    offsets = to_json(places)
+@given(PLACES, PLACES, st.none() | st.integers(0, 2**33))
+def test_offsets_come_back_from_the_checkpoint(
+    places: dict[tuple[str, int], int], restarted: dict[tuple[str, int], int], planned: int | None
+) -> None:
+    offsets = to_json(places, restarted)
     told = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned)))
     assert from_json(told) == places
     assert planned_at(told) == planned
-    assert undated(told) == offsets
+    assert restarted_in(told) == restarted
+    assert undated(told) == to_json(places)
 
 
 @pytest.mark.parametrize("told", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
@@ -69,6 +92,9 @@ def test_the_same_offsets_keep_their_time_or_spark_would_plan_for_ever() -> None
     assert dated({"t": {"0": 6}}, 200.0, first) == {PLANNED: 200, "t": {"0": 6}}
     without = {"t": {"0": 5}}
     assert dated({"t": {"0": 5}}, 200.0, without, first) == without, "as Spark has it"
+    marked = {"t": {"0": 5}, RESTARTED: {"t": {"0": 5}}}
+    assert dated(marked, 200.0, first) == marked | {PLANNED: 200}, "a step that goes back is news"
+    assert dated({"t": {"0": 5}}, 200.0, marked) == marked == dated(marked, 200.0, first, marked)
 
 
 def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +137,9 @@ def test_a_message_is_of_another_log_when_it_is_younger_than_clocks_can_explain(
 def test_the_last_message_before_an_offset() -> None:
     place = place_in(Log([10, 20, 30], cleaned=1))
     found = [place.before(offset) for offset in (0, 10, 11, 30, 31, 60, 99)]
-    # Of 31 nothing is known: no message begins at or behind it.
-    assert [each and each.offset for each in found] == [None, None, 10, 10, None, 30, 30]
-    assert place_in(Log([10, 20], uncommitted=1)).before(30) is None
+    assert [each and each.offset for each in found] == [None, None, 10, 10, 30, 30, 30]
+    with pytest.raises(NotReadableError, match="message number 2 is not readable yet"):
+        place_in(Log([10, 20], uncommitted=9)).before(30)
 
 
 @pytest.mark.parametrize("start", [30, 40])
@@ -132,9 +158,37 @@ def test_a_log_whose_last_messages_cannot_be_read_yet_is_judged_by_its_first() -
     model.topics_["t"][0].uncommitted = 3
     with pytest.raises(DataLossError, match="t-0: the log holds messages before the offset 30 that are younger"):
         planner(model).latest(at(30))
-    same = one(OLD, OLD, OLD, OLD)
-    same.topics_["t"][0].uncommitted = 3
-    assert planner(same).latest(at(30)) == {"t": {"0": 40}}
+
+
+def test_nothing_is_read_until_it_is_known_whether_the_log_is_the_same() -> None:
+    for times, is_same in (((OLD, OLD, OLD, OLD), True), ((OLD, NEW, NEW, NEW), False)):
+        model = one(*times)
+        model.topics_["t"][0].uncommitted = 10**9
+        plan = planner(model, fetchRetries="1")
+        assert plan.latest(at(30)) == undated(at(30)), "a stream stands still"
+        assert plan.latest(at(30), limited=False) == undated(at(30))
+        with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.1 s .*not readable yet"):
+            plan.ranges(at(10), at(30))
+        plan.prepare_target()
+        with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.1 s .*not readable yet"):
+            plan.latest(at(30))
+        model.topics_["t"][0].uncommitted = 0
+        if is_same:
+            assert plan.latest(at(30)) == {"t": {"0": 40}}
+            assert [(part.start, part.end) for part in plan.ranges(at(10), at(30))] == [(10, 30)]
+        else:
+            # It was cut, and others took the place: its first message does not tell.
+            with pytest.raises(DataLossError, match="made anew"):
+                plan.latest(at(30))
+            with pytest.raises(DataLossError, match="made anew"):
+                plan.ranges(at(10), at(30))
+
+
+def test_a_batch_of_before_a_restart_waits_until_it_is_known_whose_log_it_is_of() -> None:
+    model = one(OLD, OLD, OLD, OLD)
+    model.topics_["t"][0].uncommitted = 12
+    (part,) = planner(model, fetchTimeout="60s").ranges(at(10), at(30))
+    assert (part.start, part.end) == (10, 30)
 
 
 @pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": "3"}, {"now": "yes"}])
@@ -147,6 +201,7 @@ def test_a_log_that_was_made_anew_is_read_from_its_beginning(limits: dict[str, s
     start, seen = at(30), []
     for _ in range(5):
         end = plan.latest(start)
+        assert restarted_in(end) == ({("t", 0): 10} if start == at(30) else {})
         seen += [(part.start, part.end) for part in plan.ranges(start, end)]
         if end == undated(start):
             break
@@ -201,11 +256,21 @@ def test_nothing_is_asked_at_each_trigger_but_after_a_gap_and_of_a_log_that_shra
     assert len(asked) == 6, "shorter than before"
 
 
-def test_a_leader_that_does_not_tell_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    model = one(NEW, NEW)
+def test_a_leader_that_does_not_tell_stops_only_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model({"t": {number: Log([10] * 3, [OLD] * 3) for number in range(2)}})
+    found = model.stored
+
+    def gone(topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
+        if partition == 0:
+            raise ConnectError("gone")
+        return found(topic, partition, node, mode, position)
+
+    monkeypatch.setattr(model, "stored", gone)
     plan = planner(model)
-    plan.latest(None)
-    model.deaf.add(NODES[0])
-    assert plan._is_lost(plan._seen["t"], 0, 20, THEN) is False
-    assert "not known whether the log is the same" in caplog.text
+    start = {"t": {"0": 20, "1": 20}, PLANNED: THEN}
+    assert plan.latest(start) == {"t": {"0": 20, "1": 30}}
+    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.1 s .*gone"):
+        plan.ranges({"t": {"0": 10, "1": 20}}, start)
+    model.leaderless.add(("t", 0))
+    (part,) = plan.ranges({"t": {"0": 10, "1": 20}}, start)
+    assert part.leader is None, "the task finds the leader"
