@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsq_ha.devcluster import DevCluster
-    from nsq_ha.devcluster.topic import Partition
+    from nsq_ha.devcluster.control.placement import Partition
 
 TIME_SCALE: Final = 0.1
 """The least that keeps the order of events."""

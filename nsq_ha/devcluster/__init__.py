@@ -5,7 +5,7 @@ replicates, elects, and fails as the real cluster does. Nothing is written to
 disk. What it does not do is listed in the documentation.
 """
 
-from nsq_ha.devcluster.changes import ChangeRefusedError
 from nsq_ha.devcluster.cluster import DevCluster
+from nsq_ha.devcluster.control.changes import ChangeRefusedError
 
 __all__ = ["ChangeRefusedError", "DevCluster"]

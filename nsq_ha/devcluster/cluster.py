@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.placement import TopicOptions
 from nsq_ha.devcluster.faults import Faults
-from nsq_ha.devcluster.topic import TopicOptions
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.topic import Partition
+    from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.nsqd.node import Nsqd
 
 SYNC_EVERY: Final = 2500
 """Of a topic that is made without a word about it. The real server's ``-sync-every``."""

@@ -8,7 +8,7 @@ Source: failures reference 3.
 
 from __future__ import annotations
 
-from nsq_ha.devcluster.nsqd import Nsqd
+from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.runtime import Runtime
 
 

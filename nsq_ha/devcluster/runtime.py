@@ -14,18 +14,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha.devcluster.background import BackgroundLoop
-from nsq_ha.devcluster.changes import Changes
-from nsq_ha.devcluster.coordinator import Coordinator
-from nsq_ha.devcluster.listener import HOST
-from nsq_ha.devcluster.nsqd import Nsqd
-from nsq_ha.devcluster.nsqlookupd import Nsqlookupd
+from nsq_ha.devcluster.control.changes import Changes
+from nsq_ha.devcluster.control.coordinator import Coordinator
+from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
+from nsq_ha.devcluster.host import Timing
+from nsq_ha.devcluster.nsqd.node import Nsqd
+from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security
-from nsq_ha.devcluster.timing import Timing
 
 if TYPE_CHECKING:
     import ssl
 
-    from nsq_ha.devcluster.topic import Partition
+    from nsq_ha.devcluster.control.placement import Partition
 
 TICK: Final = 0.05
 """Seconds between looks at timeouts and heartbeats; the real server scans each 0.5 s."""

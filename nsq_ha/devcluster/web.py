@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from nsq_ha.devcluster.listener import Listener
+from nsq_ha.devcluster.ports import Listener
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

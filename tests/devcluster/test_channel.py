@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsq_ha.devcluster.channel import MAX_CONFIRM_WINDOW, Channel, Refusal
-from nsq_ha.devcluster.cursor import Cursor
-from nsq_ha.devcluster.log import Log
-from nsq_ha.devcluster.record import Draft, Record
+from nsq_ha.devcluster.storage.channel import MAX_CONFIRM_WINDOW, Channel, Refusal
+from nsq_ha.devcluster.storage.cursor import Cursor
+from nsq_ha.devcluster.storage.log import Log
+from nsq_ha.devcluster.storage.record import Draft, Record
 
 _numbers = itertools.count(1)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.devcluster.flushing import is_turn
+from nsq_ha.devcluster.storage.flushing import is_turn
 from tests.devcluster.probes import Probe, consumer, finish, topic_of, until
 from tests.devcluster.wire import pub
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.devcluster.cursor import Cursor
-from nsq_ha.devcluster.log import Log
-from nsq_ha.devcluster.record import Draft
+from nsq_ha.devcluster.storage.cursor import Cursor
+from nsq_ha.devcluster.storage.log import Log
+from nsq_ha.devcluster.storage.record import Draft
 
 
 def filled(count: int, partition: int = 0, *, extended: bool = False) -> Log:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from nsq_ha.devcluster.answers import HttpError, bare, enveloped, not_found, plain, wrong_method
-from nsq_ha.devcluster.listener import HOST
-from nsq_ha.devcluster.nsqd_channels import ChannelOrders
-from nsq_ha.devcluster.nsqd_publish import HttpPublisher
-from nsq_ha.devcluster.nsqd_search import Search
-from nsq_ha.devcluster.nsqd_stats import Stats
+from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, not_found, plain, wrong_method
+from nsq_ha.devcluster.http.channels import ChannelOrders
+from nsq_ha.devcluster.http.messages import HttpPublisher
+from nsq_ha.devcluster.http.search import Search
+from nsq_ha.devcluster.http.stats import Stats
+from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.version import VERSION
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd
 
 
 def nsqd_app(node: Nsqd) -> Starlette:

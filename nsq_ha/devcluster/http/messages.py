@@ -10,19 +10,19 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.devcluster.answers import HttpError
-from nsq_ha.devcluster.query import NOT_EXIST, replica_of
-from nsq_ha.devcluster.record import Draft
-from nsq_ha.devcluster.replica import EXITING
+from nsq_ha.devcluster.http.answers import HttpError
+from nsq_ha.devcluster.http.query import NOT_EXIST, replica_of
+from nsq_ha.devcluster.storage.record import Draft
+from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.protocol import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from nsq_ha.protocol.headers import TRACE_KEY
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.record import Record
-    from nsq_ha.devcluster.replica import Replica
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.storage.replica import Replica
 
 _EXT_PREFIX: Final = "x-nsqext-"
 _BAD_HEADER: Final = "E_INVALID_JSON_HEADER"

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.topic import Partition, Topic
+from nsq_ha.devcluster.control.placement import Partition, Topic
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.coordinator import Coordinator
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.topic import TopicOptions
+    from nsq_ha.devcluster.control.coordinator import Coordinator
+    from nsq_ha.devcluster.control.placement import TopicOptions
+    from nsq_ha.devcluster.nsqd.node import Nsqd
 
 
 class ChangeRefusedError(Exception):

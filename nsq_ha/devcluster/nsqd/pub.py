@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.delivery import OK_FRAME, traced_frame
-from nsq_ha.devcluster.record import Draft
-from nsq_ha.devcluster.replica import EXITING
+from nsq_ha.devcluster.nsqd.delivery import OK_FRAME, traced_frame
+from nsq_ha.devcluster.storage.record import Draft
+from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.protocol.headers import trace_id_of
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.record import Record
-    from nsq_ha.devcluster.replica import Replica
-    from nsq_ha.devcluster.session import Session
+    from nsq_ha.devcluster.nsqd.session import Session
+    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol import commands
     from nsq_ha.protocol.requests import Publishing
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.channel import Refusal
-from nsq_ha.devcluster.delivery import error_frame, message_frame
-from nsq_ha.devcluster.finding import SearchError
-from nsq_ha.devcluster.replica import NOT_LEADER, NOT_WRITABLE, Waiting
-from nsq_ha.devcluster.start import start_index
+from nsq_ha.devcluster.nsqd.delivery import error_frame, message_frame
+from nsq_ha.devcluster.storage.channel import Refusal
+from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
+from nsq_ha.devcluster.storage.search import SearchError
+from nsq_ha.devcluster.storage.start import start_index
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.gotext import byte_list
 from nsq_ha.protocol.messages import layout_for
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.channel import Channel
-    from nsq_ha.devcluster.record import Record
-    from nsq_ha.devcluster.replica import Replica
-    from nsq_ha.devcluster.session import Session
+    from nsq_ha.devcluster.nsqd.session import Session
+    from nsq_ha.devcluster.storage.channel import Channel
+    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.storage.replica import Replica
 
 NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
 _ORDER_IS_MUST: Final = b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"
@@ -34,7 +34,7 @@ _NO_SAMPLING: Final = b"E_INVALID order consume is not allowed while sample rate
 
 
 class Subscription:
-    """A consumer of one channel; implements :class:`nsq_ha.devcluster.channel.Consumer`.
+    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.channel.Consumer`.
 
     Attributes:
         client_id: Number of the connection, as it stands in error texts.

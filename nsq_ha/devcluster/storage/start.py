@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.finding import SearchError, by_count, by_offset, by_time
+from nsq_ha.devcluster.storage.search import SearchError, by_count, by_offset, by_time
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.log import Log
+    from nsq_ha.devcluster.storage.log import Log
 
 _SECOND_NS: Final = 1_000_000_000
 _LARGEST_NS: Final = 2**63 - 1

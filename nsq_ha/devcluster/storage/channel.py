@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsq_ha.names import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.cursor import Cursor
-    from nsq_ha.devcluster.log import Log
-    from nsq_ha.devcluster.record import Record
+    from nsq_ha.devcluster.storage.cursor import Cursor
+    from nsq_ha.devcluster.storage.log import Log
+    from nsq_ha.devcluster.storage.record import Record
 
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500

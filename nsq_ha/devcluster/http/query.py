@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.answers import HttpError
+from nsq_ha.devcluster.http.answers import HttpError
 from nsq_ha.names import is_valid_name
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.channel import Channel
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.replica import Replica
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.channel import Channel
+    from nsq_ha.devcluster.storage.replica import Replica
 
 NOT_EXIST = "E_TOPIC_NOT_EXIST"
 NOT_LEADER = "E_FAILED_ON_NOT_LEADER"

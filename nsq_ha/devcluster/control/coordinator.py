@@ -18,14 +18,14 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.nsqd import Absence
+from nsq_ha.devcluster.nsqd.node import Absence
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.nsqlookupd import Nsqlookupd
-    from nsq_ha.devcluster.replica import Replica
-    from nsq_ha.devcluster.timing import Timing
-    from nsq_ha.devcluster.topic import Partition, Topic
+    from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
+    from nsq_ha.devcluster.control.placement import Partition, Topic
+    from nsq_ha.devcluster.host import Timing
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.replica import Replica
 
 _log = logging.getLogger("nsq_ha.devcluster")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.devcluster.delivery import OK_FRAME, error_frame
-from nsq_ha.devcluster.publishing import Publisher
-from nsq_ha.devcluster.subscription import Subscription
-from nsq_ha.devcluster.terms import Terms
+from nsq_ha.devcluster.nsqd.delivery import OK_FRAME, error_frame
+from nsq_ha.devcluster.nsqd.pub import Publisher
+from nsq_ha.devcluster.nsqd.sub import Subscription
+from nsq_ha.devcluster.nsqd.terms import Terms
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
@@ -25,8 +25,8 @@ from nsq_ha.protocol.lines import Announced, Malformed, forbidden_now
 from nsq_ha.protocol.requests import CommandDecoder, Event, Publishing
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.connection import Connection
-    from nsq_ha.devcluster.replica import Replica
+    from nsq_ha.devcluster.nsqd.connection import Connection
+    from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol.compression import Codec
 
 _CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.answers import HttpError
-from nsq_ha.devcluster.finding import SearchError
-from nsq_ha.devcluster.query import NOT_LEADER, channel_name_of, led_channel_of, replica_of
-from nsq_ha.devcluster.start import start_index
+from nsq_ha.devcluster.http.answers import HttpError
+from nsq_ha.devcluster.http.query import NOT_LEADER, channel_name_of, led_channel_of, replica_of
+from nsq_ha.devcluster.storage.search import SearchError
+from nsq_ha.devcluster.storage.start import start_index
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd
 
 
 class ChannelOrders:

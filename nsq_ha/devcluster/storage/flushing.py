@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.channel import Channel
-    from nsq_ha.devcluster.replica import Replica
+    from nsq_ha.devcluster.storage.channel import Channel
+    from nsq_ha.devcluster.storage.replica import Replica
 
 DISTANCE: Final = 4
 """The clock flushes a quarter of the partitions in each turn."""

@@ -16,12 +16,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
-from nsq_ha.devcluster.session import Session
+from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.frames import HEARTBEAT, OK, FrameType, encode_frame
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd
     from nsq_ha.protocol.compression import Codec
 
 HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)

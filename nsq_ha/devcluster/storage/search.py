@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.log import Log
+    from nsq_ha.devcluster.storage.log import Log
 
 EMPTY: Final = "commit log end of file"
 OVERFLOWED: Final = "disk reader move offset overflowed the end"

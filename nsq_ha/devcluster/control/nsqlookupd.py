@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsq_ha.devcluster.listener import HOST, Listener
-from nsq_ha.devcluster.lookupd_http import lookupd_app
-from nsq_ha.devcluster.nsqd import Absence
+from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
+from nsq_ha.devcluster.nsqd.node import Absence
+from nsq_ha.devcluster.ports import HOST, Listener
 from nsq_ha.devcluster.web import WebServer
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.changes import Changes
-    from nsq_ha.devcluster.coordinator import Coordinator
-    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.control.changes import Changes
+    from nsq_ha.devcluster.control.coordinator import Coordinator
+    from nsq_ha.devcluster.control.placement import TopicOptions
+    from nsq_ha.devcluster.nsqd.node import Nsqd
     from nsq_ha.devcluster.security import Security
-    from nsq_ha.devcluster.topic import TopicOptions
 
 
 class Registered(NamedTuple):

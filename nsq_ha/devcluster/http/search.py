@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsq_ha.devcluster.answers import HttpError
-from nsq_ha.devcluster.finding import SearchError, by_count, by_id, by_offset
+from nsq_ha.devcluster.http.answers import HttpError
+from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
 from nsq_ha.message import partition_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.log import Log
-    from nsq_ha.devcluster.nsqd import Nsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.log import Log
 
 
 class Search:

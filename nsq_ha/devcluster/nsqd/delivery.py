@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.protocol.frames import OK, FrameType, encode_frame
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.record import Record
+    from nsq_ha.devcluster.storage.record import Record
     from nsq_ha.protocol.messages import Layout
 
 OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)

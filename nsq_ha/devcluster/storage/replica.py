@@ -17,15 +17,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.devcluster.channel import Channel, is_ephemeral
-from nsq_ha.devcluster.cursor import Cursor
-from nsq_ha.devcluster.flushing import Flushing
-from nsq_ha.devcluster.log import Log
+from nsq_ha.devcluster.storage.channel import Channel, is_ephemeral
+from nsq_ha.devcluster.storage.cursor import Cursor
+from nsq_ha.devcluster.storage.flushing import Flushing
+from nsq_ha.devcluster.storage.log import Log
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.record import Draft, Record
-    from nsq_ha.devcluster.topic import Partition
+    from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.record import Draft, Record
 
 NOT_LEADER: Final = b"E_FAILED_ON_NOT_LEADER "
 NOT_WRITABLE: Final = b"E_FAILED_ON_NOT_WRITABLE "

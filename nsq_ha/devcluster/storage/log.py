@@ -12,11 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.record import Record, raw_size
+from nsq_ha.devcluster.storage.record import Record, raw_size
 from nsq_ha.message import PARTITION_SHIFT
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.record import Draft
+    from nsq_ha.devcluster.storage.record import Draft
 
 FIRST_SEQUENCE: Final = 2
 """Sequence number of a partition's first message, as the real cluster counts."""

@@ -9,17 +9,17 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.devcluster.answers import enveloped
-from nsq_ha.devcluster.subscription import Subscription
+from nsq_ha.devcluster.http.answers import enveloped
+from nsq_ha.devcluster.nsqd.sub import Subscription
 from nsq_ha.devcluster.version import VERSION
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsq_ha.devcluster.channel import Channel
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.replica import Replica
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.channel import Channel
+    from nsq_ha.devcluster.storage.replica import Replica
 
 _NO_LATENCY: Final[dict[str, Any]] = {"count": 0, "percentiles": None}
 _CHANNEL_BUCKETS: Final = 12

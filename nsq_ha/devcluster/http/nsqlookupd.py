@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from nsq_ha.devcluster.answers import HttpError, bare, enveloped, not_found, plain, require, wrong_method
-from nsq_ha.devcluster.changes import ChangeRefusedError
-from nsq_ha.devcluster.listener import HOST
-from nsq_ha.devcluster.topic import TopicOptions
+from nsq_ha.devcluster.control.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.placement import TopicOptions
+from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, not_found, plain, require, wrong_method
+from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.version import VERSION
 from nsq_ha.names import MAX_PARTITIONS, is_valid_name
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.nsqd import Nsqd
-    from nsq_ha.devcluster.nsqlookupd import Nsqlookupd, Registered
-    from nsq_ha.devcluster.topic import Partition, Topic
+    from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd, Registered
+    from nsq_ha.devcluster.control.placement import Partition, Topic
+    from nsq_ha.devcluster.nsqd.node import Nsqd
 
 _MAX_REPLICAS: Final = 5
 _MAX_SYNC_EVERY: Final = 4000

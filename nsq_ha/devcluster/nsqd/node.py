@@ -11,17 +11,17 @@ import itertools
 import time
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.connection import Connection
-from nsq_ha.devcluster.flushing import ALL, is_turn
-from nsq_ha.devcluster.listener import HOST, Listener
-from nsq_ha.devcluster.nsqd_http import nsqd_app
-from nsq_ha.devcluster.replica import Replica
+from nsq_ha.devcluster.http.nsqd import nsqd_app
+from nsq_ha.devcluster.nsqd.connection import Connection
+from nsq_ha.devcluster.ports import HOST, Listener
+from nsq_ha.devcluster.storage.flushing import ALL, is_turn
+from nsq_ha.devcluster.storage.replica import Replica
 from nsq_ha.devcluster.web import WebServer
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.coordinator import Coordinator
+    from nsq_ha.devcluster.control.coordinator import Coordinator
+    from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.security import Security
-    from nsq_ha.devcluster.topic import Partition
 
 
 class Absence:

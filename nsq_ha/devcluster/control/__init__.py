@@ -1,0 +1,1 @@
+"""What the cluster decides: who leads, who is in sync, and what the nsqlookupds know of it."""

@@ -1,0 +1,1 @@
+"""One nsqd process and its TCP protocol."""
