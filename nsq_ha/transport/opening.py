@@ -38,7 +38,7 @@ async def open_while(
         news: Set when ``is_wanted`` may have changed; cleared here.
         is_wanted: Tells whether to go on.
 
-    Cancelled, or failed, it leaves neither task nor socket behind.
+    Cancelled, even repeatedly, or failed, it leaves neither task nor socket behind.
 
     Raises:
         ConnectError: As for :meth:`Connection.open`, or it was given up.
@@ -62,9 +62,19 @@ async def open_while(
         return attempt.result()
     except BaseException:
         attempt.cancel()
+        # A callback, because this call can be cancelled a second time while it waits below.
+        attempt.add_done_callback(_abort_opened)
         await asyncio.wait({attempt})
-        if not attempt.cancelled() and attempt.exception() is None:
-            connection = attempt.result()
-            connection.abort(ConnectionLostError("given up"))
+        if (connection := _opened(attempt)) is not None:
             await connection.ended()
         raise
+
+
+def _opened(attempt: asyncio.Task[Connection]) -> Connection | None:
+    return None if attempt.cancelled() or attempt.exception() is not None else attempt.result()
+
+
+def _abort_opened(attempt: asyncio.Task[Connection]) -> None:
+    """Close the connection if the attempt was over before it could be cancelled."""
+    if (connection := _opened(attempt)) is not None:
+        connection.abort(ConnectionLostError("given up"))
