@@ -72,11 +72,11 @@ class Renewal:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    async def aclose(self) -> None:
-        """End what is under way."""
+    def cancel(self) -> None:
+        """End what is under way; :meth:`stop` waits for its end."""
+        self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
-        await self.stop()
 
     async def _run(self) -> None:
         failures = 0

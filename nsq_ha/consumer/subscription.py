@@ -218,14 +218,16 @@ class Subscription:
                         raise
                     self._survive(error)
         finally:
+            # End everything before the first wait: another cancellation may skip the waits.
             life.close()
             connection_left, reason = self._connection, ConnectionLostError("the consumer was closed")
             self._leave(reason)
             self._replaced.drop(reason)
+            self._renewal.cancel()
             if connection_left is not None:
                 await connection_left.ended()
             await self._replaced.ended()
-            await self._renewal.aclose()
+            await self._renewal.stop()
 
     async def _step(self) -> None:
         """Connect, or wait for the next turn and take it."""

@@ -96,11 +96,14 @@ class Renewal:
         if retired is not None and self._lane.unanswered_apart:
             retired.abort(reason)
 
-    async def aclose(self, reason: NsqError) -> None:
-        """End them all."""
+    def drop(self, reason: NsqError) -> None:
+        """Abort them all."""
         self.forget(reason)
         for retired in list(self._retired):
             retired.abort(reason)
+
+    async def ended(self) -> None:
+        """Wait until all have ended."""
         for retired in list(self._retired):
             await retired.connection.ended()
 

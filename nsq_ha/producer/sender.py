@@ -214,11 +214,13 @@ class Sender:
                     failures += 1
                     await self._pause(failures)
         finally:
-            connection_left = self._connection
-            self._leave(ConnectionLostError("the producer was closed"))
+            # Abort everything before the first wait: another cancellation may skip the waits.
+            connection_left, reason = self._connection, ConnectionLostError("the producer was closed")
+            self._leave(reason)
+            self._renewal.drop(reason)
             if connection_left is not None:
                 await connection_left.ended()
-            await self._renewal.aclose(ConnectionLostError("the producer was closed"))
+            await self._renewal.ended()
 
     async def _work_once(self) -> bool:
         """Wait for publishes, connect and write them until the connection is to be left; tell of trouble."""
