@@ -403,3 +403,35 @@ async def test_a_cancelled_waiter_leaves_the_round_to_the_others(fake: Fake, sta
     await asyncio.wait_for(second, LIMIT)
     assert first.cancelled()
     assert watch.rounds >= 1
+
+
+async def test_closing_that_only_needs_turns_of_the_loop_is_not_late(
+    fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a busy machine a turn of the loop takes 0.1 s and more; that is no server's fault."""
+    monkeypatch.setattr(watcher, "_CLOSE_LIMIT", 0.0)
+    directory = await start(fake.url, close_timeout=0.001)
+    await asyncio.wait_for(directory.watch("orders").next_round(), LIMIT)
+    await directory.aclose()
+    assert directory._closer is not None
+    assert directory._closer.done()
+    assert not caplog.records
+
+
+async def test_closing_that_takes_too_long_is_warned_about(
+    fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "_CLOSE_LIMIT", 0.0)
+    directory = await start(fake.url, close_timeout=0.001)
+    may_end = asyncio.Event()
+    close = directory._close
+
+    async def close_late() -> None:
+        await may_end.wait()
+        await close()
+
+    monkeypatch.setattr(directory, "_close", close_late)
+    await directory.aclose()
+    assert "closing the look-ups took longer than" in caplog.text
+    may_end.set()
+    await asyncio.wait_for(directory.aclose(), LIMIT)
