@@ -299,6 +299,7 @@ async def test_some_more_messages_than_asked_for(stage: Stage) -> None:
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == overrun.LEAST_MARGIN)
 
 
+@pytest.mark.usefixtures("any_may_wait")
 async def test_the_same_id_again_and_again(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
