@@ -40,7 +40,7 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
             raise ConfigError(f"nsqd address must be a str, not {type(address).__name__}")
         text = address.strip()
         if _may_hold_a_secret(text):
-            raise ConfigError("nsqd address must not hold a user, password or query (not shown here): host:port")
+            raise ConfigError("nsqd address must be host:port, without a user, password or query (not shown here)")
         host, _, port = text.rpartition(":")
         if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
             raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
@@ -96,7 +96,7 @@ def _lookupd_url(address: object) -> str:
         raise ConfigError(f"lookupd address must be a str, not {type(address).__name__}")
     text = address.strip().rstrip("/")
     if _may_hold_a_secret(text):
-        raise ConfigError("lookupd address must not hold a user, password or query (not shown here): host:port")
+        raise ConfigError("lookupd address must be host:port, without a user, password or query (not shown here)")
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "http", text

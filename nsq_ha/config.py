@@ -106,7 +106,7 @@ class TlsConfig:
         is_a(self, "server_name", str, None)
         if self.server_name is not None and not _is_server_name(self.server_name):
             raise ConfigError(
-                f"server_name {self.server_name!r} is not legal: the name of a host, or an IP address without brackets"
+                f"server_name {self.server_name!r} is not legal: give a host name, or an IP address without brackets"
             )
         is_a(self, "verify", bool)
 
@@ -358,13 +358,13 @@ def _partitions(values: Iterable[object]) -> tuple[int, ...]:
 
 def _check_plain(config: ConsumerConfig) -> None:
     """Refuse what only the partitioned server has."""
-    plain = "nsqds that are named by nsqd="
+    plain = "nsqds given by nsqd="
     if config.start_from is not None:
-        raise ConfigError(f"start_from needs lookupd=: {plain} take no start positions")
+        raise ConfigError(f"start_from needs lookupd=: {plain} support no start positions")
     if config.ordered is True:
         raise ConfigError(f"ordered=True needs lookupd=: {plain} have no ordered channels")
     if config.tag is not None:
-        raise ConfigError(f"tag needs lookupd=: {plain} know no tags, they would deliver all")
+        raise ConfigError(f"tag needs lookupd=: {plain} have no tags and would deliver every message")
 
 
 def _check_start(start: object) -> None:

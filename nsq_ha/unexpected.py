@@ -39,10 +39,10 @@ def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> 
     count = _count(where, error)
     if count == 1:
         log.error(
-            "%s: unexpected error, going on; please report it as a bug of nsq_ha: %r", where, error, exc_info=error
+            "%s: unexpected error, continuing; please report it as a bug of nsq_ha: %r", where, error, exc_info=error
         )
     elif count & (count - 1) == 0:
-        log.error("%s: the same unexpected error, %d times by now: %r", where, count, error)
+        log.error("%s: the same unexpected error, %d times so far: %r", where, count, error)
 
 
 def without_frames(error: E) -> E:

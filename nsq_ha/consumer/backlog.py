@@ -185,13 +185,13 @@ class Backlog:
             # The server has taken it back, or does so now, and delivers it again.
             self._warn_once(
                 "waited",
-                f"a message waited here longer than msg_timeout={_timeout(source):g} s behind slow ones and comes"
-                f" again: raise concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight=",
+                f"a message waited behind slow ones for longer than msg_timeout={_timeout(source):g} s, so nsqd"
+                f" delivers it again: raise concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight=",
             )
             self.drop(message)
             return False
         if self._finished and self._finished.claim(message.id, message.timestamp_ns, now):
-            log.info("%r was finished before its FIN came too late: it is finished without another handling", message)
+            log.info("%r was handled before, but its FIN came too late: finishing this copy unhandled", message)
             message.finish()
             return False
         for run in self._runs:
@@ -315,8 +315,8 @@ class Backlog:
     def _warn_of_long_work(self, source: object) -> None:
         self._warn_once(
             "long work",
-            f"work on a message takes longer than msg_timeout={_timeout(source):g} s: nsqd delivers it again meanwhile."
-            f" Raise msg_timeout= (up to 900 s), or touch() the message while you work",
+            f"handling a message takes longer than msg_timeout={_timeout(source):g} s, so nsqd delivers it again."
+            f" Raise msg_timeout= (up to 900 s), or touch() the message from time to time",
         )
 
     def _warn_once(self, kind: str, text: str) -> None:

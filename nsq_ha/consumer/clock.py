@@ -127,9 +127,9 @@ class Heartbeats:
             self._is_warned = True
             who = f"the handler {suspect} blocked the event loop" if suspect else "the event loop was blocked"
             log.warning(
-                "%s: %s for %.1f s: no heartbeat is answered meanwhile, and nsqd closes a connection after 2 or 3"
-                " heartbeat intervals (%g s each). Make the handler a plain function (def), or await"
-                " asyncio.to_thread(...) for what blocks. The next connections ask for heartbeats every %.1f s",
+                "%s: %s for %.1f s. No heartbeat is answered during that time, and nsqd closes a connection after 2 or"
+                " 3 heartbeat intervals (%g s each). Make the handler a plain function (def), or run blocking code with"
+                " asyncio.to_thread. New connections ask for heartbeats every %.1f s",
                 self._name,
                 who,
                 seconds,
@@ -138,7 +138,7 @@ class Heartbeats:
             )
         elif self.interval != before:
             log.info(
-                "%s: the event loop was blocked for %.1f s: asking for heartbeats every %.1f s from now on",
+                "%s: the event loop was blocked for %.1f s: new connections ask for heartbeats every %.1f s",
                 self._name,
                 seconds,
                 self.interval,
@@ -148,7 +148,7 @@ class Heartbeats:
         """Record that a server does not take an interval longer than the configured one."""
         if self.interval != self._configured:
             log.warning(
-                "%s: nsqd takes no heartbeat interval of %.1f s: asking for %g s again",
+                "%s: nsqd refused a heartbeat interval of %.1f s; asking for %g s again",
                 self._name,
                 self.interval,
                 self._configured,

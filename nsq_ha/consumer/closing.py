@@ -34,8 +34,8 @@ class LateAnswers:
         if self.are_lost:
             self.are_lost = False
             log.warning(
-                "%s: a message was finished after the consumer had closed: the server delivers it again. Answer before"
-                " the block ends, or raise close_timeout; further ones are not mentioned",
+                "%s: a message was finished after the consumer closed, so nsqd delivers it again. Finish messages"
+                " before the block ends, or raise close_timeout (this is logged once)",
                 self._name,
             )
 

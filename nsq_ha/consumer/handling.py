@@ -160,7 +160,7 @@ class Tries:
         if view is not None and not view.exists:
             raise TopicNotFoundError(f"dead_letter_topic {topic!r} does not exist: create it (nsq-ha topic create)")
         if view is not None and "channel" in view.note.lower():
-            log.warning("dead_letter_topic %r takes no messages yet: %s: subscribe to it once", topic, view.note)
+            log.warning("dead_letter_topic %r accepts no messages yet (%s): subscribe to it once", topic, view.note)
 
     async def aclose(self) -> None:
         """End what is under way; the messages come again."""
@@ -183,7 +183,7 @@ class Tries:
         self._busy.add(task)
         self._exempt.add(id(message))
         try:
-            log.warning("%r is given up after %d deliveries", message, deliveries)
+            log.warning("giving up %r after %d deliveries", message, deliveries)
             await self._apply(message)
         except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():

@@ -111,7 +111,7 @@ class Partitions:
                     )
             over = outage.recovered(loop.time())
             if over is not None:
-                log.warning("%s/%s: the topic is there, after %.0f s", self._watch.topic, self._channel, over.seconds)
+                log.warning("%s/%s: found the topic after %.0f s", self._watch.topic, self._channel, over.seconds)
             absent.clear()
             await absent.wait()
 
@@ -132,8 +132,8 @@ class Partitions:
         if config.tag is not None and not meta.extend_support:
             self._inbox.refused(
                 ConfigError(
-                    f"topic {topic!r} has no tags, so tag={config.tag!r} would take every message: leave tag= out, or"
-                    f" make the topic an extended one"
+                    f"topic {topic!r} has no tags, so tag={config.tag!r} would receive every message: remove tag=, or"
+                    f" create the topic as an extended one"
                 )
             )
             return True
@@ -141,7 +141,7 @@ class Partitions:
             self._is_warned = True
             log.warning(
                 "%s/%s: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
-                " message at a time for each partition, until somebody calls nsqd's /channel/setorder with order=false",
+                " message at a time for each partition, until nsqd's /channel/setorder is called with order=false",
                 topic,
                 self._channel,
             )

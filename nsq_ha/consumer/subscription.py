@@ -337,7 +337,7 @@ class Subscription:
         try:
             self._life.opened()
             if self._life.act is not Act.SUBSCRIBE:
-                raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
+                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
             reason = ConnectionLostError(f"left for {node.address}, which leads now")
             self._leave(reason)
             self._replaced.left_for(node, reason)
@@ -404,17 +404,17 @@ class Subscription:
         try:
             await self._send_subscription(connection, meta, delivery)
             if not is_wanted():
-                raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
+                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
             await self._stop_within(old, lifetime)
             if self._connection is not old:
-                raise ConnectionLostError("not wanted any more")  # noqa: TRY301 - cleaned up below
+                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
         except BaseException:
             delivery.detach()
-            connection.abort(ConnectionLostError("not wanted any more"))
+            connection.abort(ConnectionLostError("no longer needed"))
             raise
         self._set_aside(lifetime)
         self._connection, self.delivery = connection, delivery
-        log.debug("%s-%d: another connection to %s", self._watch.topic, self.partition, old.node.address)
+        log.debug("%s-%d: opened another connection to %s", self._watch.topic, self.partition, old.node.address)
         self._inbox.joined(self)
 
     async def run_out(self) -> None:
@@ -425,7 +425,7 @@ class Subscription:
         with contextlib.suppress(NsqError):
             await self._stop_within(connection, lifetime)
         if self._connection is connection and self._life.is_reading:
-            reason = ConnectionLostError(f"{connection.node.address} cannot write to this connection any more")
+            reason = ConnectionLostError(f"{connection.node.address} can no longer write to this connection")
             self._set_aside(lifetime)
             self._life.lost(self._loop.time())
             self._trouble.failed(self._loop.time(), reason, connection.node)
@@ -466,7 +466,7 @@ class Subscription:
         except ServerError as error:
             if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
                 self._inbox.heartbeats.refused()
-                raise ConnectError(f"{node.address} takes no heartbeat interval of {interval:g} s: {error}") from error
+                raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
             raise
 
     def _callbacks(self, node: Node, delivery: Delivery) -> Callbacks:

@@ -49,7 +49,7 @@ class Trouble:
         if warned is None:
             log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s", said)
             return
-        log.warning("%s; in trouble for %.0f s now, %d failures, still trying", said, warned.seconds, warned.failures)
+        log.warning("%s; still trying after %.0f s and %d failures", said, warned.seconds, warned.failures)
 
     def subscribed(self, now: float) -> None:
         """Record that messages may arrive; whether that lasts is not known yet."""
@@ -62,4 +62,4 @@ class Trouble:
         if over is not None:
             address = node.address if node is not None else "?"
             # As loud as the warning: whoever read that one wants to read this one, too.
-            log.warning("%s at nsqd %s: read again, after %.0f s of trouble", self._name, address, over.seconds)
+            log.warning("%s at nsqd %s: reading again after %.0f s", self._name, address, over.seconds)

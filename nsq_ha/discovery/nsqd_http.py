@@ -327,7 +327,7 @@ class NsqdHttp(HttpPeer):
         if body.status == 200:
             return body.data
         if body.status == 403 and body.message == "TLS_REQUIRED":
-            raise TlsRequiredError("", f"nsqd {self.url} takes no plain HTTP: it runs with -tls-required")
+            raise TlsRequiredError("", f"nsqd {self.url} accepts no plain HTTP: it runs with -tls-required")
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())

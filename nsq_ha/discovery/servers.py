@@ -315,7 +315,7 @@ class Servers:
             async with asyncio.timeout(self._timeout):
                 found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except Exception as error:  # noqa: BLE001 - a resolver raises UnicodeError and ValueError, too
-            _log.debug("nsqlookupd %s is not resolved: %r", server.url, error)
+            _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error)
             return
         server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
 

@@ -136,7 +136,7 @@ class Lane(Generic[T]):
             LocalProtocolError: What was set apart before is still unanswered.
         """
         if self._apart:
-            raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the connection before")
+            raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the previous connection")
         self._apart, self._sent = self._sent, deque()
 
     def submit(self, entry: Entry[T]) -> None:

@@ -85,9 +85,9 @@ class Line:
         """Say why ``size`` bytes had no room."""
         under_way = self._under_way
         return (
-            f"no room for its {size} bytes within the time limit: the partition holds {self.held}, all partitions "
-            f"together {under_way.pending_bytes} of max_pending_bytes={under_way.max_bytes}, and no partition may hold "
-            "more than is left free: raise it, or publish less at once"
+            f"timed out waiting for buffer space: {size} bytes are needed, the partition holds {self.held}, and all "
+            f"partitions together {under_way.pending_bytes} of max_pending_bytes={under_way.max_bytes}. No partition "
+            "may hold more than is left free: raise max_pending_bytes, or publish less at once"
         )
 
     def _has_room(self, size: int) -> bool:

@@ -334,7 +334,7 @@ class Sender:
         if act is not Act.CLOSE:
             await self._settle(lifetime.stale_at)
         is_in_doubt = self.lane.unanswered or self._hold.refusals
-        self._leave(ConnectionLostError(f"{connection.node.address} cannot write to this connection any more"))
+        self._leave(ConnectionLostError(f"{connection.node.address} can no longer write to this connection"))
         if is_in_doubt:
             self._hold.begin()  # one publish tries whether it answers, before all are written once more
         return None
@@ -357,12 +357,12 @@ class Sender:
         finally:
             self._wake.set()  # the attempt may have taken note of news in place of who runs it
         if self._connection is not old or not connection.is_open:
-            connection.abort(ConnectionLostError("not wanted any more"))
+            connection.abort(ConnectionLostError("no longer needed"))
             await connection.ended()
             return old
         self._renewal.retire(old, lifetime)
         self._current = token
-        log.debug("%s-%d: another connection to %s", self._watch.topic, self.partition, old.node.address)
+        log.debug("%s-%d: opened another connection to %s", self._watch.topic, self.partition, old.node.address)
         self._use(connection)
         return connection
 
@@ -443,7 +443,7 @@ class Sender:
             return False
         waited = now - max(oldest.sent_at, self._answered_at)
         reason = ResponseTimeoutError(
-            f"{connection.node.address} has answered no publish for {waited:.1f} s: its connection is left"
+            f"{connection.node.address} has answered no publish for {waited:.1f} s: closing its connection"
         )
         log.warning("%s-%d: %s", self._watch.topic, self.partition, reason)
         self._outcomes.fail_unanswered(reason)
@@ -555,7 +555,7 @@ class Sender:
             self._end_of(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
             # Answers carry no number: nobody knows what the next one will belong to.
-            reason = RemoteProtocolError(f"closed after an error that refuses no publish: {error}")
+            reason = RemoteProtocolError(f"closed after an error that answers no publish: {error}")
             self._end_of(reason, apart=apart)
 
     def _note(self, error: NsqError) -> None:

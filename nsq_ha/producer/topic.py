@@ -143,14 +143,14 @@ class TopicPublisher:
         said = "has not answered yet" if view is None else "named no partition"
         asked = tuple((url, said) for url in self.watch.lookupds)
         return self.watch.error or LookupUnavailableError(
-            f"topic {self.watch.topic!r} was not looked up in time", asked
+            f"no nsqlookupd named a partition of topic {self.watch.topic!r} in time", asked
         )
 
     def _not_yet(self, note: str) -> NoLeaderError:
         cure = ""
         if "no channel" in note.lower():
             cure = ": subscribe to it once, or start nsqlookupd with -allow-write-with-nochannels"
-        return NoLeaderError(f"topic {self.watch.topic!r} takes no messages yet, nsqlookupd says {note!r}{cure}")
+        return NoLeaderError(f"topic {self.watch.topic!r} accepts no messages yet: nsqlookupd says {note!r}{cure}")
 
     def _unknown(self) -> TopicNotFoundError:
         return TopicNotFoundError(

@@ -36,7 +36,7 @@ class Trouble:
             log.debug("%s: %s", self._name, error)
             return
         log.warning(
-            "%s: nothing was published for %.0f s (%d failures): %s; publishes wait up to their time limit",
+            "%s: nothing published for %.0f s (%d failures): %s; publishes wait up to their time limit",
             self._name,
             warned.seconds,
             warned.failures,

@@ -86,9 +86,7 @@ async def turn_of(publisher: TopicPublisher, deadline: float, *, is_quick: bool)
             yield
     except TimeoutError:
         # Others may wait in line while one cuts a large batch: what they meet changes nothing that it goes by.
-        reason = publisher.trouble or ResponseTimeoutError(
-            "no turn within the time limit: a large batch is queued to the topic before it"
-        )
+        reason = publisher.trouble or ResponseTimeoutError("timed out behind a large batch to the same topic")
         raise unsent(publisher, reason) from reason
     except (ConfigError, PublishError):
         raise

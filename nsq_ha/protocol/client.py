@@ -164,7 +164,7 @@ class ClientProtocol:
             self.state = State.CLOSED
             raise RemoteProtocolError(
                 f"{len(trailing)} bytes came in plain text after the answer to IDENTIFY and before TLS began: "
-                "somebody between here and nsqd may have written them"
+                "somebody between here and nsqd may have injected them"
             )
         self.state = following
         self._expect(Request.UPGRADE)

@@ -71,7 +71,7 @@ def check_size(size: int, largest: int) -> None:
         raise RemoteProtocolError(f"frame announces {size} bytes, less than its own type word")
     if size > largest:
         raise RemoteProtocolError(
-            f"frame announces {size} bytes, more than max_frame_bytes={largest}: raise that if messages are so large"
+            f"frame announces {size} bytes, more than max_frame_bytes={largest}: raise it if messages can be that large"
         )
 
 

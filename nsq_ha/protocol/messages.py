@@ -201,7 +201,7 @@ def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
         raise RemoteProtocolError(f"message frame has {len(data)} bytes, less than the head of {_HEAD.size}")
     raw_size = _raw_size_of(data, layout)
     if raw_size is not None and len(data) - 8 - layout.ext > raw_size > 0:
-        raise RemoteProtocolError(f"message frame has {len(data)} bytes, but its message has {raw_size} in the log")
+        raise RemoteProtocolError(f"message frame has {len(data)} bytes, but the message has {raw_size} in the log")
     timestamp, attempts, message_id = _HEAD.unpack_from(data)
     what = f"message of {len(data)} bytes is cut inside its {' and '.join(_parts(layout))}"
     return DamagedMessage(message_id, attempts, timestamp, what)

@@ -44,7 +44,7 @@ class BadRows:
         if self.first is None:
             self.first = reason
             done = "dropped" if dropped else "sent to the dead letters"
-            log.warning("a row was %s: %s; further ones of this task are only counted", done, reason)
+            log.warning("a row was %s: %s; further ones in this task are only counted", done, reason)
         if dropped:
             self.dropped += 1
         else:

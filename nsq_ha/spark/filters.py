@@ -103,5 +103,5 @@ def _told(question: Callable[[], int | None]) -> int | None:
     except NsqError as error:
         if not error.retriable:
             raise
-        log.info("a filter does not narrow what is read: %s", error)
+        log.info("a filter is not pushed down: %s", error)
         return None

@@ -120,7 +120,7 @@ class Link:
         identity = decode_identity(self.request(offer.command(), until))
         layers = upgrades(identity, offer)
         if self._access.tls is not None and "tls" not in layers:
-            raise ConnectError(f"nsqd {self._node.address} offers no TLS: give tls=false")
+            raise ConnectError(f"nsqd {self._node.address} offers no TLS: set tls=false")
         for upgrade in layers:
             self._upgrade(upgrade, until)
         self.protocol.receive(self.protocol.take_trailing())
@@ -128,7 +128,7 @@ class Link:
             self._lifetime = tls_server(self._node.address, identity.version).lifetime(identified_at)
         if identity.auth_required:
             if self._access.auth_secret is None:
-                raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} asks for AUTH: give option 'authSecret'")
+                raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} requires AUTH: give option 'authSecret'")
             try:
                 decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
             except ServerError as error:
@@ -235,7 +235,7 @@ class Link:
         except ResponseTimeoutError:
             if over >= until:
                 raise
-        raise LinkExpiredError(f"nsqd {self._node.address} cannot write to this TLS connection any more")
+        raise LinkExpiredError(f"nsqd {self._node.address} can no longer write to this TLS connection")
 
     def _read(self, wait: float) -> bytes:
         until = time.monotonic() + wait

@@ -102,7 +102,7 @@ class Identity:
         """
         if not query or not batch:
             raise ConfigError(
-                "option 'trace': Spark does not tell this task its query and micro-batch (local properties "
+                "option 'trace': Spark did not give this task its query and micro-batch (local properties "
                 "sql.streaming.queryId and streaming.sql.batchId), so no trace ids can be made that stay the same when "
                 "the task runs again and differ from all others; name a column with ids of your own by option "
                 "'traceIdColumn', or write without 'trace'"

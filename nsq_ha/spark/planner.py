@@ -151,7 +151,7 @@ def _cuts(place: Positions, part: Range, pieces: int, rows: int | None, until: f
     except NsqError as error:
         if not error.retriable:
             raise
-        log.warning("%s stays in one piece: %s", place.name, error)
+        log.warning("%s is not split: %s", place.name, error)
         return []
 
 

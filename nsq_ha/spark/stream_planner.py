@@ -240,7 +240,7 @@ class StreamPlanner:
         self._held_since = {place: self._held_since.get(place, now) for place in held}
         for (topic, partition), since in self._held_since.items():
             if now - since >= self._options.patience:
-                log.warning("%s-%d stands still: %s", topic, partition, held[topic, partition])
+                log.warning("%s-%d makes no progress: %s", topic, partition, held[topic, partition])
                 self._held_since[topic, partition] = math.inf
 
     def _ends(
@@ -323,7 +323,7 @@ class StreamPlanner:
             if seen is None or begin.get(place) == end:
                 continue
             if place[1] not in seen.extents:
-                held[place] = NoLeaderError(f"{place[0]}-{place[1]} has no leader that answers")
+                held[place] = NoLeaderError(f"no leader of {place[0]}-{place[1]} answers")
                 continue
             found = positions(seen, place[1], options, self._cluster)
             start = begin.get(place, found.extent.start)

@@ -178,7 +178,7 @@ class Connection:
 
     async def _authenticate(self, secret: str | None) -> None:
         if secret is None:
-            raise AuthError("E_AUTH_FIRST", f"{self.node.address} asks for AUTH: set auth_secret")
+            raise AuthError("E_AUTH_FIRST", f"{self.node.address} requires AUTH: set auth_secret")
         try:
             decode_authorization(await self._request(Auth(secret.encode())))
         except ServerError as error:

@@ -100,7 +100,7 @@ class Retired:
             self._release()
         act = ACTS[self._use(now), self._lifetime.phase(now)]
         if act is Act.LEAVE:
-            connection.abort(ConnectionLostError(f"{connection.node.address} cannot write to this connection any more"))
+            connection.abort(ConnectionLostError(f"{connection.node.address} can no longer write to this connection"))
         elif act is Act.CLOSE and not self._is_witness:
             self.close()
         else:

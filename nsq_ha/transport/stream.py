@@ -169,7 +169,7 @@ class Stream(asyncio.BufferedProtocol):
         """End it if the peer has read nothing while all this was written."""
         self._unread += count
         if self._unread > MAX_UNREAD_BYTES:
-            self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes wait to be sent to it"))
+            self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes are waiting to be sent"))
 
     def close(self) -> None:
         """Flush, then close in good order; ``on_lost`` follows."""
@@ -229,7 +229,7 @@ class Stream(asyncio.BufferedProtocol):
         """End it because of what a reader, a writer or a codec raised."""
         if not isinstance(error, NsqError):
             report_unexpected(log, "connection", error)
-            error = ConnectionLostError(f"connection given up after an unexpected error: {_text_of(error)}")
+            error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
         # It is kept as the reason of the end: the frames that it went through hold what was read.
         self.abort(without_frames(error))
 

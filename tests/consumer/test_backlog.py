@@ -56,7 +56,7 @@ async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
         await eventually(lambda: consumer._flow.in_flight == 0)
     await running
     assert handled == [b"slow", b"young"]
-    assert caplog.text.count("waited here longer than msg_timeout=0.4 s") == 1
+    assert caplog.text.count("waited behind slow ones for longer than msg_timeout=0.4 s") == 1
 
 
 # ------------------------------------------------------------ copies

@@ -45,11 +45,11 @@ async def test_a_node_that_accepts_and_then_closes_is_named_in_a_warning(
         (line,) = warnings(caplog, "still trying")
         assert line.startswith(f"orders-0 at nsqd {stage.nsqd.node.address}: connection lost: ")
         assert f"{subscribed - 1} failures" in line or f"{subscribed} failures" in line
-        assert warnings(caplog, "read again") == []
+        assert warnings(caplog, "reading again") == []
         stage.nsqd.script = None
-        await eventually(lambda: warnings(caplog, "read again"))
-        (line,) = warnings(caplog, "read again")
-        assert line.startswith(f"orders-0 at nsqd {stage.nsqd.node.address}: read again, after ")
+        await eventually(lambda: warnings(caplog, "reading again"))
+        (line,) = warnings(caplog, "reading again")
+        assert line.startswith(f"orders-0 at nsqd {stage.nsqd.node.address}: reading again after ")
 
 
 async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: Stage) -> None:
@@ -72,7 +72,7 @@ async def test_a_frame_that_is_too_large_names_the_option(stage: Stage, caplog: 
     stage.nsqd.script = too_large
     async with stage.consumer(max_frame_bytes=4096):
         await eventually(lambda: warnings(caplog, "still trying"))
-        assert "more than max_frame_bytes=4096: raise that" in warnings(caplog, "still trying")[0]
+        assert "more than max_frame_bytes=4096: raise it" in warnings(caplog, "still trying")[0]
 
 
 async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_told(
@@ -87,8 +87,8 @@ async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_told(
         assert warnings(caplog, "still trying")[0].startswith("orders-0 ")
         stage.nsqd.accepts = True
         stage.lead({0: stage.nsqd})
-        await eventually(lambda: warnings(caplog, "read again"))
-        assert len(warnings(caplog, "read again")) == 1
+        await eventually(lambda: warnings(caplog, "reading again"))
+        assert len(warnings(caplog, "reading again")) == 1
         assert consumer._subscriptions[0].trouble is None
 
 
@@ -128,4 +128,4 @@ async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
         assert "no nsqlookupd knows topic 'orders'" in warnings(caplog, "still looking")[0]
         stage.lead({0: stage.nsqd})
         await stage.nsqd.subscriber()
-        await eventually(lambda: warnings(caplog, "the topic is there"))
+        await eventually(lambda: warnings(caplog, "found the topic"))

@@ -70,7 +70,9 @@ async def test_the_error_names_the_partition_and_the_option(stage: Stage, holdin
     async with stage.producer(max_pending_bytes=MOST) as producer:
         tasks = fill(producer)
         await until_full(producer)
-        with pytest.raises(PublishError, match=f"{TOPIC}-0: no room .* max_pending_bytes={MOST}") as caught:
+        with pytest.raises(
+            PublishError, match=f"{TOPIC}-0: timed out waiting for buffer space: .* max_pending_bytes={MOST}"
+        ) as caught:
             await producer.publish(TOPIC, BODY, partition=0, timeout=0.2)
         assert (caught.value.topic, caught.value.partition) == (TOPIC, 0)
         assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)

@@ -279,7 +279,7 @@ async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) ->
     text = "Topic has no channel, should init at least one for the new topic"
     stage.lookupd.answer("/lookup", {"message": text}, 404)
     async with stage.producer() as producer:
-        with pytest.raises(PublishError, match=f"takes no messages yet.*{text}.*subscribe to it once") as caught:
+        with pytest.raises(PublishError, match=f"accepts no messages yet.*{text}.*subscribe to it once") as caught:
             await producer.publish(TOPIC, b"x", timeout=2.0)  # ample for one look-up, on a busy machine too
     assert isinstance(caught.value.__cause__, NoLeaderError)
 
@@ -287,5 +287,8 @@ async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) ->
 async def test_a_look_up_that_takes_too_long_names_who_was_asked(stage: Stage) -> None:
     stage.lookupd.behave = hang
     async with stage.producer(lookup_timeout=LIMIT) as producer:
-        with pytest.raises(PublishError, match=f"not looked up in time.*{stage.lookupd.url}: has not answered yet"):
+        with pytest.raises(
+            PublishError,
+            match=f"no nsqlookupd named a partition of topic .* in time.*{stage.lookupd.url}: has not answered yet",
+        ):
             await producer.publish(TOPIC, b"x", timeout=0.2)

@@ -147,7 +147,7 @@ async def test_a_leader_that_only_sends_heartbeats_is_left(
         # What was never written is not in doubt, and goes on over a new connection.
         assert (await behind).attempts == 1
         assert [peer.is_open for peer in stage.nsqds[0].peers] == [False, True]
-        assert sum("its connection is left" in record.message for record in caplog.records) == 1
+        assert sum("closing its connection" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.usefixtures("overdue_soon")

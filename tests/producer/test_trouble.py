@@ -31,7 +31,7 @@ def test_an_outage_is_warned_about_less_and_less_often(caplog: pytest.LogCapture
     for second in range(80):
         trouble.failed(float(second), NoLeaderError("no leader"))
     assert [text.split("(")[0] for text in warnings(caplog)] == [
-        f"{TOPIC}-3: nothing was published for {seconds} s " for seconds in (5, 15, 35, 75)
+        f"{TOPIC}-3: nothing published for {seconds} s " for seconds in (5, 15, 35, 75)
     ]
     assert "no leader" in caplog.records[0].getMessage()
     trouble.recovered(80.0)
@@ -57,7 +57,7 @@ async def test_a_partition_without_a_leader_is_warned_about(stage: Stage, caplog
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
         await asyncio.wait_for(publish, LIMIT)
         first, *_, last = warnings(caplog)
-        assert f"{TOPIC}-0: nothing was published" in first
+        assert f"{TOPIC}-0: nothing published" in first
         assert "has no leader that takes writes" in first
         assert f"{TOPIC}-0: publishing works again" in last
 

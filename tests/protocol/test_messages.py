@@ -126,7 +126,7 @@ def test_a_frame_whose_size_grew_to_the_end_of_a_later_one_is_not_a_message(layo
     grown = (len(frames) - 4).to_bytes(4, "big") + frames[4:]
     sink: list[Message] = []
     assert (reader_for(layout)(grown, 0, 1024, SOURCE, sink), sink) == (0, [])
-    with pytest.raises(RemoteProtocolError, match=r"has \d+ bytes, but its message has \d+ in the log"):
+    with pytest.raises(RemoteProtocolError, match=r"has \d+ bytes, but the message has \d+ in the log"):
         damage_of(grown[8:], layout)
 
 
@@ -136,7 +136,7 @@ def test_a_message_stored_before_its_topic_was_extended_is_a_byte_longer_than_in
     data = encode_message(old, Layout.EXT_DETAIL)
     assert decode_message(data, Layout.EXT_DETAIL, SOURCE).body == b"old"
     old.raw_size = 32
-    with pytest.raises(RemoteProtocolError, match="but its message has 32 in the log"):
+    with pytest.raises(RemoteProtocolError, match="but the message has 32 in the log"):
         decode_message(encode_message(old, Layout.EXT_DETAIL), Layout.EXT_DETAIL, SOURCE)
 
 

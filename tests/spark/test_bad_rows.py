@@ -230,7 +230,7 @@ def stream_ids(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_micro_batch_that_spark_does_not_name_gets_no_made_ids(stream_ids: Any, context: TaskContext | None) -> None:  # noqa: ANN401
     """They would come again in the next micro-batch, and ``drop_repeats`` would delete its rows."""
     with pytest.raises(
-        ConfigError, match=r"option 'trace': Spark does not tell .*streaming\.sql\.batchId.*traceIdColumn"
+        ConfigError, match=r"option 'trace': Spark did not give .*streaming\.sql\.batchId.*traceIdColumn"
     ):
         stream_ids(NsqStreamWriter, context, trace="true")
     assert stream_ids(NsqStreamWriter, context) == [0, 0]

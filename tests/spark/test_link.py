@@ -93,7 +93,7 @@ def opened(cluster: DevCluster, topic: str, **more: str) -> None:
 
 def test_a_server_without_tls_is_named_with_the_remedy(dev_cluster: DevCluster) -> None:
     topic = dev_cluster.create_topic("no_tls", 1)
-    with pytest.raises(ConnectError, match="offers no TLS: give tls=false"):
+    with pytest.raises(ConnectError, match="offers no TLS: set tls=false"):
         opened(dev_cluster, topic, **TLS)
 
 
@@ -136,7 +136,7 @@ def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> No
 @pytest.mark.parametrize(
     ("nsqd", "secret", "kind", "said"),
     [
-        ([(b"}", ASKS)], None, AuthError, "asks for AUTH: give option 'authSecret'"),
+        ([(b"}", ASKS)], None, AuthError, "requires AUTH: give option 'authSecret'"),
         (
             [(b"}", ASKS), (b"AUTH", answers(b"E_AUTH_FAILED no", FrameType.ERROR))],
             "wrong",
@@ -218,7 +218,7 @@ class TestLimitedTls:
         link = Link(_node(limited), ReadOptions.parse(given).access)
         link.open()
         assert not link.is_late
-        with pytest.raises(LinkExpiredError, match="cannot write"):
+        with pytest.raises(LinkExpiredError, match="can no longer write"):
             link.receive(time.monotonic() + 30.0)
         assert link.is_late
         with pytest.raises(LinkExpiredError):
