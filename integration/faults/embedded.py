@@ -121,7 +121,7 @@ class Looks(Probes):
         self._looking = asyncio.run_coroutine_threadsafe(self._look(), background.loop)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop."""
         if self._looking is not None:
             self._looking.cancel()
 

@@ -1,4 +1,4 @@
-"""Messages that arrived and wait to be handed out, and those that are being worked on for long.
+"""Messages that wait in the consumer, and those whose handling takes long.
 
 The server's clock for a message runs from the moment it sends it. This module
 keeps the queue short where handling is slow, and recognises the copies that the
@@ -9,7 +9,7 @@ The invariants:
 * A message whose message timeout has passed in the queue is not handed out.
 * A handler is not called for a message that another call of ``run`` handles at that moment, nor for one that was
   finished here and whose FIN may have come too late.
-* Where handling is quick nothing is done for a single message.
+* While handling is quick, there is no extra work per message.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Backlog:
     def __init__(  # noqa: PLR0917 - the parts of one consumer
         self, name: str, inbox: deque[Message], messages: Iterations, tries: Tries, flow: Flow, clock: LoopClock
     ) -> None:
-        """Begin carefully: nothing is known of the handlers' speed.
+        """Ask for few messages until the handlers' speed is known.
 
         Args:
             name: Topic and channel, for the log.
@@ -153,7 +153,7 @@ class Backlog:
             self._handlers -= handlers
 
     def emptied(self) -> None:
-        """Record that all was handed out and more is waited for."""
+        """Record that the queue is empty and a task waits for messages."""
         if self._window is not None:
             if not self._handlers:
                 self._measure(monotonic(), 0, in_hand=0)
@@ -177,7 +177,7 @@ class Backlog:
         self._ages.put_back(arrived_at, len(self._inbox))
 
     def is_wanted(self, message: Message, arrived_at: float) -> bool:
-        """Tell whether to hand out a message; one that is not wanted is dropped or answered."""
+        """Return whether to hand out a message; one that is not wanted is dropped or answered."""
         source, now = message.source, monotonic()
         if not getattr(source, "is_alive", True):
             return False
@@ -225,7 +225,7 @@ class Backlog:
     # -- measuring
 
     def handled(self, count: int, seconds: float) -> None:
-        """Learn that one handler took ``seconds`` for ``count`` messages."""
+        """Record that one handler took ``seconds`` for ``count`` messages."""
         self._pace.took(count, seconds)
         self.review()
 
@@ -237,7 +237,7 @@ class Backlog:
             self._watch(message, began, began)
 
     def review(self) -> None:
-        """Decide anew how many messages to ask for, and whether to look at each."""
+        """Update how many messages to ask for, and whether to check each one."""
         most = self._flow.max_in_flight
         handlers = max(self._handlers, 1)
         is_quick = self._pace.is_quick(self.msg_timeout, handlers, most)
@@ -252,7 +252,7 @@ class Backlog:
         if self._pace.seconds is None:
             waiting = max(waiting, self._partitions)  # or some would have to wait for their turn
         in_hand = max(self._handlers, self._flow.in_flight - len(self._inbox))
-        # Who iterates works on the last message that was handed out, or has put it aside and wants the next one.
+        # An iterating task works on the last message that it got, or has put it aside and wants the next one.
         self._flow.limit_to(in_hand + max(waiting, 0 if self._handlers else 1))
 
     def _measure(self, now: float, waiting: int, in_hand: int) -> None:
@@ -279,7 +279,7 @@ class Backlog:
         return watched
 
     def call(self, answer: object, *arguments: object) -> bool:
-        """Call ``answer`` in the event loop instead, if this is another thread; tell whether that is so."""
+        """Return False in the event loop's thread; in another one schedule ``answer`` there and return True."""
         if get_ident() == self._thread or self._loop is None or not callable(answer):
             return False
         try:

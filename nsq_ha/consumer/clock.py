@@ -1,6 +1,6 @@
-"""Whether the event loop turns: how long the application's own code has held it up.
+"""Detect that the application blocks the event loop, and for how long.
 
-While it is held up no heartbeat is answered, and what arrives lies unread.
+Meanwhile no heartbeat is answered, and nothing that arrives is read.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.consumer")
 
 TICK: Final = 0.5
-"""Seconds between looks."""
+"""Seconds between two checks."""
 
 HOGGED: Final = 0.05
-"""Seconds after which a task that takes one message after the other lets the event loop turn."""
+"""Seconds after which a task that takes message after message lets other tasks run."""
 
 _LONG: Final = 1.0
 _REST: Final = 0.02
-"""Seconds of rest after the loop was held up for ``_LONG``: opening a connection takes some round trips."""
+"""Seconds to pause after a block of ``_LONG``: opening a connection takes some round trips."""
 
 _TURNS: Final = 4
-"""Turns of the loop in which a lost connection is read, closed and reported."""
+"""Turns of the loop that it takes to read, close and report a lost connection."""
 
 
 class LoopClock:
-    """Looks at the time twice a second, as long as the event loop lets it.
+    """Checks the time twice a second, while the event loop runs.
 
     Attributes:
-        suspect: Name of the handler that ran when the loop was held up. None if that is not known.
+        suspect: Name of the handler that ran when the loop was blocked. None if that is not known.
     """
 
     def __init__(self, on_blocked: Callable[[float, str | None], None]) -> None:
-        """Look from :meth:`start` on.
+        """Do nothing before :meth:`start`.
 
         Args:
-            on_blocked: Called with the seconds for which the loop did not turn, and with ``suspect``.
+            on_blocked: Called with the seconds for which the loop was blocked, and with ``suspect``.
         """
         self._on_blocked = on_blocked
         self._ticked = self._turned = monotonic()
@@ -50,17 +50,17 @@ class LoopClock:
         self.suspect: str | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to check."""
         self._ticked = self._turned = monotonic()
         self._plan()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop."""
         if self._timer is not None:
             self._timer.cancel()
 
     def blocked_for(self, now: float) -> float:
-        """Return for how many seconds the loop has not turned, as far as is known; 0 if it may just have."""
+        """Return for how many seconds the loop has been blocked; 0 if it may not be."""
         blocked = now - self._ticked - TICK
         return blocked if blocked > TICK else 0.0
 
@@ -69,11 +69,11 @@ class LoopClock:
         return self._ticked if self.blocked_for(now) else now
 
     def turned(self, now: float) -> None:
-        """Record that the event loop turns, since something was read."""
+        """Record that the event loop runs, since something was read."""
         self._turned = now
 
     async def turn_if_hogged(self) -> None:
-        """Let the loop turn if it may not have for a while.
+        """Let other tasks run if they may not have for a while.
 
         Answers are written then, heartbeats answered and lost connections noticed.
         """
@@ -102,7 +102,7 @@ class Heartbeats:
     """The heartbeat interval that the connections of one consumer ask for."""
 
     def __init__(self, name: str, configured: float) -> None:
-        """Begin with the configured one.
+        """Start with the configured interval.
 
         Args:
             name: Topic and channel, for the log.
@@ -119,7 +119,7 @@ class Heartbeats:
         return self._blocks.interval(monotonic())
 
     def blocked(self, seconds: float, suspect: str | None) -> None:
-        """Record that the event loop did not turn for ``seconds``."""
+        """Record that the event loop was blocked for ``seconds``."""
         before = self.interval
         if not self._blocks.blocked(monotonic(), seconds):
             return
@@ -145,7 +145,7 @@ class Heartbeats:
             )
 
     def refused(self) -> None:
-        """Record that a server does not take an interval longer than the configured one."""
+        """Record that a server refused an interval longer than the configured one."""
         if self.interval != self._configured:
             log.warning(
                 "%s: nsqd refused a heartbeat interval of %.1f s; asking for %g s again",

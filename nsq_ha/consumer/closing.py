@@ -19,10 +19,10 @@ log = logging.getLogger("nsq_ha.consumer")
 
 
 class LateAnswers:
-    """Says once that a message was finished too late: ``finish()`` itself cannot tell, it has no answer.
+    """Warns once that a message was finished too late; FIN has no answer, so ``finish()`` cannot know.
 
     Attributes:
-        are_lost: The consumer has closed. Before that an answer is lost with its connection, as in any fail-over.
+        are_lost: The consumer has closed. Earlier losses come from a lost connection, as in any fail-over.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +30,7 @@ class LateAnswers:
         self._name = name
 
     def __call__(self) -> None:
-        """Take note of one; called from any thread."""
+        """Record a late answer; may be called from any thread."""
         if self.are_lost:
             self.are_lost = False
             log.warning(
@@ -51,12 +51,12 @@ async def drain(
 
     Args:
         subscriptions: The consumer's.
-        unseen: What is not handed out; more of it may come while this runs.
+        unseen: Messages not handed out; more may arrive while this runs.
         changed: Set when a message was answered, or a subscription left.
-        abandoned: Handed out to a task that failed: they go back at once.
+        abandoned: Messages of a task that failed; they are requeued at once.
         give_back: Requeues a message.
 
-    Cancelled, it waits for no answer.
+    If cancelled, it stops waiting for answers.
     """
     live = list(subscriptions)
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))

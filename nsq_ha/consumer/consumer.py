@@ -182,7 +182,7 @@ class Consumer(EnteredOnce):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, see :meth:`aclose`. What the task that leaves by an exception still holds goes back at once."""
+        """Close, see :meth:`aclose`. If an exception leaves the block, the task's own message is requeued at once."""
         held = self._iterations.held() if kind is not None else None
         if held is not None and not self._close.has_begun:
             self._abandoned.append(held)
@@ -219,11 +219,11 @@ class Consumer(EnteredOnce):
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
-        except asyncio.CancelledError:  # that is how it is hurried
+        except asyncio.CancelledError:  # the close is hurried this way
             return
 
     async def _end(self) -> None:
-        """End everything, whatever is still unanswered; it may be run again."""
+        """End everything, even with messages unanswered; may be called again."""
         self._clock.stop()
         self.late.are_lost = True
         self._iterations.forget()
@@ -372,7 +372,7 @@ class Consumer(EnteredOnce):
         return self._arrivals.wait(self._check_open())
 
     async def may_be_handled(self, message: Message) -> bool:
-        """Tell whether to hand out a message; if not, it is answered or comes again."""
+        """Return whether to hand out a message; if not, it is answered or will be redelivered."""
         backlog = self._backlog
         arrived_at = backlog.next_arrived_at()
         try:
@@ -388,7 +388,7 @@ class Consumer(EnteredOnce):
             if self._closing.is_set():
                 backlog.drop(message)  # closing gives it back
             elif not message.answered and getattr(message.source, "is_alive", True):
-                backlog.put_back(message, arrived_at)  # for whoever comes next
+                backlog.put_back(message, arrived_at)  # for the next caller
                 self._arrivals.wake()
             raise
         backlog.hand_out(message, arrived_at)
@@ -420,8 +420,7 @@ class Consumer(EnteredOnce):
 
         Cancelled, the handlers that run are cancelled and their messages requeued at once. When
         the consumer is closed, handlers that still run at ``close_timeout`` are cancelled; a plain
-        function in its thread runs on, and its answer is dropped. The thread is a daemon: it does not keep the process
-        from ending.
+        function in a thread runs on, and its result is dropped. The thread is a daemon, so the process can exit.
         """
         self._check_loop()
         handling = Handling(self._iterations.new(), handler, self._backlog, self._tries)

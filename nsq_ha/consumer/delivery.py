@@ -47,7 +47,7 @@ class Delivery:
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
         msg_timeout: Seconds after which the server takes an unanswered message back.
-        peak: The most in flight since somebody looked last.
+        peak: The most messages in flight since the last look.
         ready: RDY last sent.
         touched_at: When a message was touched last.
     """
@@ -93,7 +93,7 @@ class Delivery:
         on_late: Callable[[], None] = lambda: None,
         gives_up: Callable[[Message], bool] = lambda _: False,
     ) -> None:
-        """Prepare; :meth:`attach` gives it its connection.
+        """Create it without a connection; :meth:`attach` adds one.
 
         Args:
             topic: The topic.
@@ -103,7 +103,7 @@ class Delivery:
             backoff: Delay of a requeue that names none.
             on_freed: Called when a message was answered.
             gives_up: Asked for each requeue of the application; True takes the message over.
-            on_late: Called, from any thread, when a message is finished and the connection has gone.
+            on_late: Called, from any thread, when a message is finished after its connection ended.
         """
         self.topic = topic
         self.channel = channel
@@ -151,7 +151,7 @@ class Delivery:
             self._connection.abort(reason)
 
     def retire(self, on_freed: Callable[[], None]) -> None:
-        """Go on answering; nothing more is asked for.
+        """Keep the connection for answers only.
 
         Args:
             on_freed: Called from now on when a message was answered.
@@ -178,10 +178,11 @@ class Delivery:
     def without_repeat(self, messages: list[Message]) -> list[Message]:
         """Leave out the second copy of the first message of an ordered channel.
 
-        The first SUB_ORDERED on a channel with a backlog makes nsqd start over
-        under way: the message that it had ready comes, and then comes once more
-        with the same number of attempts. One that was requeued or timed out has
-        more attempts, and one of another connection is no copy.
+        The first SUB_ORDERED on a channel with a backlog makes nsqd restart its
+        reader: it sends the message that it had ready, and then the same one
+        again with the same number of attempts. A message that was requeued or
+        timed out has more attempts; one of another connection is no copy.
+        Calling ``/channel/setorder`` first does not prevent the copy.
 
         Source: protocol reference 9 (duplicate at start).
         """
@@ -191,7 +192,7 @@ class Delivery:
             if self.delivered == 0 and not kept and known is None:
                 self._first = (message.id, message.attempts)
             elif known == (message.id, message.attempts) and not (self._has_requeued and self.in_flight == 0):
-                # Where the application works on the first copy, its answer counts for this one: both have the same id.
+                # While the application works on the first copy, its answer counts for both: they have the same id.
                 if self.delivered and self.in_flight == 0:
                     self.finish_damaged(message.id)
                 continue
@@ -224,7 +225,7 @@ class Delivery:
             tracelog.log_message("finish", message)
 
     def finish_damaged(self, message_id: bytes) -> None:
-        """Finish a message that nobody gets."""
+        """Finish a message without handing it out."""
         if self._connection is not None:
             self._connection.write(encode_fin(message_id))
 

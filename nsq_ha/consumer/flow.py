@@ -61,12 +61,12 @@ class Flow:
         return sum(one.in_flight + one.replaced_in_flight for one in self._subscriptions.values())
 
     def limit_to(self, count: int | None) -> None:
-        """Ask for no more than ``count`` messages, as the handlers' speed allows; None for as many as fit."""
+        """Limit the messages in flight to ``count``, as the handlers' speed allows; None removes the limit."""
         if count == self._paced:
             return
         self._paced = count
         limit, before = ready.paced(self._fitting, count), self._limit
-        # Not for each step: RDY is sent when a change is worth it, and when nothing more would come without it.
+        # RDY is sent only for a change that matters, or when nothing would arrive without it.
         if (
             limit >= before * _WORTH_A_RAISE
             or limit <= before * _WORTH_A_CUT
@@ -115,7 +115,7 @@ class Flow:
             ceilings = {p: s.max_ready for p, s in live.items()}
             wanted = ready.share(self._limit, ceilings, needs=self._needs.by_partition)
         sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
-        # What came over connections that were replaced is still unanswered, and nothing is granted there.
+        # Messages of replaced connections are still unanswered, and RDY is 0 there.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
         plan = ready.plan(limit, sent, in_flight, wanted)
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
@@ -125,7 +125,7 @@ class Flow:
             self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
 
     def _look(self) -> None:
-        """Look where the backlog is."""
+        """Share the messages in flight by where the backlog is."""
         self._look_later = None
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         is_one_full = self._needs.look({p: s.seen for p, s in live.items()})

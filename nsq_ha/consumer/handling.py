@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.consumer")
 
 _LONG: Final = 0.05
-"""Seconds of handling that are reported at once."""
+"""Handling for this many seconds is reported immediately."""
 
 _MANY: Final = 64
-"""Messages whose handling times are reported together."""
+"""Number of messages whose handling times are reported together."""
 
 
 class Desk(Protocol):
-    """Who wants to know how long handling takes; ``consumer.backlog`` does."""
+    """Receives handling times; ``consumer.backlog`` implements it."""
 
     def handled(self, count: int, seconds: float) -> None:
-        """Learn that one handler took ``seconds`` for ``count`` messages."""
+        """Record that one handler took ``seconds`` for ``count`` messages."""
 
     def took_long(self, message: Message, began: float, handler: str) -> None:
         """Record that handling of ``message`` took long, before it is answered."""
@@ -62,7 +62,7 @@ class Tries:
     """Decides what becomes of a message by the number of its deliveries.
 
     Attributes:
-        fine_below: A message with fewer attempts needs no further thought.
+        fine_below: A message with fewer attempts needs no check.
     """
 
     def __init__(self, config: ConsumerConfig, producer: Publisher | None) -> None:
@@ -116,10 +116,10 @@ class Tries:
             raise
 
     def gives_up(self, message: Message) -> bool:
-        """Begin to give a message up that the application requeues, if that was its last attempt; tell whether so."""
+        """Start to give up a requeued message if that was its last attempt; return whether it was."""
         if not self._was_last(message):
             return False
-        # A copy: whoever requeued this one must not finish it, as the end of its block would, while it is given up.
+        # A copy, since the end of the caller's block must not finish this one while it is given up.
         again = copy.copy(message)
         again.answered = False
         task = asyncio.create_task(self._give_up(again, message.attempts), name=f"nsq_ha gives up {message!r}")
@@ -128,7 +128,7 @@ class Tries:
         return True
 
     def give_back(self, message: Message) -> None:
-        """Requeue a message at once that has not failed."""
+        """Requeue a message that has not failed, without delay."""
         self._exempt.add(id(message))
         try:
             message.requeue(0)
@@ -136,7 +136,7 @@ class Tries:
             self._exempt.discard(id(message))
 
     async def check_dead_letters(self) -> None:
-        """Look the topic of dead letters up where the producer would, if any is needed.
+        """Check that the dead-letter topic exists, with the producer's nsqlookupds.
 
         Raises:
             TopicNotFoundError: It does not exist.
@@ -145,7 +145,7 @@ class Tries:
         if self._config.on_give_up != "dead_letter" or self._config.max_attempts is None or topic is None:
             return
         if not isinstance(config, ClientConfig) or not config.lookupd:
-            return  # another kind of producer, or one whose nsqds make topics by themselves
+            return  # another kind of producer, or nsqds that create topics by themselves
         directory = Directory(config, access="w")
         try:
             async with asyncio.timeout(self._config.start_timeout):
@@ -163,7 +163,7 @@ class Tries:
             log.warning("dead_letter_topic %r accepts no messages yet (%s): subscribe to it once", topic, view.note)
 
     async def aclose(self) -> None:
-        """End what is under way; the messages come again."""
+        """Cancel pending work; its messages are redelivered."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -223,7 +223,7 @@ def check_concurrency(concurrency: object) -> None:
     """Check the option.
 
     Raises:
-        ConfigError: ``concurrency`` is no int of 1 or more.
+        ConfigError: ``concurrency`` is not an int of 1 or more.
     """
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ConfigError(f"concurrency must be an int of 1 or more, not {concurrency!r}")
@@ -239,10 +239,10 @@ class Handling:
         desk: Desk,
         tries: Tries,
     ) -> None:
-        """Keep them.
+        """Check the handler.
 
         Raises:
-            ConfigError: ``handler`` is no function.
+            ConfigError: ``handler`` is not a function.
         """
         called: object = handler
         if not callable(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
@@ -280,7 +280,7 @@ class Handling:
 
         Args:
             concurrency: How many, 1 or more.
-            closed: Set when answers go nowhere any more; handlers that still run are cancelled then.
+            closed: Set when answers can no longer be sent; running handlers are cancelled then.
 
         Raises:
             NsqError: What the messages' source raised.
@@ -349,7 +349,7 @@ class Handling:
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy[worker] = message
-        began = self._ended  # the handler before this one: it ended, or the message was taken, just now
+        began = self._ended  # the previous handler ended, or the message was taken, just now
         try:
             try:
                 if self._is_async:

@@ -31,8 +31,8 @@ class Messages:
     """An iterator over a consumer's messages.
 
     Attributes:
-        fine_below: A message with fewer attempts needs no further thought.
-        held: What was handed out last, while who iterates works on it. None while it waits for the next one.
+        fine_below: A message with fewer attempts needs no check.
+        held: The message handed out last. None while the task waits for the next one.
     """
 
     __slots__ = ("__weakref__", "_check_loop", "_inbox", "_owner", "fine_below", "held")
@@ -42,7 +42,7 @@ class Messages:
 
         Args:
             inbox: What arrived and is not handed out.
-            fine_below: A message with fewer attempts needs no further thought.
+            fine_below: A message with fewer attempts needs no check.
             owner: Asked about the others, and what to wait for.
             check_loop: Raises where another event loop runs than the owner's.
         """
@@ -86,10 +86,10 @@ class Messages:
 
 
 class Iterations:
-    """One iterator for each task that iterates: so a task that leaves by an exception is known by what it holds."""
+    """One iterator per task, so that the message of a task that fails is known."""
 
     def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
-        """Take what :class:`Messages` takes."""
+        """Take the same arguments as :class:`Messages`."""
         self._inbox = inbox
         self._fine_below = fine_below
         self._owner = owner
@@ -99,7 +99,7 @@ class Iterations:
 
     @property
     def fine_below(self) -> int:
-        """A message with fewer attempts needs no further thought: the same for all iterators."""
+        """A message with fewer attempts needs no check; the same for all iterators."""
         return self._fine_below
 
     @fine_below.setter
@@ -109,13 +109,13 @@ class Iterations:
             iterator.fine_below = attempts
 
     def new(self) -> Messages:
-        """Return an iterator whose user answers for itself."""
+        """Return an iterator whose caller answers messages itself."""
         iterator = Messages(self._inbox, self._fine_below, self._owner, self._check_loop)
         self._all.add(iterator)
         return iterator
 
     def of_task(self) -> Messages:
-        """Return the iterator of the task that runs."""
+        """Return the current task's iterator."""
         task = asyncio.current_task()
         if task is None:
             return self.new()
@@ -125,13 +125,13 @@ class Iterations:
         return found
 
     def held(self) -> Message | None:
-        """Return the message that the task that runs works on and has not answered. None if there is none."""
+        """Return the current task's unanswered message, or None."""
         task = asyncio.current_task()
         found = self._by_task.get(task) if task is not None else None
         message = found.held if found is not None else None
         return message if message is not None and not message.answered else None
 
     def forget(self) -> None:
-        """Let go of what is held: the garbage collector does not look inside messages, and would find no cycle."""
+        """Drop references; the garbage collector does not look inside messages, so it finds no cycle."""
         for iterator in self._all:
             iterator.held = None

@@ -88,10 +88,10 @@ class Partitions:
             subscription.view_changed(view)
 
     async def seek(self, absent: asyncio.Event) -> None:
-        """Look up quickly while there is no topic: a new channel misses what is published before it is there.
+        """Look up often while the topic does not exist: a new channel misses messages published before it.
 
         Args:
-            absent: Set when the topic has gone.
+            absent: Set when the topic disappears.
 
         Raises:
             ClosedError: The watch ended.
@@ -116,7 +116,7 @@ class Partitions:
             await absent.wait()
 
     async def _is_found(self, until: float | None) -> bool:
-        """Wait for the topic, until then at most."""
+        """Wait for the topic until the given time; return whether it exists."""
         try:
             async with asyncio.timeout_at(until):
                 await self._watch.wait_until(lambda view: view.exists and view.partition_num > 0)

@@ -1,9 +1,9 @@
-"""Replacing the connection of one subscription before nsqd cannot write to it any more.
+"""Replace a subscription's connection before nsqd stops writing to it.
 
-Owns when that is tried. What is done when is ``policy.tls_renewal``'s, how a
-connection is replaced ``consumer.subscription``'s.
+This module decides when to try. ``policy.tls_renewal`` holds the rules, and
+``consumer.subscription`` replaces the connection.
 
-The invariant: nothing of this costs anything where connections may live for ever.
+The invariant: connections without a limited lifetime cost nothing.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ log = logging.getLogger("nsq_ha.consumer")
 
 
 class Owner(Protocol):
-    """Whoever reads from the connection."""
+    """The subscription that reads from the connection."""
 
     @property
     def lifetime(self) -> Lifetime | None:
-        """The time of the connection that is read from. None when there is none, or it may live for ever."""
+        """The lifetime of the connection in use. None without a connection, or without a limit."""
 
     async def replace(self, news: asyncio.Event) -> None:
         """Open another connection to the same nsqd and read from that one.
 
         Args:
-            news: Set when it may not be wanted any more; cleared there.
+            news: Set when the connection may no longer be needed; cleared there.
 
         Raises:
-            NsqError: It was not to be had; nothing changed.
+            NsqError: No new connection could be opened; nothing changed.
         """
 
     async def run_out(self) -> None:
-        """Read no more from the connection that cannot be written to much longer, and subscribe again."""
+        """Stop reading from a connection that nsqd can hardly write to, and subscribe again."""
 
 
 class Renewal:
     """Watches the connection of one subscription."""
 
     def __init__(self, owner: Owner, backoff: Backoff, name: str) -> None:
-        """Prepare; ``name`` is the subscription's, for logs."""
+        """Create it; ``name`` is the subscription's, for logs."""
         self._owner = owner
         self._backoff = backoff
         self._name = name
@@ -60,20 +60,20 @@ class Renewal:
         self._is_stopped = False
 
     def changed(self) -> None:
-        """Note that another connection is read from, or none."""
+        """Record that the connection in use has changed, or ended."""
         self._news.set()
         if self._task is None and not self._is_stopped and self._owner.lifetime is not None:
             self._task = self._loop.create_task(self._run(), name=f"nsq_ha renewal {self._name}")
 
     async def stop(self) -> None:
-        """Replace nothing any more; what is under way comes to its end, which is near."""
+        """Stop replacing; a replacement that has begun ends soon."""
         self._is_stopped = True
         self._news.set()
         if self._task is not None:
             await asyncio.wait({self._task})
 
     def cancel(self) -> None:
-        """End what is under way; :meth:`stop` waits for its end."""
+        """Cancel a replacement that has begun; :meth:`stop` waits for its end."""
         self._is_stopped = True
         if self._task is not None:
             self._task.cancel()

@@ -1,7 +1,7 @@
-"""The connections of one subscription whose places others have taken: what came over them is answered there.
+"""Replaced connections of one subscription; messages that came over them are answered there.
 
-The invariant: such a connection is closed when the last message that came over
-it is answered, or when nsqd has taken the rest back.
+The invariant: such a connection is closed once all its messages are answered,
+or nsqd has taken the rest back.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Replaced:
-    """All of one subscription."""
+    """The replaced connections of one subscription."""
 
     def __init__(self, on_freed: Callable[[], None], on_left: Callable[[], None]) -> None:
-        """Prepare.
+        """Start without any.
 
         Args:
             on_freed: Called when a message was answered.
-            on_left: Called when a connection has gone.
+            on_left: Called when a connection has ended.
         """
         self._on_freed = on_freed
         self._on_left = on_left
@@ -65,20 +65,20 @@ class Replaced:
         delivery.retire(freed)
 
     def drop(self, reason: NsqError) -> None:
-        """Leave them all, and drop what is answered from now on."""
+        """Close them all, and ignore later answers."""
         for retired, delivery in self._deliveries.items():
             delivery.detach()
             retired.abort(reason)
 
     def left_for(self, node: Node, reason: NsqError) -> None:
-        """Leave those to other nodes than ``node``: what they delivered comes again from it."""
+        """Close those to other nodes than ``node``, which delivers their messages again."""
         for retired, delivery in self._deliveries.items():
             if retired.connection.node != node:
                 delivery.detach()
                 retired.abort(reason)
 
     async def aclose(self, timeout: float) -> None:
-        """Flush the answers and close them all, within the limit."""
+        """Send the pending answers and close them all, within the limit."""
         deadline = self._loop.time() + timeout
         for retired, delivery in list(self._deliveries.items()):
             delivery.flush()
@@ -87,7 +87,7 @@ class Replaced:
             await retired.connection.aclose(max(deadline - self._loop.time(), 0.0))
 
     async def ended(self) -> None:
-        """Wait until all have gone."""
+        """Wait until all have ended."""
         for retired in list(self._deliveries):
             await retired.connection.ended()
 

@@ -1,9 +1,9 @@
-"""Where a channel starts to read, set before the first subscription to a partition.
+"""Set where a channel starts to read, before the first subscription to a partition.
 
-The position goes by nsqd's HTTP, since SUB with a position ignores which
-partition it names. Only where nsqd refuses plain HTTP, and leads no other
-partition of the topic, it goes with SUB; what arrives is then compared with the
-partition that was meant.
+The position is set over nsqd's HTTP, since SUB with a position ignores the
+partition that it names. If nsqd refuses plain HTTP and leads no other partition
+of the topic, SUB carries the position; the partition of each message is then
+compared with the expected one.
 
 Source: protocol reference 5.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Start:
-    """The start of one partition's subscription. After the first success there is nothing to do.
+    """The start position of one partition's subscription. After the first success there is nothing to do.
 
     Attributes:
-        is_checked: What arrives has to be compared with the partition.
+        is_checked: The partition of each message must be compared.
     """
 
     def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
-        """Take what is to be set from ``config``."""
+        """Take the position from ``config``."""
         self.is_checked = False
         self._watch = watch
         self._name = f"{watch.topic}-{partition}"
@@ -43,7 +43,7 @@ class Start:
         self._is_done = False
 
     async def prepare(self, node: Node, *, is_ordered: bool) -> str | None:
-        """Set what is to be set; return the position that SUB has to set. None if there is none.
+        """Set the position; return the one that SUB must carry, or None.
 
         Raises:
             TlsRequiredError: The position cannot be set.
@@ -67,14 +67,14 @@ class Start:
         return None
 
     def done(self) -> None:
-        """Record that SUB succeeded: the channel is where it was asked to be."""
+        """Record that SUB succeeded: the channel is at its position."""
         self._is_done = True
 
     def check(self, messages: list[Message]) -> None:
-        """Compare what arrived with the partition.
+        """Check that messages belong to the partition.
 
         Raises:
-            RemoteProtocolError: It is another one's.
+            RemoteProtocolError: A message belongs to another partition.
         """
         for message in messages:
             number = message.internal_id >> 50 & 1023
@@ -93,7 +93,7 @@ class Start:
             await nsqd.start_channel_from(*self._where, str(start))
 
     def _is_only_one_at(self, node: Node) -> bool:
-        """Tell whether ``node`` surely leads no other partition of the topic."""
+        """Return whether ``node`` certainly leads no other partition of the topic."""
         view = self._watch.view
         if view is None or len(view.leaders) != view.partition_num:
             return False

@@ -75,7 +75,7 @@ _PERMANENT = (
 
 
 class Inbox(Protocol):
-    """Who takes what a subscription brings; all but ``late`` are called in the event loop.
+    """Receives a subscription's messages and events; all but ``late`` are called in the event loop.
 
     Attributes:
         heartbeats: How often nsqd should send heartbeats.
@@ -85,11 +85,11 @@ class Inbox(Protocol):
 
     @property
     def gives_up(self) -> Callable[[Message], bool]:
-        """Begins to give up a message that is requeued, if that was its last attempt; tells whether that is so."""
+        """Start to give up a requeued message if that was its last attempt; return whether it was."""
 
     @property
     def late(self) -> Callable[[], None]:
-        """Takes note, from any thread, of a message that was finished and whose connection has gone."""
+        """Record, from any thread, that a message was finished after its connection ended."""
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
@@ -98,10 +98,10 @@ class Inbox(Protocol):
         """Note that a message was answered."""
 
     def joined(self, subscription: Subscription) -> None:
-        """Note that it is subscribed, or by another connection; it has RDY 0 until told otherwise."""
+        """Record that it is subscribed, perhaps over another connection; RDY is 0 so far."""
 
     def left(self, subscription: Subscription) -> None:
-        """Note that it is not subscribed any more, or that a connection before this one has gone."""
+        """Record that it is no longer subscribed, or that a replaced connection has ended."""
 
     def refused(self, error: NsqError) -> None:
         """Note a refusal that no retry cures."""
@@ -130,12 +130,12 @@ class Subscription:
 
     @property
     def lifetime(self) -> Lifetime | None:
-        """The time of the connection that is read from. None when there is none, or it may live for ever."""
+        """The lifetime of the connection in use. None without a connection, or without a limit."""
         return self._connection.lifetime if self._connection is not None and self.is_subscribed else None
 
     @property
     def trouble(self) -> NsqError | None:
-        """Why it is not subscribed. None while it is."""
+        """Why it is not subscribed; None while it is."""
         return self._trouble.reason
 
     @property
@@ -150,12 +150,12 @@ class Subscription:
 
     @property
     def in_flight(self) -> int:
-        """Messages delivered over the connection that is read from, and not answered."""
+        """Unanswered messages of the connection in use."""
         return self.delivery.in_flight if self.delivery is not None else 0
 
     @property
     def replaced_in_flight(self) -> int:
-        """Messages delivered over the connections before it, and not answered."""
+        """Unanswered messages of the replaced connections."""
         return self._replaced.in_flight
 
     @property
@@ -166,14 +166,14 @@ class Subscription:
 
     @property
     def seen(self) -> Seen:
-        """What it delivers."""
+        """What the connection in use delivers."""
         delivery = self.delivery
         if delivery is None:
             return Seen(0, 0, 0, 0)
         return Seen(delivery.ready, delivery.in_flight, delivery.peak, delivery.delivered)
 
     def looked_at(self) -> None:
-        """Begin to count the most messages in flight anew."""
+        """Restart the count of the most messages in flight."""
         if self.delivery is not None:
             self.delivery.peak = self.delivery.in_flight
 
@@ -192,7 +192,7 @@ class Subscription:
             self._connection.write(encode_ready(count))
 
     def view_changed(self, view: TopicView) -> None:
-        """Look again if another node leads, or the topic's meta changed. News of other partitions end no back-off."""
+        """Wake up if the leader or the topic's meta changed; news of other partitions ends no back-off."""
         leader = view.leaders.get(self.partition)
         known = None if leader is None else (leader, view.meta)
         if known == self._known:
@@ -249,10 +249,10 @@ class Subscription:
             self._turn()
 
     def _survive(self, error: BaseException) -> None:
-        """Report an error that nobody foresaw, leave all connections and begin again after a pause."""
+        """Report an unexpected error, close all connections and start again after a pause."""
         reason = self._as_ours(error)
         self._life.broken()
-        self._wake.clear()  # no news ends the pause that follows: what fails at once must not fail in a loop
+        self._wake.clear()  # no news may end the pause: what fails at once must not fail in a loop
         try:
             self._leave(reason)
             self._trouble.failed(self._loop.time(), reason)
@@ -313,7 +313,7 @@ class Subscription:
         except (Exception, asyncio.CancelledError) as raised:
             if not is_foreign(raised):
                 raise
-            error = self._as_ours(raised)  # the connection that reads meanwhile is none the worse for it
+            error = self._as_ours(raised)  # the connection in use is not affected
             is_permanent = self._is_permanent(error)
             self._life.failed(self._leader(), for_good=is_permanent)
             if self._life.act is Act.TELL:
@@ -323,7 +323,7 @@ class Subscription:
                 self._trouble.failed(self._loop.time(), error, node)
 
     def _as_ours(self, error: BaseException) -> NsqError:
-        """Return an error of ours for any; report one that nobody foresaw."""
+        """Return an NsqError for any error; report an unexpected one."""
         if isinstance(error, NsqError):
             return error
         report_unexpected(log, f"{self._watch.topic}-{self.partition}", error)
@@ -387,10 +387,10 @@ class Subscription:
     # -- what its renewal asks (consumer.renewal.Owner)
 
     async def replace(self, news: asyncio.Event) -> None:
-        """Subscribe by another connection to the same nsqd, then ask for messages there instead.
+        """Subscribe over another connection to the same nsqd, then read from that one.
 
         Raises:
-            NsqError: It was not to be had, or is not wanted any more; nothing changed.
+            NsqError: No new connection could be opened, or it is no longer needed; nothing changed.
         """
         old, meta, lifetime = self._connection, self._meta(), self.lifetime
         if old is None or meta is None or lifetime is None:
@@ -418,7 +418,7 @@ class Subscription:
         self._inbox.joined(self)
 
     async def run_out(self) -> None:
-        """Read no more from the connection that cannot be written to much longer, and subscribe again."""
+        """Stop reading from a connection that nsqd can hardly write to, and subscribe again."""
         connection, lifetime = self._connection, self.lifetime
         if connection is None or lifetime is None:
             return
@@ -433,7 +433,7 @@ class Subscription:
             self._wake.set()
 
     async def _stop_within(self, connection: Connection, lifetime: Lifetime) -> None:
-        """Ask for no further message over ``connection``; what is not answered in time is not waited for."""
+        """Ask for no further messages over ``connection``; do not wait for a late answer."""
         try:
             async with asyncio.timeout_at(lifetime.stale_at):
                 await connection.stop_messages()
@@ -441,7 +441,7 @@ class Subscription:
             log.debug("%s-%d: CLS was not answered in time", self._watch.topic, self.partition)
 
     def _set_aside(self, lifetime: Lifetime) -> None:
-        """Keep the connection for answers alone; ``lifetime`` is its own."""
+        """Keep the connection for answers only; ``lifetime`` is its own."""
         connection, delivery = self._connection, self.delivery
         if connection is not None and delivery is not None:
             self._connection = self.delivery = None

@@ -1,7 +1,7 @@
 """Threads for the plain handlers of one ``run``.
 
 asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
-names, too. Handlers would run fewer at a time than was asked for, and a
+names, too. Fewer handlers than ``concurrency`` would run at a time, and a
 reconnect would wait for them.
 
 The invariant: at most ``most`` threads, started when they are needed. They are
@@ -35,7 +35,7 @@ class HandlerThreads:
     """Calls functions in threads of its own. Use it from one event loop."""
 
     def __init__(self, most: int) -> None:
-        """Start nothing yet.
+        """Start no thread yet.
 
         Args:
             most: The number of threads at most.
@@ -48,7 +48,7 @@ class HandlerThreads:
     async def call(self, function: Callable[[Any], object], argument: object) -> object:
         """Return ``function(argument)``, called in a thread with the caller's context variables.
 
-        Cancelled, the function runs on in its thread and its outcome is dropped.
+        If cancelled, the function runs on in its thread and its result is dropped.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()

@@ -1,4 +1,4 @@
-"""What one partition's trouble looks like in the log: ``policy.outage`` says when, this says what."""
+"""Log one partition's failures; ``policy.outage`` decides when."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger("nsq_ha.consumer")
 
 
 class Trouble:
-    """The failures of one partition, from the first one until messages may arrive for a while.
+    """The failures of one partition, from the first one until a subscription has lasted for a while.
 
     Attributes:
-        reason: Why the partition is not read now. None while it is.
+        reason: Why the partition is not read now; None while it is.
     """
 
     def __init__(self, topic: str, partition: int) -> None:
-        """Begin without any."""
+        """Start without failures."""
         self.reason: NsqError | None = None
         self._name = f"{topic}-{partition}"
         self._outage = Outage()
@@ -34,12 +34,12 @@ class Trouble:
         return self._outage.began_at is not None
 
     def failed(self, now: float, reason: NsqError, node: Node | None = None) -> None:
-        """Record a failure, and warn if it is time to.
+        """Record a failure, and warn if it is time.
 
         Args:
             now: The loop's time.
             reason: What happened.
-            node: The nsqd that it happened at. None if no nsqd failed, and the reason names the partition.
+            node: The nsqd that failed. None if none did; then the reason names the partition.
         """
         self.reason = reason
         self._since = now
@@ -52,14 +52,14 @@ class Trouble:
         log.warning("%s; still trying after %.0f s and %d failures", said, warned.seconds, warned.failures)
 
     def subscribed(self, now: float) -> None:
-        """Record that messages may arrive; whether that lasts is not known yet."""
+        """Record that messages may arrive, which may not last."""
         self.reason = None
         self._since = now
 
     def settled(self, node: Node | None) -> None:
-        """Record that the subscription has lasted; say so if the trouble was warned about."""
+        """Record that the subscription has lasted; log it if the failures were."""
         over = self._outage.recovered(self._since)
         if over is not None:
             address = node.address if node is not None else "?"
-            # As loud as the warning: whoever read that one wants to read this one, too.
+            # At the same level as the warning, so that it is shown wherever that was.
             log.warning("%s at nsqd %s: reading again after %.0f s", self._name, address, over.seconds)

@@ -1,4 +1,4 @@
-"""Answers of messages that may take long."""
+"""Messages whose handling may take long."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Desk(Protocol):
-    """Who is told of the answers."""
+    """Receives the answers of watched messages."""
 
     def call(self, answer: object, *arguments: object) -> bool:
-        """Call ``answer`` in the event loop instead, if this is another thread; tell whether that is so."""
+        """Return False in the event loop's thread; in another one schedule ``answer`` there and return True."""
 
     def finished(self, watched: Watched, message: Message) -> None:
         """Record that a message is finished."""
@@ -22,14 +22,14 @@ class Desk(Protocol):
         """Record that a message is requeued."""
 
     def gives_up(self, message: Message) -> bool:
-        """Begin to give up a message that is requeued, if that was its last attempt; tell whether that is so."""
+        """Start to give up a requeued message if that was its last attempt; return whether it was."""
 
     def drop(self, message: Message) -> None:
         """Forget a message that the server no longer expects to be answered."""
 
 
 class Watched:
-    """Stands between a message and its source: its answer counts for the copies of it that came meanwhile.
+    """Stands between a message and its source, so that its answer counts for later copies of it, too.
 
     Attributes:
         topic: As of the source.
@@ -74,7 +74,7 @@ class Watched:
         return getattr(self.origin, "is_alive", True)
 
     def add_copy(self, copy: Message) -> None:
-        """Let a copy wait for the answer; an earlier one from the same connection is out of date."""
+        """Let a copy wait for the answer; it replaces an earlier one from the same connection."""
         for older in [one for one in self._copies if one.source is copy.source]:
             self._copies.remove(older)
             self._desk.drop(older)
@@ -95,7 +95,7 @@ class Watched:
             return
         self._desk.requeued(self)
         if self._desk.gives_up(message):
-            return  # its copies wait for what becomes of it
+            return  # its copies wait for the outcome
         self.origin.requeue(message, delay)
         for copy in self._others():
             copy.requeue(delay)

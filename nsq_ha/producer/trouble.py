@@ -1,4 +1,4 @@
-"""What one partition's trouble looks like in the log: ``policy.outage`` says when, this says what."""
+"""Log one partition's failures; ``policy.outage`` decides when."""
 
 from __future__ import annotations
 
