@@ -52,7 +52,7 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def is_host_name(text: str) -> bool:
-    """Tell whether a resolver takes ``text`` as a name: labels of 1..63 bytes with dots between them.
+    """Return whether a resolver accepts ``text`` as a name: labels of 1..63 bytes with dots between them.
 
     A resolver raises ``UnicodeError`` or ``ValueError`` for other names, not an ``OSError``.
     """

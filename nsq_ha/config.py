@@ -128,8 +128,8 @@ class ClientConfig:
     lookup_jitter: float = 0.2
     """Share of ``lookup_interval`` that chance takes away, so that many clients do not ask together."""
     heartbeat_interval: float = 2.0
-    """Asked of nsqd (1..60); silence of two of them ends a connection, so a frozen node is left after about 4 s. A
-    consumer whose event loop was blocked for longer asks for more."""
+    """Seconds between nsqd's heartbeats (1..60). A connection is closed after two of them without a byte, so a frozen
+    node is left after about 4 s. A consumer asks for a longer interval after its event loop was blocked."""
     output_buffer_timeout: float | None = None
     """How long nsqd may gather messages before it writes (0.01..1); on a channel that is nearly empty this is nearly
     all of a message's delay. None for the least that servers take: 0.01, and 0.025 with ``nsqd``, since an upstream
@@ -218,17 +218,17 @@ class ProducerConfig(ClientConfig):
     on_partition_change: Callable[[str, int, int], object] | None = None
     """Called with topic, old and new number when another number of partitions is taken into use; must not block."""
     max_pending_bytes: int = 64 * 1024 * 1024
-    """Bytes of bodies that may wait in the producer; further publishes wait for room within their limit. No partition
-    holds more than is left free, so one alone holds a half, and one in trouble never takes the room of the others; a
-    partition that holds nothing takes one publish of any size."""
+    """Bytes of message bodies that the producer may hold; further publishes wait for space within their time limit. No
+    partition may hold more than is left free: one alone holds at most half, and a failing one always leaves space for
+    the others. A partition that holds nothing accepts one publish of any size."""
     window: int = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: float = 600.0
-    """A connection without publishes closes after this, and a topic without publishes is looked up no more until the
-    next one; a topic that does not exist is forgotten after 10 s."""
+    """Seconds without publishes after which a connection closes, and a topic is no longer looked up until the next
+    publish. A topic that does not exist is forgotten after 10 s."""
     max_connections: int = 1024
-    """Open connections at most, so that many topics do not use up descriptors; the longest idle one closes first. A TLS
-    connection that is being replaced counts twice; where there is no room for that, publishes wait for the next one."""
+    """Maximum number of open connections, so that many topics do not use up descriptors; the longest idle one closes
+    first. A TLS connection that is being replaced counts twice; at the limit, publishes wait for its replacement."""
 
     def __post_init__(self) -> None:
         """Check every range.
@@ -268,9 +268,9 @@ class ConsumerConfig(ClientConfig):
     start_from: StartFrom | Mapping[int, StartFrom] | None = None
     """Where the channel starts, by partition or for all. None where the channel stands."""
     max_in_flight: int = 200
-    """Messages that may be unanswered over all partitions: enough to hide a round trip, and so many come again after
-    a crash. An upper bound: slow handlers get fewer, those that they can begin within half of ``msg_timeout``. The
-    server takes at most 2500 a connection; on an ordered channel one a partition."""
+    """Maximum number of unanswered messages over all partitions: enough to hide a round trip; as many are redelivered
+    after a crash. Slow handlers get fewer: as many as they can start within half of ``msg_timeout``. The server allows
+    2500 per connection, and one per partition of an ordered channel."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
     """Bytes of bodies that may be unanswered: where messages are so large that ``max_in_flight`` of them would be more,
     fewer are asked for. Above what the default ``max_in_flight`` of the largest messages comes to."""
@@ -279,14 +279,14 @@ class ConsumerConfig(ClientConfig):
     sample_rate: int = 0
     """Percent of messages to take, 1..99; the others are *confirmed* for the channel. 0 for all."""
     tag: str | None = None
-    """Take the messages with this dispatch tag. Only for extended topics: others have no tags, entering fails."""
+    """Receive only messages with this dispatch tag. Other topics than extended ones have no tags; entering fails."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue that names none, by the message's attempts."""
     start_timeout: float = 5.0
     """How long entering waits for all partitions to be subscribed, before it warns and goes on; the rest follow."""
     max_attempts: int | None = None
-    """Deliveries after which ``on_give_up`` applies, at the failure of the last one. None never gives up: to drop is
-    the application's choice."""
+    """Number of deliveries after which ``on_give_up`` applies, as soon as the last one fails. None never gives up, so
+    that no message is dropped unless you ask for it."""
     warn_attempts: int = 10
     """From this delivery on a message is warned about, then at each doubling. 0 never."""
     on_give_up: GiveUp = "drop"
@@ -357,7 +357,7 @@ def _partitions(values: Iterable[object]) -> tuple[int, ...]:
 
 
 def _check_plain(config: ConsumerConfig) -> None:
-    """Refuse what only the partitioned server has."""
+    """Reject options that only the partitioned server supports."""
     plain = "nsqds given by nsqd="
     if config.start_from is not None:
         raise ConfigError(f"start_from needs lookupd=: {plain} support no start positions")

@@ -130,14 +130,14 @@ class ServerError(NsqError):
     """
 
     def __init__(self, code: str, detail: str = "") -> None:
-        """Keep code and detail as they came; the text that is shown has its control characters escaped."""
+        """Keep code and detail unchanged; control characters are escaped in the text that is shown."""
         super().__init__(_printable(f"{code} {detail}".strip()))
         self.code = code
         self.detail = detail
 
 
 def _printable(text: str) -> str:
-    """Return ``text`` with all that a terminal or a log viewer would obey written as an escape."""
+    """Return ``text`` with control characters escaped, so that no terminal or log viewer obeys them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -193,7 +193,7 @@ class InvalidCommandError(ServerError):
 
 
 class TlsRequiredError(ServerError):
-    """nsqd takes nothing outside TLS (it runs with ``-tls-required``): give ``tls=TlsConfig(...)``."""
+    """nsqd accepts nothing outside TLS (it runs with ``-tls-required``): set ``tls=TlsConfig(...)``."""
 
 
 class SubscribeRefusedError(ServerError):
@@ -252,7 +252,7 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
 
 _TOO_MANY_CONNECTIONS: Final = "too much client connections"
 _TLS_REQUIRED: Final = "(TLS required)"
-"""End of the text of an ``E_INVALID`` that no other command would cure."""
+"""End of the text of an ``E_INVALID`` that every command gets outside TLS."""
 
 
 def server_error(data: bytes) -> ServerError:

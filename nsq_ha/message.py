@@ -111,11 +111,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def trace_id(self) -> int:
-        """The publisher's trace id, unsigned 64 bit; 0 if it gave none, and from an upstream nsqd, which knows none."""
+        """The publisher's trace id, unsigned 64 bit; 0 if there is none. Upstream nsqds have no trace ids."""
         return 0 if self._is_upstream() else int.from_bytes(self.id[8:], "big")
 
     def _is_upstream(self) -> bool:
-        """Tell whether the id is an upstream one: 16 hexadecimal digits, where a partition would be far above 1023."""
+        """Return whether an upstream nsqd made the id: 16 hexadecimal digits, so a partition far above 1023."""
         return self.id[:1] >= b"0" and not self.id.strip(b"0123456789abcdef")
 
     @property
@@ -230,8 +230,8 @@ class Receipt(msgspec.Struct, frozen=True):
         nsqd: ``host:port`` of the node that acknowledged it.
         attempts: How often it was written until it was acknowledged; above 1 it
             may be stored more than once.
-        internal_id: The server's id. None unless traced, and of a batch with
-            headers (``MPUB_EXT``): the server names no ids of those.
+        internal_id: The server's id. None unless traced. None in a batch with
+            headers (``MPUB_EXT``), for which the server returns no ids.
         trace_id: The trace id that was sent. None unless traced.
         offset: Byte position in the partition's queue. None like ``internal_id``.
         raw_size: Bytes it takes there. None like ``internal_id``.

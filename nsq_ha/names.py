@@ -24,7 +24,7 @@ MAX_PARTITION_ID: Final = 1023
 """Largest partition number that fits a message id (10 bits)."""
 
 MAX_TAG_BYTES: Final = 100
-"""Longest dispatch tag that the server takes."""
+"""Maximum length of a dispatch tag."""
 
 EPHEMERAL_SUFFIX: Final = "#ephemeral"
 """A channel with this suffix goes when its last client leaves."""

@@ -62,7 +62,7 @@ def text(config: object, name: str, *others: None) -> None:
     """Check that an option is text that UTF-8 can carry; its value is not shown, since it may be secret.
 
     Raises:
-        ConfigError: It is not, or holds surrogates, as text has that was decoded with ``surrogateescape``.
+        ConfigError: It is not text, or holds surrogates, for example from ``surrogateescape``.
     """
     is_a(config, name, str, *others)
     value = getattr(config, name)

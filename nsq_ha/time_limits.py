@@ -1,6 +1,6 @@
-"""Time limits on what other machines do, which do not count our own pauses.
+"""Time limits for other machines that do not count our own pauses.
 
-While the application blocks the event loop, answers lie unread in the socket.
+While the application blocks the event loop, answers stay unread in the socket.
 ``asyncio.timeout`` would end the wait as soon as the loop turns again, before
 they are read, and blame the server.
 """
@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 _STEPS: Final = 4
-"""Looks at the clock in one limit."""
+"""Number of times that the clock is checked within one limit."""
 
 _SHARE_OF_PAUSE: Final = 1 / 8
-"""Share of a step that a late look counts for: even a loop that is blocked all the time ends the wait some day."""
+"""Share of a step that a late check counts for, so that the wait ends even if the loop is always blocked."""
 
 
 class _Limit:
@@ -45,7 +45,7 @@ class _Limit:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """End the block with TimeoutError after ``seconds``, hardly counting those in which the event loop was blocked.
+    """Raise TimeoutError in the block after ``seconds``; time with a blocked event loop hardly counts.
 
     Raises:
         TimeoutError: The time is over.

@@ -1,11 +1,11 @@
-"""Reporting errors that nobody foresaw.
+"""Report unexpected errors.
 
-A producer and a consumer run for months. Whatever is raised inside them, by a
-library, by a server's bytes or by a bug of ours, is reported and survived: the
-traceback once, then how often it came.
+A producer and a consumer run for months. An error raised inside them, by a
+library, because of a server's bytes or by a bug of ours, is logged and does not
+end them: first with its traceback, then with a count.
 
-The invariant: reporting costs a bounded amount of memory and of log, however
-often and wherever errors come.
+The invariant: reporting uses a bounded amount of memory and log, however often
+errors occur.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=BaseException)
 
 MAX_PLACES: Final = 1000
-"""Places and kinds of errors that are counted; beyond them the oldest is forgotten, and logged in full again."""
+"""Maximum number of places and types that are counted; the oldest is forgotten, and then logged in full again."""
 
 _counts: dict[tuple[str, type[BaseException]], int] = {}
 _lock: Final = threading.Lock()
 
 
 def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:
-    """Log an error that was not foreseen, and is survived.
+    """Log an unexpected error that does not end the client.
 
-    The first of its type at a place is logged with its traceback, later ones
-    when their number doubles.
+    The first one of its type at a place is logged with its traceback, later
+    ones each time their number doubles.
 
     Args:
-        log: Where to.
-        where: Whose work failed, such as ``orders-3``.
+        log: The logger.
+        where: The part that failed, such as ``orders-3``.
         error: What was raised.
     """
     count = _count(where, error)
@@ -46,10 +46,10 @@ def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> 
 
 
 def without_frames(error: E) -> E:
-    """Take the tracebacks from an error that is kept, and from its causes.
+    """Remove the tracebacks from an error that is kept, and from its causes.
 
-    A traceback holds the frames that it went through, and so all that they had
-    read: megabytes, for as long as the error is remembered.
+    A traceback refers to its frames, and these to all that they have read:
+    megabytes, for as long as the error is kept.
     """
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -64,7 +64,7 @@ def without_frames(error: E) -> E:
 
 
 def forget() -> None:
-    """Forget what was counted; the next error is logged in full."""
+    """Reset the counts; the next error is logged in full."""
     with _lock:
         _counts.clear()
 

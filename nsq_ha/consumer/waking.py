@@ -55,7 +55,7 @@ class Arrivals:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Start without turns."""
         self._waiters: list[_Waiter] = []
 
     def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

@@ -138,7 +138,7 @@ async def _exchange(
     except NsqError:
         raise
     except Exception as error:
-        # httpx lets through what a resolver, a codec or ssl raise: UnicodeError, ValueError, RuntimeError and others.
+        # httpx passes on errors of a resolver, a codec or ssl: UnicodeError, ValueError, RuntimeError and others.
         raise _ours(error) from error
 
 

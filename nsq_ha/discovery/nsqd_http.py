@@ -39,7 +39,7 @@ Search = Literal["id", "count", "virtual_offset"]
 
 _EMPTY: Final = "commit log end of file"
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", _EMPTY, "search commit log data not found")
-"""Parts of texts that refuse ``/message/get`` when the message is not there, or not flushed yet."""
+"""Parts of the error texts of ``/message/get`` for a message that does not exist or is not flushed yet."""
 _NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
 """Beginnings of texts that refuse a start position for good; SUB's errors have the code E_INVALID before them."""
@@ -278,15 +278,15 @@ class NsqdHttp(HttpPeer):
     async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage | None:
         """Find one stored message; meant for positions, not for binary bodies.
 
-        The server finds only what is committed and flushed, which is up to some
-        seconds after the publish. Asked for a younger message it answers status
-        200 with the first message of the queue, or 500, or 404. So an answer
-        counts only if it is the message that was asked for.
+        The server finds only committed and flushed messages, which may take some
+        seconds after the publish. For a newer message it answers status 200 with
+        the first message of the queue, or 500, or 404. So an answer counts only
+        if it is the message that was asked for.
 
         Returns:
-            None if no such message can be read (yet): it is too young, cleaned,
-            or beyond the end. By ``id``, also if it is inside of an MPUB: the
-            server answers with the first message of that.
+            None if the message cannot be read: it is not flushed yet, cleaned, or
+            beyond the end. Also None for the ``id`` of a message inside an MPUB:
+            the server answers with the first message of that batch.
 
         Source: youzan/nsq nsqdserver/http.go (doMessageGet), which ignores that its seek failed.
         """
@@ -334,7 +334,7 @@ class NsqdHttp(HttpPeer):
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:
-    """Tell whether ``stored`` is the message that was asked for."""
+    """Return whether ``stored`` is the message that was asked for."""
     if mode == "count":
         return stored.queue_cnt_index == position
     if mode == "id":

@@ -1,10 +1,10 @@
 """Topics kept under watch: periodic look-ups, quick ones on demand, shared by all who wait.
 
-Owns when a round is due and who is told. Does not know the nsqlookupds
-(``servers``) nor the rules of a view (``policy.topology``).
+This module decides when to look up, and reports changes. It knows neither the
+nsqlookupds (``servers``) nor the rules of a view (``policy.topology``).
 
-The rhythm of one topic: a round each ``lookup_interval`` with jitter; after a
-demand one at once, then as ``policy.rhythm`` says while somebody needs news.
+One topic is looked up every ``lookup_interval`` with jitter; on demand at once,
+and then as ``policy.rhythm`` says while a caller needs news.
 
 Source: failures reference 3.6, 4 "Discovery" 3.
 """
@@ -38,7 +38,7 @@ LIST_INTERVAL: Final = 30.0
 
 _CALM: Final = 1.5
 _CLOSE_LIMIT: Final = 1.0
-"""Seconds that closing may take however short ``close_timeout`` is: what is cut off here leaves sockets open."""
+"""Seconds that closing may take even with a shorter ``close_timeout``; cutting it short would leave sockets open."""
 
 _CLOSE_TURNS: Final = 64
 """Turns of the event loop that closing gets in any case. It needs 7 to 16 of them and waits for no server, so only a
@@ -80,7 +80,7 @@ class TopicWatch:
 
     @property
     def lookupds(self) -> tuple[str, ...]:
-        """Base URLs of all nsqlookupds that are asked."""
+        """Base URLs of all nsqlookupds in use."""
         return self._servers.urls
 
     def refresh_soon(self) -> None:
@@ -123,7 +123,7 @@ class TopicWatch:
 
     @contextlib.contextmanager
     def wanted(self) -> Iterator[None]:
-        """Keep asking on demand inside the block: whoever is in it waits for a change."""
+        """Look up at the demand pace inside the block, whose code waits for a change."""
         self._waiting += 1
         self._wake.set()
         try:
@@ -201,7 +201,7 @@ class TopicWatch:
         if changed and self.view is not None:
             try:
                 self._report(old, self.view)
-            finally:  # whoever listens is told of each view once
+            finally:  # each view is reported to the listeners once
                 self._tell(self.view)
 
     def _end_round(self) -> None:
@@ -210,7 +210,7 @@ class TopicWatch:
         ended.set()
 
     def _survive(self, error: BaseException) -> None:
-        """Take a round that an unforeseen error ended as one that brought nothing."""
+        """Treat a look-up that an unexpected error ended as one without news."""
         report_unexpected(_log, f"look-up of {self.topic}", error)
         self.error = LookupUnavailableError(f"the look-up failed with an unexpected error: {error!r}")
         self._streak += 1
@@ -302,9 +302,9 @@ class Directory:
     async def aclose(self) -> None:
         """End all watches and close the connections; a second call does nothing.
 
-        Bounded by ``close_timeout``, or a second. Everybody who waits on a watch gets :class:`ClosedError`.
+        Takes at most ``close_timeout``, or a second. Callers that wait on a watch get :class:`ClosedError`.
 
-        Cancelled, or late, it leaves the rest to a task of its own, for which another call waits.
+        If cancelled or late, it leaves the rest to a task of its own; another call waits for that.
         """
         self._end(ClosedError("the directory was closed"))
         if self._closer is None or self._closer.cancelled():
@@ -374,6 +374,6 @@ class Directory:
 
 
 def _is_asked_to_end() -> bool:
-    """Tell whether somebody cancels this task; else a CancelledError comes from what it awaited."""
+    """Return whether this task is being cancelled; otherwise a CancelledError comes from an awaited future."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

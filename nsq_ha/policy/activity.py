@@ -1,12 +1,12 @@
-"""Where the backlog is: how many messages each partition can use, and whose turn it is.
+"""Decide how many messages each partition can use, and whose turn it is.
 
 ``max_in_flight`` is shared over partitions (``policy.ready``). A partition that
-delivers nothing needs one, so that its next message comes at once; what it has
-beyond that helps others more. Where there are more partitions than messages in
-flight, they take turns.
+delivers nothing needs one, so that its next message comes at once; more would
+be wasted there. If there are more partitions than messages in flight, they take
+turns.
 
-The invariants: each partition is granted something, or gets its turn within a
-bounded time, whatever the others do; exactly as many have their turn as may.
+The invariants: each partition has at least RDY 1, or gets its turn within a
+bounded time, whatever the others do; all turns are always in use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOK_INTERVAL: Final = 0.25
-"""Seconds between looks at what the partitions deliver."""
+"""Seconds between two checks of what the partitions deliver."""
 
 FULL_TURN: Final = 5.0
 """Seconds that a partition with a backlog keeps its turn while others wait."""
@@ -27,16 +27,16 @@ IDLE_TURN: Final = 0.25
 """Seconds after which a partition that delivers nothing passes its turn on."""
 
 _TURNOVER: Final = 4
-"""A partition that delivers so many times its RDY between two looks can use more."""
+"""A partition that delivers this many times its RDY between two checks can use more."""
 
 
 class Seen(NamedTuple):
-    """One partition at a look.
+    """One partition at the time of a check.
 
     Attributes:
         ready: RDY last sent.
         in_flight: Messages that are not answered.
-        peak: The most of them since the last look.
+        peak: The largest such number since the last check.
         delivered: Messages since it was subscribed.
     """
 
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Needs:
-    """How many messages in flight each partition can use: doubled while it uses up what it has, halved after that.
+    """How many messages in flight each partition can use: doubled while it uses all it has, halved after that.
 
     Attributes:
         by_partition: The numbers, powers of two; 1 or more.
@@ -56,19 +56,19 @@ class Needs:
     __slots__ = ("_delivered", "by_partition")
 
     def __init__(self) -> None:
-        """Know nothing: all need the same."""
+        """Start with the same number for all."""
         self.by_partition: dict[int, int] = {}
         self._delivered: dict[int, int] = {}
 
     def look(self, seen: Mapping[int, Seen]) -> bool:
-        """Look at all subscribed partitions; tell whether one uses up what it has."""
+        """Update the needs of all subscribed partitions; return whether one uses all it has."""
         needs: dict[int, int] = {}
         is_one_full = False
         for partition, one in seen.items():
             delivered = one.delivered - self._delivered.get(partition, 0)
             is_full = one.ready > 0 and (one.peak >= one.ready or delivered >= _TURNOVER * one.ready)
             used = max(one.ready, one.peak) if is_full else one.peak
-            # Above what is used: a partition may have one more before it waits.
+            # One more than it uses, so that it does not wait.
             needs[partition] = max(1 << used.bit_length() if used else 1, self.by_partition.get(partition, 1) // 2)
             is_one_full |= is_full
         self.by_partition = needs
@@ -77,7 +77,7 @@ class Needs:
 
 
 class _Turn:
-    """The turn of one partition; it begins when RDY was sent."""
+    """The turn of one partition; it starts when RDY is sent."""
 
     __slots__ = ("_active", "_began", "_delivered")
 
@@ -97,12 +97,12 @@ class _Turn:
 
 
 class Turns:
-    """Whose turn it is where there are more partitions than messages in flight."""
+    """Turns of partitions, for when there are more of them than messages in flight."""
 
     __slots__ = ("_has_turn", "_waiting")
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Start without turns."""
         self._has_turn: dict[int, _Turn] = {}
         self._waiting: deque[int] = deque()
 
@@ -117,7 +117,7 @@ class Turns:
             elif turn.is_over(now, seen[partition]):
                 del self._has_turn[partition]
                 self._waiting.append(partition)
-        while len(self._has_turn) > count:  # it was lowered: the one that had its turn for longest
+        while len(self._has_turn) > count:  # the count was lowered: end the longest turn
             partition = next(iter(self._has_turn))
             del self._has_turn[partition]
             self._waiting.append(partition)

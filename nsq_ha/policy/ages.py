@@ -1,10 +1,10 @@
-"""When the messages of a queue arrived, without a note on each.
+"""Arrival times of queued messages, without storing one per message.
 
-Arrivals are marked by their running number. The queue hands out from its head,
-so its length tells the number of the message at its head.
+Marks hold the running number and time of arrivals. The queue hands out from its
+head, so its length gives the number of the message at the head.
 
-The invariant: no message is taken to be younger than it is; by up to ``GRAIN``
-it may be taken to be older.
+The invariant: a message never counts as younger than it is; it may count as up
+to ``GRAIN`` older.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections import deque
 from typing import Final
 
 GRAIN: Final = 0.05
-"""Arrivals within so many seconds share a mark, or a fast stream would make one for each read."""
+"""Arrivals within this many seconds share a mark; otherwise a fast stream would need one per read."""
 
 
 class Ages:
-    """The arrival times of what waits in one queue. Tell it of arrivals and of changes that are not at the head."""
+    """The arrival times of one queue. Call it for arrivals, and for changes elsewhere than at the head."""
 
     __slots__ = ("_marks", "_total")
 
     def __init__(self) -> None:
-        """Begin with an empty queue."""
+        """Start with an empty queue."""
         self._total = 0
         self._marks: deque[tuple[float, int]] = deque()
 

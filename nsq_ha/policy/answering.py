@@ -1,7 +1,7 @@
-"""How long a leader may take to answer publishes, and what follows when it takes longer.
+"""How long a leader may take to answer publishes, and what follows if it takes longer.
 
-Answers come in the order of the publishes, so each one that comes shows that
-the leader works, however many still wait. What counts is the silence: the time
+Answers come in the order of the publishes, so each answer shows that the leader
+works, however many are outstanding. What counts is the silence: the time
 since the oldest unanswered publish was written, or since the last answer if
 that came later, less the time that its bytes need on a slow link.
 
@@ -29,14 +29,14 @@ import enum
 from typing import Final
 
 SLOW_AFTER: Final = 0.75
-"""Seconds without answer after which publishes that may go anywhere go elsewhere, in doubt."""
+"""Seconds without answer after which publishes without key are sent to another partition, in doubt."""
 
 OVERDUE_AFTER: Final = 16.0
 """Seconds without answer after which the connection is of no use: a third more than the 12 s that a leader waits for
 a dead follower, and little more than half of the usual ``publish_timeout``."""
 
 SLOW_LINK: Final = 1024 * 1024
-"""Bytes a second that a link must carry at least: a large batch is given the time to get there."""
+"""Minimum bytes per second of a link; a large batch gets that much more time."""
 
 
 class Answering(enum.Enum):

@@ -22,7 +22,7 @@ def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) ->
     if failures <= 0:
         return 0.0
     try:
-        # The exponent is bounded, or the power of an int would take long in the end.
+        # The exponent is bounded, since huge powers of an int are slow.
         delay = min(backoff.initial * backoff.factor ** min(failures - 1, 64), backoff.maximum)
     except OverflowError:
         delay = backoff.maximum

@@ -1,12 +1,12 @@
-"""Messages that were finished here, and that the server may not know of.
+"""Messages that were finished here, perhaps without the server's knowledge.
 
 A FIN has no answer. One that is sent after the message timeout, or over a
 connection that turns out to be lost, may come too late: the server delivers the
-message again, though its work is done. It is recognised by its id and by the
-time of its publish, since ids are used again after a topic is deleted.
+message again, although it was handled. The copy is recognised by its id and its
+publish time, since ids are reused after a topic is deleted.
 
 The invariant: a message is claimed at most once, and only within
-``REMEMBERED``; a channel that is set back on purpose later delivers as usual.
+``REMEMBERED``; a channel that is reset later on purpose delivers as usual.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 from typing import Final
 
 REMEMBERED: Final = 600.0
-"""Seconds for which a finished message is remembered; a message may wait at the server behind others for so long."""
+"""Seconds for which a finished message is remembered; its copy may wait at the server for so long."""
 
 MOST: Final = 10_000
-"""Messages remembered at most; the oldest are forgotten first."""
+"""Maximum number of remembered messages; the oldest are forgotten first."""
 
 
 class Finished:
-    """What was finished in doubt."""
+    """Messages whose FIN may have come too late."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._known: dict[bytes, tuple[int, float]] = {}
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Finished:
             del known[next(iter(known))]
 
     def claim(self, message_id: bytes, timestamp_ns: int, now: float) -> bool:
-        """Tell whether this message was finished before; it is forgotten then."""
+        """Return whether this message was finished before, and forget it."""
         found = self._known.get(message_id)
         if found is None or found[0] != timestamp_ns:
             return False

@@ -1,4 +1,4 @@
-"""When a producer forgets a topic: its look-ups, senders and connections end, and the next publish starts them again.
+"""When a producer forgets a topic and ends its look-ups, senders and connections, until the next publish.
 
 =================  ==============================  ==========================
 the topic          nothing is pending, last used   it is
@@ -17,15 +17,15 @@ from __future__ import annotations
 from typing import Final
 
 UNKNOWN_KEPT: Final = 10.0
-"""Seconds for which a topic is looked up that no nsqlookupd knows: whoever creates it late finds it at once."""
+"""Seconds for which an unknown topic is looked up; one created meanwhile is found at once."""
 
 
 def is_forgotten(unused_for: float, *, is_known: bool, is_needed: bool, idle_timeout: float) -> bool:
-    """Tell whether a topic is to be forgotten.
+    """Return whether to forget a topic.
 
     Args:
         unused_for: Seconds since its last publish began or ended.
-        is_known: A look-up has told its partitions.
+        is_known: Its partitions are known.
         is_needed: Publishes are pending, or its number of partitions is changing.
         idle_timeout: The producer's option.
     """

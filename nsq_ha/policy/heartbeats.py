@@ -37,10 +37,10 @@ def is_silent(now: float, due: float, last_received: float, interval: float) -> 
 
 
 MOST_SECONDS: Final = 60.0
-"""Longest interval that a server takes by its default settings."""
+"""Longest interval that a server accepts with default settings."""
 
 BLOCKS_REMEMBERED: Final = 600.0
-"""Seconds after the last block of the event loop after which connections ask for the configured interval again."""
+"""Seconds without a block of the event loop after which the configured interval is used again."""
 
 _SHARE_OF_BLOCK: Final = 0.75
 
@@ -50,17 +50,17 @@ class Blocks:
 
     A blocked program answers no heartbeat. The HA server closes a connection
     after three intervals without a byte, an upstream nsqd after two. So after a
-    block the next connections ask for an interval of which two are longer than
-    the longest block, by half.
+    block, new connections ask for an interval such that two of them are 1.5
+    times as long as the longest block.
     """
 
     __slots__ = ("_configured", "_forget_at", "_is_refused", "_longest")
 
     def __init__(self, configured: float) -> None:
-        """Begin without blocks.
+        """Start without blocks.
 
         Args:
-            configured: The interval in seconds as long as nothing blocks.
+            configured: The interval in seconds while nothing blocks.
         """
         self._configured = configured
         self._longest = 0.0
@@ -68,7 +68,7 @@ class Blocks:
         self._is_refused = False
 
     def blocked(self, now: float, seconds: float) -> bool:
-        """Record a block of the event loop; tell whether it was long enough to matter."""
+        """Record a block of the event loop; return whether it was long enough to matter."""
         if seconds <= self._configured:
             return False
         if now >= self._forget_at:
@@ -78,7 +78,7 @@ class Blocks:
         return True
 
     def refused(self) -> None:
-        """Record that a server takes no interval longer than the configured one."""
+        """Record that a server refused an interval longer than the configured one."""
         self._is_refused = True
 
     def interval(self, now: float) -> float:

@@ -14,10 +14,10 @@ The invariants, whatever happens in whatever order:
   answered or its connection is gone.
 * A publish that went elsewhere leaves a ghost in the order of answers, since
   answers carry no number; the ghost is never written again.
-* While one connection takes the place of another one to the same leader, what
-  was written to the old one is answered apart from what is written to the new
-  one. All of the above holds over both: a publish whose key is unanswered on the
-  old connection is not written to the new one.
+* While one connection replaces another one to the same leader, publishes on the
+  old one are answered apart from those on the new one. All of the above holds
+  over both: a publish whose key is unanswered on the old connection is not
+  written to the new one.
 
 Source: failures reference 1 ("When a refusal means not stored") and 4
 (Producer 3-6).
@@ -126,14 +126,14 @@ class Lane(Generic[T]):
 
     @property
     def unanswered_apart(self) -> int:
-        """Publishes that are unanswered on the connection before this one."""
+        """Unanswered publishes of the previous connection."""
         return len(self._apart)
 
     def set_apart(self) -> None:
-        """Let what is unanswered be answered apart: from now on another connection is written to.
+        """Set unanswered publishes apart, since later ones are written to another connection.
 
         Raises:
-            LocalProtocolError: What was set apart before is still unanswered.
+            LocalProtocolError: Publishes that were set apart before are still unanswered.
         """
         if self._apart:
             raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the previous connection")
@@ -163,7 +163,7 @@ class Lane(Generic[T]):
 
         Args:
             now: The time of the write.
-            window: Most publishes that may be unanswered, over both connections where there are two.
+            window: Maximum number of unanswered publishes, over both connections if there are two.
         """
         ready, sent = self._ready, self._sent
         count = min(len(ready), window - self.unanswered)
@@ -183,7 +183,7 @@ class Lane(Generic[T]):
         """Take the oldest unanswered publish as done and release its keys.
 
         Args:
-            apart: The answer came over the connection before.
+            apart: The answer came over the previous connection.
 
         Raises:
             IndexError: None is unanswered; the connection counts its requests,
@@ -220,7 +220,7 @@ class Lane(Generic[T]):
             now: The time of the refusal; a late one leaves doubt.
             retry: True puts it back to the front of its keys, unless its
                 caller has given up. False ends it.
-            apart: The answer came over the connection before.
+            apart: The answer came over the previous connection.
 
         Returns:
             The publish; its ``stage`` is READY when it will be written again.
@@ -242,7 +242,7 @@ class Lane(Generic[T]):
         their callers have given up end.
 
         Args:
-            apart: Only the connection before is gone. False: all connections are.
+            apart: Only the previous connection is gone. False: all connections are.
 
         Returns:
             All that were unanswered there.

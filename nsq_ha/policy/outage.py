@@ -1,7 +1,7 @@
-"""When to warn about something that does not work: after a while, then less and less often, and once at its end.
+"""When to log an outage: after a while, then less and less often, and once at its end.
 
-A partition without a leader for two seconds is a fail-over, and no reason to wake anybody. One without a leader for
-a minute must show in the log, but not with each of a hundred retries.
+A partition without a leader for two seconds is a fail-over and needs no attention. One without a leader for a minute
+must show in the log, but not at each of a hundred retries.
 
 The rules:
 
@@ -9,8 +9,8 @@ The rules:
 state          ``failed``                  ``recovered``
 =============  ==========================  ===================================
 well           the outage begins           nothing
-outage, quiet  counted                     the outage ends, nothing to say
-outage, warned counted                     the outage ends: say so once
+outage, quiet  counted                     the outage ends, nothing logged
+outage, warned counted                     the outage ends, logged once
 =============  ==========================  ===================================
 
 The first warning is due ``FIRST_WARNING`` seconds after the outage began. Each further one waits ``GROWTH`` times as
@@ -22,17 +22,17 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 FIRST_WARNING: Final = 5.0
-"""Seconds of trouble after which it matters: longer than a planned change of leaders takes."""
+"""Seconds before the first warning: longer than a planned change of leaders."""
 
 GROWTH: Final = 2.0
 """How many times longer each silence is than the one before."""
 
 LONGEST_SILENCE: Final = 600.0
-"""Seconds between two warnings at most: a log that begins in the middle of an outage shows it, too."""
+"""Maximum seconds between two warnings, so that a log that starts during an outage shows it."""
 
 
 class Warned(NamedTuple):
-    """What a warning says.
+    """The facts of a warning.
 
     Attributes:
         seconds: How long the outage has lasted.
@@ -44,18 +44,18 @@ class Warned(NamedTuple):
 
 
 class Outage:
-    """The trouble of one partition, or of anything else that should work. All times come from one monotonic clock.
+    """An outage of one partition, or of anything else. All times come from one monotonic clock.
 
     Attributes:
-        began_at: When the first failure was seen. None while all is well.
+        began_at: When the first failure occurred; None while all is well.
         failures: Failures since then.
-        warn_at: When the next warning is due. None while all is well.
+        warn_at: When the next warning is due; None while all is well.
     """
 
     __slots__ = ("_is_warned", "_silence", "began_at", "failures", "warn_at")
 
     def __init__(self) -> None:
-        """Begin well."""
+        """Start without an outage."""
         self.began_at: float | None = None
         self.warn_at: float | None = None
         self.failures = 0
@@ -70,7 +70,7 @@ class Outage:
             self.warn_at = now + FIRST_WARNING
 
     def warning(self, now: float) -> Warned | None:
-        """Return what to warn about if a warning is due, and plan the next one. None if none is due."""
+        """Return the facts of a due warning and plan the next one; None if none is due."""
         if self.began_at is None or self.warn_at is None or now < self.warn_at:
             return None
         self._is_warned = True
@@ -79,7 +79,7 @@ class Outage:
         return Warned(now - self.began_at, self.failures)
 
     def recovered(self, now: float) -> Warned | None:
-        """End the outage. Return what it was if it was warned about; None if nobody heard of it, or all was well."""
+        """End the outage; return its facts if it was logged, else None."""
         over = Warned(now - self.began_at, self.failures) if self._is_warned and self.began_at is not None else None
         self.began_at = self.warn_at = None
         self.failures = 0

@@ -1,7 +1,7 @@
-"""When a server delivers clearly more than it was asked for.
+"""Detect a server that delivers clearly more than it was asked for.
 
-RDY is a ceiling on the messages in flight: a server that ignores it fills the
-client's memory as fast as the network allows. Its connection is closed.
+RDY limits the messages in flight. A server that ignores it fills the client's
+memory as fast as the network allows, so its connection is closed.
 
 What an honest server may do, and what the limit therefore allows:
 
@@ -20,14 +20,14 @@ from __future__ import annotations
 from typing import Final
 
 LEAST_MARGIN: Final = 16
-"""Messages beyond what was granted that are tolerated in any case."""
+"""Number of messages above the granted ones that is always tolerated."""
 
 SHORTEST_TIMEOUT: Final = 1.0
-"""Seconds. A server could claim that messages time out at once, and so excuse any number of them."""
+"""Seconds. With a shorter message timeout a server could justify any number of messages."""
 
 
 class Granted:
-    """What one connection was granted, and how much it may deliver.
+    """The RDY granted to one connection, and how much the server may deliver.
 
     Attributes:
         ceiling: With more than this in flight, ask :meth:`is_overrun`.
@@ -37,7 +37,7 @@ class Granted:
     __slots__ = ("_at_start", "_msg_timeout", "_start", "ceiling", "most")
 
     def __init__(self, now: float, msg_timeout: float) -> None:
-        """Begin with nothing granted.
+        """Start with nothing granted.
 
         Args:
             now: The time.
@@ -50,13 +50,13 @@ class Granted:
         self.ceiling = LEAST_MARGIN
 
     def grant(self, ready: int) -> None:
-        """Record an RDY; a lower one takes back nothing that may be on its way."""
+        """Record an RDY; a lower one does not revoke messages that may be on their way."""
         if ready > self.most:
             self.most = ready
             self._set_ceiling()
 
     def is_overrun(self, now: float, before: int, in_flight: int) -> bool:
-        """Tell whether so many messages in flight are no honest server's.
+        """Return whether no correct server would have so many messages in flight.
 
         Args:
             now: The time.

@@ -1,8 +1,8 @@
-"""How many messages may wait in this client, by how fast they are handled.
+"""How many messages may wait in this client, given how fast they are handled.
 
 The server's clock for a message starts when it sends it. A message that waits
-here behind slow ones times out and is delivered again. So no more may wait than
-the handlers will start well within the message timeout.
+here behind slow ones times out and is delivered again. So only as many may wait
+as the handlers will start well within the message timeout.
 
 The invariant: with a steady handling time, the last of the messages that may
 wait starts within ``WELL_WITHIN`` of the message timeout.
@@ -16,10 +16,10 @@ WELL_WITHIN: Final = 0.5
 """Share of the message timeout within which handling of the last waiting message should begin."""
 
 FIRST_WAITING: Final = 10
-"""Messages that may wait before any was handled: enough to learn from, few enough if each takes seconds."""
+"""Messages that may wait before any was handled: enough to measure, few enough if each takes seconds."""
 
 QUICK: Final = 1.0
-"""Seconds: if a full queue is handled in less, nothing in it can grow old."""
+"""Seconds: if a full queue is handled in less, nothing in it can time out."""
 
 _SETTLE_SECONDS: Final = 1.0
 _SETTLE_COUNT: Final = 16
@@ -30,22 +30,22 @@ class Pace:
     """Learns how long one handler takes for one message.
 
     Attributes:
-        seconds: The mean, of late; None before the first message was handled.
+        seconds: The recent mean; None before the first message was handled.
     """
 
     __slots__ = ("seconds",)
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start without measurements."""
         self.seconds: float | None = None
 
     def took(self, count: int, seconds: float) -> None:
-        """Learn that one handler took ``seconds`` for ``count`` messages, one after the other."""
+        """Record that one handler took ``seconds`` for ``count`` messages, one after the other."""
         mean = seconds / count
         if self.seconds is None:
             self.seconds = mean
         else:
-            # One message of a second counts as much as many quick ones: the time for which it blocks is what matters.
+            # One message of a second counts as much as many quick ones, since the time matters.
             weight = min(1.0, seconds / _SETTLE_SECONDS + count / _SETTLE_COUNT)
             self.seconds += (mean - self.seconds) * weight
 
@@ -56,5 +56,5 @@ class Pace:
         return handlers * int(WELL_WITHIN * msg_timeout / max(self.seconds, _LEAST))
 
     def is_quick(self, msg_timeout: float, handlers: int, count: int) -> bool:
-        """Tell whether ``count`` messages are handled so quickly that none can grow old."""
+        """Return whether ``count`` messages are handled too quickly for any to time out."""
         return self.seconds is not None and count * self.seconds / handlers < min(QUICK, msg_timeout / 4)

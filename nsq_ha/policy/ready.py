@@ -31,8 +31,8 @@ def share(
             get (``max_rdy_count`` of its connection; 1 on an ordered topic).
         turn: Rotates who gets the remainder, and who is served at all when
             there are more partitions than ``max_in_flight``.
-        needs: What each can use, 1 or more; shared evenly up to that first,
-            and then the rest. None to share evenly.
+        needs: How many each can use, 1 or more; these are shared evenly
+            first, then the rest. None to share all evenly.
 
     Returns:
         RDY by partition. The sum is the smaller of ``max_in_flight`` and the
@@ -48,7 +48,7 @@ def share(
 
 
 def _fill(left: int, granted: dict[int, int], ceilings: Mapping[int, int]) -> int:
-    """Share ``left`` evenly, each up to its ceiling; return what is left then."""
+    """Share ``left`` evenly, each up to its ceiling; return the rest."""
     open_ones = [partition for partition in granted if granted[partition] < ceilings[partition]]
     while left > 0 and open_ones:
         each, extra = divmod(left, len(open_ones))
@@ -98,7 +98,7 @@ def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
 def paced(fitting_count: int, paced_count: int | None) -> int:
     """Return how many messages may be in flight if the handlers' speed allows ``paced_count`` (None for any number).
 
-    One may always be, unless nothing may.
+    At least one, unless the limit is 0.
     """
     return fitting_count if paced_count is None else min(fitting_count, max(paced_count, 1))
 

@@ -1,8 +1,7 @@
-"""How long to wait between two look-ups of one topic while somebody needs news of it.
+"""How long to wait between two look-ups of one topic while a caller needs news of it.
 
-A leader that changes is mostly known within 5 s: for so long the look-ups follow each other quickly, since each pause
-between them is added to the time for which nothing is published. After that the cluster may be away for minutes, and a
-second more does not matter.
+A new leader is usually known within 5 s. During that time look-ups are frequent, since each pause between them adds to
+the time without publishes. After that the cluster may be away for minutes, and a second more does not matter.
 
 ====================  ==============================
 rounds without news   seconds to the next one
@@ -11,8 +10,8 @@ up to QUICK_ROUNDS    QUICK
 more                  growing by a quarter, to SLOW
 ====================  ==============================
 
-Chance takes away up to a fifth, so that many clients do not ask together. No nsqlookupd gets more than five questions
-a second for one topic from one client.
+Jitter takes away up to a fifth, so that many clients do not ask together. An nsqlookupd gets at most five look-ups a
+second for one topic from one client.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LAST_STEP: Final = 10
 
 
 def gap_after(rounds: int, chance: Callable[[], float]) -> float:
-    """Return the seconds from the beginning of one look-up to that of the next.
+    """Return the seconds from the start of one look-up to the start of the next.
 
     Args:
         rounds: Look-ups in a row that were needed and brought no news.

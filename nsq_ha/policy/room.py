@@ -1,15 +1,15 @@
 """How the bytes that a producer may hold are shared among partitions.
 
-Whatever stops one partition, the others must have room. No partition holds more than is left free::
+If one partition stops, the others must have room. No partition may hold more than is left free::
 
     bytes of the partition  <=  limit - bytes of all partitions
 
-One partition alone holds at most a half of the limit, two a third each, n of them the (n + 1)-th part each. A part of
-that size always stays free, and those that are well can use it: theirs is answered and free again within
-milliseconds. The rule needs to know nothing about health, so it also holds before anybody has noticed a fault.
+One partition alone holds at most half of the limit, two hold a third each, n of them 1/(n + 1) each. A share of that
+size always stays free for healthy partitions, which free it again within milliseconds. The rule does not depend on
+which partitions are healthy, so it holds before a fault is noticed.
 
-A partition that holds nothing takes one publish of any size. The sum can therefore exceed the limit, by one publish
-for each partition at most; that a partition is never shut out is worth it.
+A partition that holds nothing accepts one publish of any size, so that it is never shut out. The sum can therefore
+exceed the limit by at most one publish per partition.
 
 ===================  ============================  =======================
 the partition holds  its bytes + all bytes + size  the publish
@@ -24,9 +24,9 @@ from __future__ import annotations
 
 
 def has_room(size: int, *, held: int, total: int, limit: int) -> bool:
-    """Tell whether a partition may hold one more publish.
+    """Return whether a partition may hold one more publish.
 
-    The quick way of ``Producer.publish`` states the same rule in place.
+    The fast path of ``Producer.publish`` repeats this rule inline.
 
     Args:
         size: Bytes of the publish.

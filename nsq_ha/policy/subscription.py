@@ -12,8 +12,8 @@ The invariants, whatever happens in whatever order:
 * A partition that no look-up names is no reason to leave its connection.
 * After each loss and each failure the nsqlookupds are asked at once, and again
   with each further try, until it is subscribed.
-* A node that accepts SUB and then fails is not hammered: only a connection that
-  lived for a while counts as progress (``settle_time``).
+* A node that accepts SUB and then fails is not retried in a tight loop: only a
+  connection that lived for a while counts as progress (``settle_time``).
 * It ends only when it is told to, or by a refusal that no retry cures.
 
 Source: failures reference 3.7, 3.9, 4 (Consumer 1-3, Discovery 3, 4; Both 2).
@@ -72,7 +72,7 @@ class Event(enum.Enum):
     LOST = enum.auto()
     """The subscribed connection went: closed with a frame or without, reset, damaged, or silent for two heartbeats."""
     BROKEN = enum.auto()
-    """An error that no rule foresees was raised; its connections are left."""
+    """An unexpected error was raised; its connections are closed."""
     STOP = enum.auto()
     """The consumer closes: what is unanswered may still be answered."""
     CLOSE = enum.auto()
@@ -154,17 +154,17 @@ READING: Final = frozenset((_S.SUBSCRIBED, _S.MOVING, _S.MOVE_PAUSED, _S.DRAININ
 
 
 SETTLED_INTERVALS: Final = 2
-"""Heartbeat intervals after which a subscription counts as one that works."""
+"""Heartbeat intervals after which a subscription counts as working."""
 
 LONGEST_SETTLING: Final = 10.0
-"""Seconds after which it counts as one that works, however long its heartbeat intervals are."""
+"""Maximum seconds after which it counts as working, even with long heartbeat intervals."""
 
 
 def settle_time(heartbeat_interval: float) -> float:
-    """Return how long a subscription must live before its loss counts as the first of a new trouble.
+    """Return how long a subscription must live before its loss counts as the first failure.
 
-    That SUB was accepted is no progress, and neither is a message that was answered: a node may deliver some messages
-    and then one that ends the connection, again and again. What each event does to the two counters:
+    An accepted SUB is no progress, and neither is an answered message: a node may deliver some messages and then one
+    that ends the connection, again and again. The effect of each event on the two counters:
 
     ======================  ==============================  ==============
     event                   short lives in a row            failures
@@ -175,7 +175,7 @@ def settle_time(heartbeat_interval: float) -> float:
     a failed attempt        as before                       one more
     ======================  ==============================  ==============
 
-    So a leader that moved, or one connection that was closed, is followed at once; the tenth loss in a row waits for
+    So the client reconnects at once after a leader moved or one connection closed; the tenth loss in a row waits for
     the longest back-off.
     """
     return min(SETTLED_INTERVALS * heartbeat_interval, LONGEST_SETTLING)
@@ -191,7 +191,7 @@ class Life(Generic[N]):
         target: Where the connection goes that is being made. None when none is.
         failures: Failures in a row, for the back-off.
         short_lives: Subscriptions in a row that were lost before they settled.
-        settled_at: When the subscription that was accepted last counts as one that works.
+        settled_at: When the last accepted subscription counts as working.
     """
 
     __slots__ = ("_settling", "act", "failures", "node", "settled_at", "short_lives", "state", "target")
@@ -278,7 +278,7 @@ class Life(Generic[N]):
         self._take(Event.LOST)
 
     def broken(self) -> None:
-        """Begin again after an error that no rule foresees, as after a failure."""
+        """Start again after an unexpected error, as after a failure."""
         self.node = self.target = None
         self.failures += 1
         self._take(Event.BROKEN)

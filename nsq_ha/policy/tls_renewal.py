@@ -1,23 +1,23 @@
-"""How to work with an nsqd whose TLS connections can be written to for five seconds only.
+"""How to work with an nsqd that can write to a TLS connection for only five seconds.
 
 The partitioned nsqd sets a deadline of 5 s before the TLS handshake and never
-removes its half for writing. When it is over, each write of nsqd fails: no
-heartbeat, answer or message comes any more, and nsqd does not close. It goes on
-*reading*, so FIN, REQ and TOUCH, which have no answer, still work for as long
-as the client sends something from time to time.
+clears it for writing. From then on each write of nsqd fails: no heartbeat,
+answer or message arrives, and nsqd does not close the connection. It continues
+to *read*, so FIN, REQ and TOUCH, which have no answer, still work as long as
+the client sends something from time to time.
 
-So a connection is replaced before that, and the one before it is kept until
-what is outstanding on it is done. ``ACTS`` says what to do with a connection at
-each age; ``VERDICTS`` says what is known of an nsqd, and from what.
+So a connection is replaced before that, and the old one is kept until nothing
+is outstanding on it. ``ACTS`` says what to do with a connection at each age;
+``VERDICTS`` says what is known about an nsqd, and why.
 
 The invariants:
 
-* Nothing that has an answer is sent over a connection when too little of its
-  time is left for the answer.
-* A connection in use is left only when another one has taken its place, or when
+* Nothing that needs an answer is sent over a connection that has too little time
+  left for the answer.
+* A connection in use is closed only after another one has replaced it, or when
   its time is over.
-* An nsqd is called defective only after it was silent beyond the limit, and its
-  connections are not replaced any more once it was heard beyond the limit.
+* An nsqd counts as defective only after it was silent beyond the limit, and its
+  connections are no longer replaced once it wrote beyond the limit.
 
 Source: protocol reference 3; ``nsqd/client_v2.go``, ``UpgradeTLS``.
 """
@@ -36,55 +36,54 @@ WRITES_FOR: Final = 5.0
 """Seconds from IDENTIFY for which the partitioned nsqd can write to a TLS connection."""
 
 JITTER: Final = 0.05
-"""Share of the time that chance takes away from the age of a replacement: connections that were opened together are
-not replaced together."""
+"""Jitter as a share of the limit, so that connections that were opened together are not replaced together."""
 
 
 class Phase(enum.Enum):
-    """How old a connection is. The values are shares of the time that nsqd can write."""
+    """The age of a connection. The values are shares of the time for which nsqd can write."""
 
     FRESH = 0.0
-    """Nothing is to be done."""
+    """There is nothing to do."""
     DUE = 0.6
-    """Time enough is left to open another one."""
+    """There is enough time left to open another one."""
     LATE = 0.8
-    """What is asked now may still be answered; what is asked later may not."""
+    """An answer may still arrive to what is sent now, but not later."""
     STALE = 0.95
-    """Nothing comes over it any more."""
+    """Nothing arrives over it any longer."""
 
 
 class Use(enum.Enum):
-    """What a connection is for at the moment."""
+    """What a connection is used for at the moment."""
 
     UNUSED = enum.auto()
-    """A producer's: nothing was published over it, and nothing waits."""
+    """A producer's: nothing was published over it, and nothing is waiting."""
     PUBLISHING = enum.auto()
     """A producer's: publishes are written to it."""
     ANSWERING = enum.auto()
     """A producer's that was replaced: answers are outstanding."""
     READING = enum.auto()
-    """A consumer's: messages come over it."""
+    """A consumer's: messages arrive over it."""
     FINISHING = enum.auto()
-    """A consumer's that was replaced: messages that came over it are not answered yet."""
+    """A consumer's that was replaced: messages that it delivered are unanswered."""
     DONE = enum.auto()
-    """Nothing is outstanding, and another one has taken its place."""
+    """Replaced, with nothing outstanding."""
 
 
 class Act(enum.Enum):
-    """What is to be done with a connection now."""
+    """What to do with a connection now."""
 
     USE = enum.auto()
-    """Go on."""
+    """Continue to use it."""
     REPLACE = enum.auto()
-    """Open another one, and go on meanwhile; then use that one."""
+    """Open another one while using this one; then switch to that one."""
     SETTLE = enum.auto()
-    """Ask for nothing more over it, and wait for what is outstanding; connect again after that."""
+    """Send nothing new over it and wait for what is outstanding; then connect again."""
     KEEP = enum.auto()
-    """Take what still comes, answer what came, and show nsqd that the client lives."""
+    """Accept what still arrives, answer messages, and send a sign of life from time to time."""
     LEAVE = enum.auto()
-    """Close it. What is outstanding is in doubt, or comes again."""
+    """Close it. Outstanding publishes are in doubt; outstanding messages are redelivered."""
     CLOSE = enum.auto()
-    """Close it: nothing is outstanding."""
+    """Close it; nothing is outstanding."""
 
 
 _P = Phase
@@ -93,7 +92,7 @@ _A = Act
 
 ACTS: Final[Mapping[tuple[Use, Phase], Act]] = MappingProxyType(
     {
-        # Another one is opened for the next publish: who does not publish needs no handshake every three seconds.
+        # The next publish opens another one; an idle producer needs no handshake every three seconds.
         (_U.UNUSED, _P.FRESH): _A.USE,
         (_U.UNUSED, _P.DUE): _A.CLOSE,
         (_U.UNUSED, _P.LATE): _A.CLOSE,
@@ -109,23 +108,23 @@ ACTS: Final[Mapping[tuple[Use, Phase], Act]] = MappingProxyType(
         (_U.READING, _P.FRESH): _A.USE,
         (_U.READING, _P.DUE): _A.REPLACE,
         (_U.READING, _P.LATE): _A.SETTLE,
-        # What nsqd sends now is lost, but what came before can still be answered.
+        # What nsqd sends now is lost, but earlier messages can still be answered.
         (_U.READING, _P.STALE): _A.SETTLE,
-        # FIN, REQ and TOUCH have no answer, so they need no time; whoever keeps it bounds it by the message timeout.
+        # FIN, REQ and TOUCH have no answer, so they need no time; the owner bounds it by the message timeout.
         **{(_U.FINISHING, phase): _A.KEEP for phase in _P},
         **{(_U.DONE, phase): _A.CLOSE for phase in _P},
     }
 )
-"""What a connection is for and how old it is, to what is done with it."""
+"""Maps the use and age of a connection to what to do with it."""
 
 
 class Lifetime(NamedTuple):
-    """The time of one connection.
+    """For how long nsqd can write to one connection.
 
     Attributes:
-        identified_at: When IDENTIFY was sent: nsqd's clock starts after that.
+        identified_at: When IDENTIFY was sent; nsqd's clock starts after that.
         limit: Seconds for which nsqd can write.
-        early: Seconds that the replacement is due earlier.
+        early: Seconds by which jitter advances the replacement.
     """
 
     identified_at: float
@@ -134,7 +133,7 @@ class Lifetime(NamedTuple):
 
     @classmethod
     def of(cls, identified_at: float, limit: float, chance: Callable[[], float]) -> Self:
-        """Begin; ``chance`` returns 0..1."""
+        """Create one; ``chance`` returns 0..1."""
         return cls(identified_at, limit, limit * JITTER * chance())
 
     def phase(self, now: float) -> Phase:
@@ -148,11 +147,11 @@ class Lifetime(NamedTuple):
 
     @property
     def stale_at(self) -> float:
-        """When nothing comes over the connection any more."""
+        """When nothing arrives over the connection any longer."""
         return self.identified_at + self.limit * Phase.STALE.value
 
     def next_phase_at(self, now: float) -> float | None:
-        """Return when the phase changes. None when no further change comes."""
+        """Return when the phase changes next; None if it does not."""
         begin, limit = self.identified_at, self.limit
         changes = (
             begin + limit * Phase.DUE.value - self.early,
@@ -163,25 +162,25 @@ class Lifetime(NamedTuple):
 
 
 class Verdict(enum.Enum):
-    """What is known of how one nsqd writes to TLS connections."""
+    """What is known about one nsqd's writes to TLS connections."""
 
     TRUSTED = enum.auto()
-    """Nothing speaks against it. Its connections are not replaced."""
+    """No sign of the defect. Its connections are not replaced."""
     SUSPECTED = enum.auto()
-    """It may stop. Its connections are replaced, and one that was replaced is kept until it shows what is true."""
+    """It may have the defect. Its connections are replaced, and one is kept afterwards to find out."""
     DEFECTIVE = enum.auto()
     """It was silent beyond the limit. Its connections are replaced."""
     SOUND = enum.auto()
-    """It was heard beyond the limit. Its connections are not replaced."""
+    """It wrote beyond the limit. Its connections are not replaced."""
 
 
 class Evidence(enum.Enum):
-    """What tells something of it."""
+    """What a connection can show."""
 
     HEARD = enum.auto()
-    """Bytes came over a connection that was clearly older than the limit."""
+    """Bytes arrived over a connection that was clearly older than the limit."""
     SILENT = enum.auto()
-    """Heartbeats ended at the limit, on a connection that lived on."""
+    """Heartbeats ended at the limit on a connection that stayed open."""
 
 
 _V = Verdict
@@ -190,43 +189,43 @@ _E = Evidence
 VERDICTS: Final[Mapping[tuple[Verdict, Evidence], Verdict]] = MappingProxyType(
     {
         (_V.TRUSTED, _E.HEARD): _V.SOUND,
-        # Anything may fall silent at that age once: the next connections tell.
+        # A single silence at that age may be chance: the next connections will show.
         (_V.TRUSTED, _E.SILENT): _V.SUSPECTED,
         (_V.SUSPECTED, _E.HEARD): _V.SOUND,
         (_V.SUSPECTED, _E.SILENT): _V.DEFECTIVE,
-        # It was started again as another program, or a network held the bytes up.
+        # It was restarted as another program, or a network delayed the bytes.
         (_V.DEFECTIVE, _E.HEARD): _V.SUSPECTED,
         (_V.DEFECTIVE, _E.SILENT): _V.DEFECTIVE,
         (_V.SOUND, _E.HEARD): _V.SOUND,
         (_V.SOUND, _E.SILENT): _V.TRUSTED,
     }
 )
-"""What is known and what was seen, to what is known then."""
+"""Maps a verdict and new evidence to the next verdict."""
 
 RENEWED: Final = frozenset((_V.SUSPECTED, _V.DEFECTIVE))
-"""Verdicts with which connections are replaced."""
+"""Verdicts for which connections are replaced."""
 
 _PARTITIONED: Final = "-HA."
 
 
 def first_verdict(version: str) -> Verdict:
-    """Return what to think of an nsqd of which only the version is known, as IDENTIFY's answer tells it."""
+    """Return the verdict for an nsqd of which only the version in IDENTIFY's answer is known."""
     return Verdict.SUSPECTED if _PARTITIONED in version else Verdict.TRUSTED
 
 
 def evidence(now: float, last_received: float, identified_at: float, limit: float, interval: float) -> Evidence | None:
-    """Tell what the times of one TLS connection show. None while they show nothing.
+    """Return what the times of one TLS connection show, or None if nothing yet.
 
     Args:
         now: The time.
-        last_received: When the last byte came.
+        last_received: When the last byte arrived.
         identified_at: When IDENTIFY was sent.
         limit: Seconds for which a defective nsqd can write.
-        interval: Seconds between two heartbeats: at least so often a sound nsqd writes.
+        interval: Seconds between two heartbeats; a correct nsqd writes at least this often.
     """
     over = identified_at + limit
     if last_received > over + interval:
-        # Not earlier: what was written in time may be read late, where this program was held up.
+        # Not earlier: bytes written in time may be read late if this program was blocked.
         return Evidence.HEARD
     if now > max(over, last_received) + 2 * interval and last_received > over - 2 * interval:
         return Evidence.SILENT

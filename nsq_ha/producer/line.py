@@ -1,8 +1,8 @@
-"""The line in front of one partition: its publishes that wait for room, in their order.
+"""The queue in front of one partition: publishes that wait for buffer space, in order.
 
-Owns the bytes that the partition holds. Which publish has room is
-``policy.room``'s rule. One that waits here was not written, counts for nothing,
-and ends at its time limit like any other.
+This module counts the bytes that the partition holds; ``policy.room`` decides
+which publish has space. A waiting publish was not written, its bytes do not
+count yet, and it ends at its time limit like any other.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class Line:
-    """The publishes of one partition that wait for room.
+    """The publishes of one partition that wait for buffer space.
 
     Attributes:
         held: Bytes of the partition that are queued or unanswered.
-        waiting: Publishes that wait for room, oldest first.
+        waiting: Publishes that wait for space, oldest first.
     """
 
     __slots__ = ("_submit", "_under_way", "held", "waiting")
 
     def __init__(self, under_way: UnderWay, submit: Callable[[Outgoing], None]) -> None:
-        """Prepare.
+        """Create an empty queue.
 
         Args:
-            under_way: Where the bytes of all partitions are counted.
-            submit: Takes a publish that has room.
+            under_way: Counts the bytes of all partitions.
+            submit: Called with a publish that has space.
         """
         self.held = 0
         self.waiting: deque[Outgoing] = deque()
@@ -42,11 +42,11 @@ class Line:
         self._submit = submit
 
     def takes(self, size: int) -> bool:
-        """Tell whether ``size`` more bytes have room now, and nothing waits before them."""
+        """Return whether ``size`` more bytes have space now, with nothing waiting before them."""
         return not self.waiting and self._has_room(size)
 
     def admit(self, outgoing: Outgoing) -> None:
-        """Queue a publish if it has room; otherwise it waits for its turn."""
+        """Submit a publish if it has space; otherwise let it wait."""
         if self.takes(outgoing.size):
             self._let_in(outgoing)
             return
@@ -55,34 +55,36 @@ class Line:
         self._under_way.lines[self] = None
 
     def let_in(self) -> None:
-        """Queue what has room by now."""
+        """Submit the publishes that have space now."""
         while self.waiting and (self.waiting[0].future.done() or self._has_room(self.waiting[0].size)):
             outgoing = self.waiting.popleft()
-            if not outgoing.future.done():  # else its caller is gone, and leaves in the next turn of the loop
+            if (
+                not outgoing.future.done()
+            ):  # else its caller has given up, and removes it in the next iteration of the loop
                 self._let_in(outgoing)
         if not self.waiting:
             self._under_way.lines.pop(self, None)
 
     def remove(self, outgoing: Outgoing) -> None:
-        """Take one out that ends here. It keeps its mark, since its bytes were never counted."""
+        """Remove one that ends here. It keeps its mark, since its bytes were never counted."""
         if outgoing in self.waiting:
             self.waiting.remove(outgoing)
             self._under_way.line_moved()
 
     def withdraw(self) -> list[Outgoing]:
-        """Take out all without keys, to queue them at another partition."""
+        """Remove all without keys, to queue them at another partition."""
         out = [outgoing for outgoing in self.waiting if not outgoing.keys]
         if out:
             self.waiting = deque(outgoing for outgoing in self.waiting if outgoing.keys)
         return out
 
     def free(self, size: int) -> None:
-        """Take ``size`` bytes as not pending any more."""
+        """Record that ``size`` bytes are no longer pending."""
         self.held -= size
         self._under_way.free(size)
 
     def full(self, size: int) -> str:
-        """Say why ``size`` bytes had no room."""
+        """Return the error text for ``size`` bytes that found no space in time."""
         under_way = self._under_way
         return (
             f"timed out waiting for buffer space: {size} bytes are needed, the partition holds {self.held}, and all "

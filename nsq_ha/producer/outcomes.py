@@ -34,14 +34,14 @@ class Outcomes:
         under_way: UnderWay,
         line: Line,
     ) -> None:
-        """Prepare.
+        """Create it for one partition.
 
         Args:
-            lane: Whose publishes end.
-            topic: Of the partition.
-            partition: Its number.
-            under_way: Where each one is waited for.
-            line: What waits for room in front of the lane.
+            lane: The partition's lane.
+            topic: The topic.
+            partition: The partition.
+            under_way: The producer's pending publishes.
+            line: Publishes that wait for space in front of the lane.
         """
         self._lane = lane
         self._topic = topic
@@ -57,11 +57,11 @@ class Outcomes:
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
     def all_stored(self, count: int, *, apart: bool = False) -> Entry[Outgoing]:
-        """Take the ``count`` oldest unanswered publishes, one at least, as answered by ``OK``; return the last.
+        """End the ``count`` oldest unanswered publishes (at least one) as answered with ``OK``; return the last.
 
         Raises:
-            RemoteProtocolError: One of them is never answered so. It and those
-                behind it were reported as uncertain; leave the connection.
+            RemoteProtocolError: ``OK`` is not an answer to one of them. It and those
+                behind it were reported as uncertain; close the connection.
         """
         done = self._lane.all_answered(count, apart=apart)
         shared, usual = self._shared, self._under_way.usual
@@ -78,7 +78,7 @@ class Outcomes:
                 try:
                     self._stored(entry, OK)
                 except RemoteProtocolError as error:
-                    # Where the answers went astray nobody knows: at the latest here.
+                    # Answers and publishes are misaligned, since here at the latest.
                     for doubtful in done[done.index(entry) :]:
                         self._in_doubt(doubtful, error)
                     self._under_way.free(freed)
@@ -88,11 +88,11 @@ class Outcomes:
         return done[-1]
 
     def stored(self, answer: bytes, *, apart: bool = False) -> Entry[Outgoing]:
-        """Take the oldest unanswered publish as answered; return it.
+        """End the oldest unanswered publish as answered; return it.
 
         Raises:
             RemoteProtocolError: The answer does not fit the publish, which was
-                reported as uncertain; leave the connection.
+                reported as uncertain; close the connection.
         """
         entry = self._lane.answered(apart=apart)
         try:
@@ -144,7 +144,7 @@ class Outcomes:
         self._fail_line(error)
 
     def fail_unanswered(self, error: NsqError) -> None:
-        """Fail what was written and is not answered; it may be stored."""
+        """Fail publishes that were written and not answered; they may be stored."""
         for entry in self._lane.pending():
             if entry.stage is Stage.SENT and not entry.given_up:
                 self.give_up(entry, error)
@@ -154,7 +154,7 @@ class Outcomes:
             self.leave_line(outgoing, error)
 
     def leave_line(self, outgoing: Outgoing, error: NsqError) -> None:
-        """Fail one that waits for room."""
+        """Fail a publish that waits for space."""
         self._line.remove(outgoing)
         self.fail(outgoing, error)
 

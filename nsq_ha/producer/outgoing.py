@@ -151,7 +151,7 @@ class Outgoing(Entry["Outgoing"]):
         close_on_error: After a refusal the connection cannot be trusted.
         sender: Where it is queued; it may move while it waits. None before.
         timeout: Seconds that it has. None for those that most have.
-        is_in_line: It waits for room, or did so to its end: its bytes do not count.
+        is_in_line: It waits for space, or did until its end, so its bytes do not count.
         deadline: When they are over, in the loop's time.
         began_ns: When the publish was called, nanoseconds since the epoch; 0 when it is not traced.
     """
@@ -179,10 +179,10 @@ class Outgoing(Entry["Outgoing"]):
         raise NotImplementedError
 
     def receipts(self, answer: bytes, partition: int, nsqd: str, attempts: int) -> list[Receipt]:
-        """Make the receipts out of the server's answer.
+        """Make receipts from the server's answer.
 
         Raises:
-            RemoteProtocolError: The answer does not fit: answers and publishes are not aligned any more.
+            RemoteProtocolError: The answer does not fit, so answers and publishes are misaligned.
         """
         raise NotImplementedError
 
@@ -192,7 +192,7 @@ class Outgoing(Entry["Outgoing"]):
             self.future.set_exception(error)
 
     def submit(self, sender: Sender, keys: Sequence[Hashable]) -> None:
-        """Queue it at ``sender``, in line if there is no room; it must not be reordered with others of ``keys``."""
+        """Queue it at ``sender``, in line if there is no space; it stays in order with others of ``keys``."""
         self.sender = sender
         if keys:
             self.keys = tuple(dict.fromkeys(keys))
@@ -321,7 +321,7 @@ class RichBatch(Outgoing):
         """Make the receipts."""
         topic, messages = self.topic, self.messages
         if self.close_on_error:
-            # The server names nothing, even where the headers hold trace ids.
+            # The server returns no ids, even if the headers hold trace ids.
             _check_plain(answer, "MPUB_EXT")
             return [Receipt(topic, partition, nsqd, attempts, None, message.trace_id) for message in messages]
         # The server tells the id and offset of the first message only. MPUB is one append under the partition's

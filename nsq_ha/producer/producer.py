@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 FORGET_INTERVAL: Final = 5.0
-"""Seconds between two looks for topics that nobody publishes to."""
+"""Seconds between two checks for unused topics."""
 
 
 class Producer(EnteredOnce):
@@ -112,13 +112,13 @@ class Producer(EnteredOnce):
         await self._close.wait()
 
     async def _until_ended(self) -> None:
-        """Wait until all that is under way ends, for ``close_timeout`` at most."""
+        """Wait for the pending publishes, for ``close_timeout`` at most."""
         unended = [*self._batches, *(self._under_way.futures() if self._under_way is not None else ())]
         if unended:
             await asyncio.wait(unended, timeout=self.config.close_timeout)
 
     async def _end(self) -> None:
-        """End everything, whatever is still under way; it may be run again."""
+        """End everything, even with publishes pending; may be called again."""
         for publisher in self._topics.values():
             for sender in publisher.senders.values():
                 sender.fail_all(ClosedError("the producer was closed"))
@@ -387,7 +387,7 @@ class Producer(EnteredOnce):
         task.add_done_callback(lambda _: self._sender_tasks.pop(sender, None))
 
     def _forget_idle(self) -> None:
-        """Let go of topics that nobody publishes to; the next publish brings them back."""
+        """Forget unused topics; the next publish starts them again."""
         for topic, publisher in tuple(self._topics.items()):
             if self._directory is None or not publisher.is_forgotten():
                 continue
@@ -398,7 +398,7 @@ class Producer(EnteredOnce):
                     self._sender_tasks[sender].cancel()
 
     def _admit(self, makes_room: bool) -> bool:
-        """Tell whether one more connection may be opened; the longest idle one is closed where that makes room."""
+        """Return whether one more connection may be opened; if that helps, close the longest idle one first."""
         senders = [s for p in self._topics.values() for s in p.senders.values() if s.connections]
         if sum(sender.connections for sender in senders) < self.config.max_connections:
             return True

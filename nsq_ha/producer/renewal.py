@@ -1,9 +1,9 @@
-"""The connections before the one that a sender writes to: they are kept until what was written to them is answered.
+"""A sender's replaced connections, kept until the publishes written to them are answered.
 
-Owns them, and what is due with the one that is written to. What is done when is
-``policy.tls_renewal``'s; which publishes are unanswered where, ``policy.lane``'s.
+This module owns them, and asks ``policy.tls_renewal`` what to do with the
+connection in use. ``policy.lane`` knows which publishes are unanswered where.
 
-The invariant: publishes are unanswered on one of them at most, the newest.
+The invariant: only the newest of them has unanswered publishes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Renewal:
-    """Of one sender."""
+    """The replaced connections of one sender."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class Renewal:
         refusals: Callable[[list[ServerError]], None],
         lost: Callable[[NsqError], None],
     ) -> None:
-        """Prepare.
+        """Start without any.
 
         Args:
             lane: The sender's.
-            stored: Takes answers that are all ``OK``, to what was set apart.
-            answers: Takes other answers to it.
-            refusals: Takes errors that answer nothing.
-            lost: Called when what was set apart is answered by nobody any more.
+            stored: Called for ``OK`` answers to publishes that were set apart.
+            answers: Called for other answers to them.
+            refusals: Called for errors that answer no publish.
+            lost: Called when publishes that were set apart can no longer be answered.
         """
         self._lane = lane
         self._callbacks = Callbacks(lost, answers=answers, refusals=refusals, stored=stored)
@@ -58,11 +58,11 @@ class Renewal:
 
     @property
     def answering(self) -> Connection | None:
-        """The one on which publishes may be unanswered. None when there is none."""
+        """The one on which publishes may be unanswered, or None."""
         return self._answering.connection if self._answering is not None else None
 
     def act(self, connection: Connection, *, is_used: bool) -> Act:
-        """Return what is to be done now with the connection that is written to."""
+        """Return what to do now with the connection in use."""
         lifetime = connection.lifetime
         if lifetime is None:
             return Act.USE
@@ -75,7 +75,7 @@ class Renewal:
         return limit if change is None else min(limit, change - now)
 
     def retire(self, connection: Connection, lifetime: Lifetime) -> None:
-        """Keep a connection whose place another one has taken, for the answers that still come."""
+        """Keep a replaced connection for the answers that are still outstanding."""
         self._lane.set_apart()
 
         def use(_: float) -> Use:
@@ -86,12 +86,12 @@ class Renewal:
         self._answering = retired
 
     def answered(self) -> None:
-        """Note that answers came to what was set apart."""
+        """Record answers to publishes that were set apart."""
         if self._answering is not None:
             self._answering.changed()
 
     def forget(self, reason: NsqError) -> None:
-        """Leave the one on which publishes are unanswered; whoever calls this does what follows for them."""
+        """Close the one with unanswered publishes; the caller handles those."""
         retired, self._answering = self._answering, None
         if retired is not None and self._lane.unanswered_apart:
             retired.abort(reason)

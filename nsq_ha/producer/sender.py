@@ -1,12 +1,12 @@
 """One partition's lane, running over one connection at a time.
 
-Owns the connection to the partition's leader: when it is made, left and made
-again. Which publish is next, retried or in doubt is decided by
-``policy.lane``; where the leader is, by ``discovery``.
+This module opens, closes and reopens the connection to the partition's leader.
+``policy.lane`` decides which publish is next, retried or in doubt; ``discovery``
+finds the leader.
 
 The invariant: the lane's order of unanswered publishes is the order in which
-they were written to the one connection that is written to; those of the
-connection before it, where there is one (``producer.renewal``), are set apart.
+they were written to the connection in use; those of the previous connection, if
+there is one (``producer.renewal``), are set apart.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ class Sender:
         on_trouble: Callable[[Sender], None],
         under_way: UnderWay,
     ) -> None:
-        """Prepare for one partition of the watched topic.
+        """Create it for one partition of the watched topic.
 
         Args:
-            watch: Tells the leader.
+            watch: Knows the leader.
             partition: The partition.
             config: Limits and back-off.
-            admit: Tells whether one more connection may be opened, and makes room for it when it is given True.
-            on_trouble: Called when what waits here may better go elsewhere.
-            under_way: Where the publishes are waited for.
+            admit: Returns whether one more connection may be opened; with True it makes room for it.
+            on_trouble: Called when publishes without key should move to another partition.
+            under_way: The producer's pending publishes.
         """
         self.lane: Lane[Outgoing] = Lane()
         self.line = Line(under_way, self.submit)
@@ -128,7 +128,7 @@ class Sender:
 
     @property
     def connections(self) -> int:
-        """How many are open, those included whose places others have taken."""
+        """Number of open connections, replaced ones included."""
         return (self._connection is not None) + len(self._renewal)
 
     @property
@@ -138,7 +138,7 @@ class Sender:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything waits here, in line too, or is unanswered."""
+        """Whether any publish is queued, waits for space, or is unanswered."""
         return self.load > 0 or bool(self.line.waiting) or self.line.held > 0
 
     def may_probe(self) -> bool:
@@ -208,7 +208,7 @@ class Sender:
                         raise
                     in_trouble = True
                     self._survive(error)
-                    self._wake.clear()  # no news ends this pause: what fails at once must not fail in a loop
+                    self._wake.clear()  # no news may end this pause: what fails at once must not fail in a loop
                 failures = 0 if self._progress else failures
                 if in_trouble:
                     failures += 1
@@ -223,7 +223,7 @@ class Sender:
             await self._renewal.ended()
 
     async def _work_once(self) -> bool:
-        """Wait for publishes, connect and write them until the connection is to be left; tell of trouble."""
+        """Wait for publishes, connect and write them until the connection must be closed; report failures."""
         self._work.clear()
         if not self.lane.waiting:
             await self._work.wait()
@@ -235,7 +235,7 @@ class Sender:
         return await self._serve(connection)
 
     def _survive(self, error: BaseException) -> None:
-        """Report an error that nobody foresaw and leave the connection: what is unanswered is in doubt."""
+        """Report an unexpected error and close the connection; unanswered publishes are in doubt."""
         where = f"{self._watch.topic}-{self.partition}"
         report_unexpected(log, where, error)
         reason = ConnectionLostError(f"unexpected error while publishing: {error!r}")
@@ -246,7 +246,7 @@ class Sender:
             report_unexpected(log, f"{where}, leaving its connection", again)
 
     async def _pause(self, failures: int) -> None:
-        """Wait before the next try; where the leader is may change at any time, and ends it."""
+        """Wait before the next try; a change of the leader ends the wait."""
         with self._watch.wanted():
             await pause(self._wake, delay_after(self._config.backoff, failures, random.random))
 
@@ -318,17 +318,17 @@ class Sender:
         self._pump()
 
     async def _renew(self, connection: Connection, act: Act) -> Connection | None:
-        """Do what is due with a connection that nsqd cannot write to for ever.
+        """Do what is due with a connection that nsqd can write to for a limited time only.
 
         Returns:
-            The one that is written to now. None when there is none.
+            The connection in use now, or None.
         """
         lifetime = connection.lifetime
         if lifetime is None:
             return connection
         if act is Act.REPLACE:
             if self.lane.unanswered_apart:
-                return connection  # the end of that comes first, and wakes whoever runs this
+                return connection  # its end comes first, and wakes this task
             if self._admit(False):
                 return await self._replace(connection, lifetime)
         if act is not Act.CLOSE:
@@ -336,11 +336,11 @@ class Sender:
         is_in_doubt = self.lane.unanswered or self._hold.refusals
         self._leave(ConnectionLostError(f"{connection.node.address} can no longer write to this connection"))
         if is_in_doubt:
-            self._hold.begin()  # one publish tries whether it answers, before all are written once more
+            self._hold.begin()  # one publish tests whether it answers, before all are written again
         return None
 
     async def _replace(self, old: Connection, lifetime: Lifetime) -> Connection:
-        """Open another connection to the same nsqd and write to that one, while the old one is still answered."""
+        """Switch to another connection to the same nsqd, while answers still arrive over the old one."""
         token = object()
         try:
             connection = await open_while(
@@ -355,7 +355,7 @@ class Sender:
             await pause(self._wake, delay_after(self._config.backoff, 1, random.random))
             return old
         finally:
-            self._wake.set()  # the attempt may have taken note of news in place of who runs it
+            self._wake.set()  # the attempt may have consumed news that its caller waits for
         if self._connection is not old or not connection.is_open:
             connection.abort(ConnectionLostError("no longer needed"))
             await connection.ended()
@@ -367,7 +367,7 @@ class Sender:
         return connection
 
     async def _settle(self, deadline: float) -> None:
-        """Write nothing more, and wait until then for the answers to what was written."""
+        """Write nothing more, and wait until the given time for outstanding answers."""
         self._leaving = True
         while self.lane.unanswered and self._lost is None and (left := deadline - self._clock()) > 0:
             await pause(self._wake, left)
@@ -412,7 +412,7 @@ class Sender:
                     break
                 self.last_used = now
                 connection.write_publishes(encode_run(topic, word, entries), len(entries))
-        except Exception as error:  # noqa: BLE001 - what was taken and not written would never be answered
+        except Exception as error:  # noqa: BLE001 - publishes taken and not written would never be answered
             self._survive(error)
             return
         if not self._slowness.is_watching and lane.unanswered:
@@ -434,7 +434,7 @@ class Sender:
             self._on_trouble(self)
 
     def _leave_when_overdue(self) -> bool:
-        """Leave a leader that has not answered for so long that it never may; tell whether it did."""
+        """Close the connection to a leader that has not answered for too long; return whether it was closed."""
         oldest, connection = self.lane.oldest, self._connection
         if oldest is None or connection is None:
             return False
@@ -471,7 +471,7 @@ class Sender:
         self._go_on(len(answers))
 
     def _were_stored_apart(self, count: int) -> None:
-        """Take as many ``OK``, over the connection before."""
+        """Handle ``OK`` answers from the previous connection."""
         if (connection := self._renewal.answering) is None:
             return
         self._answered_at = self._clock()
@@ -483,7 +483,7 @@ class Sender:
         self._were_answered_apart(count)
 
     def _answers_apart(self, answers: list[bytes | ServerError]) -> None:
-        """Take other answers, over the connection before."""
+        """Handle other answers from the previous connection."""
         if (connection := self._renewal.answering) is None:
             return
         self._answered_at = self._clock()
@@ -497,7 +497,7 @@ class Sender:
         self._go_on(count)
 
     def _apart_lost(self, reason: NsqError) -> None:
-        """Take what was written to the connection before, and is not answered, as in doubt."""
+        """Mark unanswered publishes of the previous connection as in doubt."""
         for entry in self.lane.lost(apart=True):
             if self._config.on_unreachable == "fail" and not entry.given_up:
                 self._outcomes.give_up(entry, reason)
@@ -554,7 +554,7 @@ class Sender:
             # The server reads the rest of the batch as commands: what it answers from now on belongs to nobody.
             self._end_of(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
-            # Answers carry no number: nobody knows what the next one will belong to.
+            # Answers carry no number, so nobody knows which publish the next one belongs to.
             reason = RemoteProtocolError(f"closed after an error that answers no publish: {error}")
             self._end_of(reason, apart=apart)
 
@@ -588,7 +588,7 @@ class Sender:
             log.debug("%s-%d: %s", self._watch.topic, self.partition, refusal)
 
     def _end_of(self, reason: NsqError, *, apart: bool) -> None:
-        """Leave the connection, or the one before it."""
+        """Close the connection, or the previous one."""
         if not apart:
             self._connection_lost(reason)
             return

@@ -51,14 +51,14 @@ class TopicPublisher:
         start: Callable[[Sender], None],
         under_way: UnderWay,
     ) -> None:
-        """Prepare.
+        """Create it without senders.
 
         Args:
             watch: The topic's look-ups.
             config: The producer's options.
             admit: See :class:`~nsq_ha.producer.sender.Sender`.
             start: Runs a new sender.
-            under_way: Where the publishes are waited for.
+            under_way: The producer's pending publishes.
         """
         self.watch = watch
         self.senders: dict[int, Sender] = {}
@@ -115,7 +115,7 @@ class TopicPublisher:
         return view is not None and _is_usable(view) and self._growth.is_settled()
 
     def is_forgotten(self) -> bool:
-        """Tell whether the topic is to be forgotten, because nobody publishes to it."""
+        """Return whether to forget the topic because it is unused."""
         senders = self.senders.values()
         is_changing = not (self._growth.is_settled() and self._growth.is_calm)
         is_needed = is_changing or bool(self.queued) or any(sender.is_busy for sender in senders)
@@ -271,7 +271,7 @@ class TopicPublisher:
         outgoing.submit(sender, keys)
 
     def _with_room(self, size: int) -> Sender | None:
-        """Find a healthy partition that has room for what may go anywhere. None if there is none."""
+        """Return a healthy partition with space for a publish without key, or None."""
         healthy = (self.sender(partition) for partition in self._routes if self._is_healthy(partition))
         return next((sender for sender in healthy if sender.line.takes(size)), None)
 
@@ -306,7 +306,7 @@ class TopicPublisher:
             target.submit(entry)
         for outgoing in sender.line.withdraw():
             outgoing.submit(self._other(sender, view, view.meta.partition_num), ())
-        self._under_way.free(0)  # who waits here has more room than before
+        self._under_way.free(0)  # waiting publishes have more space than before
 
     def _other(self, sender: Sender, view: TopicView, partition_num: int) -> Sender:
         return self.sender(self._any_partition(view, partition_num, avoid=sender.partition))

@@ -14,21 +14,21 @@ log = logging.getLogger("nsq_ha.producer")
 
 
 class Trouble:
-    """The log of publishing to one partition.
+    """Logs the failures of publishing to one partition.
 
     Attributes:
-        is_on: The last publish that ended, or the last try to write one, failed.
+        is_on: The last publish, or the last attempt to write one, failed.
     """
 
     def __init__(self, topic: str, partition: int) -> None:
-        """Begin well."""
+        """Start without an outage."""
         self.is_on = False
         self._name = f"{topic}-{partition}"
         self._extra = {"topic": topic, "partition": partition}
         self._outage = Outage()
 
     def failed(self, now: float, error: NsqError) -> None:
-        """Record a failure; warn if it has lasted long enough."""
+        """Record a failure; warn if the outage has lasted long enough."""
         self.is_on = True
         self._outage.failed(now)
         warned = self._outage.warning(now)
@@ -45,7 +45,7 @@ class Trouble:
         )
 
     def recovered(self, now: float) -> None:
-        """Record that a publish was stored; say so if the outage was warned about."""
+        """Record that a publish was stored; log it if the outage was."""
         self.is_on = False
         over = self._outage.recovered(now)
         if over is not None:

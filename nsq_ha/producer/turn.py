@@ -1,8 +1,8 @@
-"""The line in front of a topic: what cannot be queued at once stands in it, so that no later publish passes.
+"""The line in front of a topic: publishes that cannot be queued at once wait in it, so that no later one passes.
 
-The invariant: whoever stands at the front is the only one who may queue. Those
-behind who only have to be queued are woken together, since a line that moved by
-one place in each turn of the event loop would never end on a busy machine.
+The invariant: only the task at the front may queue publishes. Tasks that need no
+time there are woken together, since a line that moves one place per iteration of
+the event loop would never end on a busy machine.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Turns:
     """The places in one topic's line."""
 
     def __init__(self) -> None:
-        """Begin with an empty line."""
+        """Start with an empty line."""
         self._places: deque[_Place] = deque()
 
     @contextlib.asynccontextmanager
     async def front(self, *, is_quick: bool) -> AsyncIterator[None]:
-        """Wait for the front, and hold it. Cancelled, it leaves nothing.
+        """Wait for the front, and hold it. If cancelled, leave the line.
 
         Args:
-            is_quick: What is done there takes no time once the topic is known.
+            is_quick: The caller needs no time at the front once the topic is known.
         """
         place = _Place(is_quick)
         self._places.append(place)
@@ -46,17 +46,17 @@ class Turns:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake who stands at the front now, and the quick ones behind; they run in their order."""
+        """Wake the task at the front, and the quick ones behind it, in order."""
         for place in self._places:
             if place.woken is None or place.woken.done():
-                return  # it was woken with those before it, as all behind it that may be
+                return  # it was woken with those before it, and so were the quick ones behind it
             place.woken.set_result(None)
             if not place.is_quick:
                 return
 
 
 class _Place:
-    """One who stands in line."""
+    """A task in the line."""
 
     __slots__ = ("is_quick", "woken")
 
@@ -69,8 +69,8 @@ class _Place:
 async def turn_of(publisher: TopicPublisher, deadline: float, *, is_quick: bool) -> AsyncIterator[None]:
     """Wait for the front of the topic's line, and hold it.
 
-    There is one line, whatever is waited for (no look-up yet, no room): a later
-    publish of the same key must not pass.
+    There is one line for every reason to wait (no look-up yet, no space), since a
+    later publish of the same key must not pass.
 
     Args:
         publisher: The topic's.

@@ -28,13 +28,13 @@ class UnderWay:
 
     Attributes:
         loop: The event loop that all of this belongs to.
-        new_future: Makes what tells the end of one.
-        pending_bytes: Of the bodies that are queued or unanswered, of all partitions.
-        max_bytes: What they may come to, see ``policy.room``.
-        lines: Those in which publishes wait for room.
-        usual: Those with the usual limit, oldest first.
-        is_open: Whether the producer takes publishes.
-        is_closed: Nothing ends at its limit any more.
+        new_future: Creates the future of a publish.
+        pending_bytes: Bytes of queued or unanswered bodies, over all partitions.
+        max_bytes: Their limit, see ``policy.room``.
+        lines: The lines in which publishes wait for space.
+        usual: Publishes with the usual time limit, oldest first.
+        is_open: Whether the producer accepts publishes.
+        is_closed: Publishes no longer expire.
     """
 
     def __init__(self, expire: Callable[[Outgoing], None], usual_timeout: float, max_bytes: int) -> None:
@@ -63,7 +63,7 @@ class UnderWay:
         self.is_closed = False
 
     def add(self, outgoing: Outgoing, timeout: float) -> None:
-        """Take in a publish that has ``timeout`` seconds from now on; its bytes count once it is queued."""
+        """Add a publish that expires in ``timeout`` seconds; its bytes count once it is queued."""
         group = self.usual
         if timeout != self._usual_timeout:
             outgoing.timeout = timeout
@@ -74,7 +74,7 @@ class UnderWay:
             self._look_at(deadline)
 
     def add_usual(self, outgoing: Outgoing) -> None:
-        """Take in a publish with the usual limit that is queued next; its partition counts its bytes, too."""
+        """Add a publish with the usual time limit that is queued next; its partition counts its bytes, too."""
         self.usual[outgoing] = None
         self.pending_bytes += outgoing.size
         deadline = outgoing.deadline = self._clock() + self._usual_timeout
@@ -95,10 +95,10 @@ class UnderWay:
                 self._free(outgoing)
 
     def free(self, size: int) -> None:
-        """Take ``size`` bytes as not pending any more."""
+        """Record that ``size`` bytes are no longer pending."""
         self.pending_bytes -= size
         if self.lines and not self._let_in_is_due:
-            # In a turn of its own: whoever frees bytes may be in the middle of its partition's answers.
+            # Later, since the caller may be in the middle of its partition's answers.
             self._let_in_is_due = True
             self.loop.call_soon(self._let_in)
 
@@ -116,7 +116,7 @@ class UnderWay:
         self.line_moved()
 
     def line_moved(self) -> None:
-        """Wake those who wait in :meth:`until_queued`."""
+        """Wake the callers of :meth:`until_queued`."""
         self._line_moved.set()
 
     def let_go(self, outgoing: Outgoing) -> None:
@@ -142,7 +142,7 @@ class UnderWay:
             del self._others[timeout]
 
     async def until_queued(self, outgoing: Outgoing) -> None:
-        """Wait while ``outgoing`` stands in line, for :meth:`close` at most. Cancelled, it leaves nothing."""
+        """Wait while ``outgoing`` is in line, until :meth:`close` at most. Cancellation leaves nothing behind."""
         while outgoing.is_in_line and not outgoing.future.done() and not self.is_closed:
             self._line_moved.clear()
             await self._line_moved.wait()
@@ -152,7 +152,7 @@ class UnderWay:
         return [outgoing.future for group in (self.usual, *self._others.values()) for outgoing in group]
 
     def close(self) -> None:
-        """End nothing at its limit any more, and queue nothing that stands in line."""
+        """Stop expiring publishes, and queue none of those in line."""
         self.is_closed = True
         self.lines.clear()
         self.line_moved()

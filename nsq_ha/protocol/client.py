@@ -147,15 +147,14 @@ class ClientProtocol:
             upgrade: The layer.
 
         Returns:
-            What followed the last answer. It belongs to the new layer: pass it
-            through that, and give the outcome to :meth:`receive`. It is empty
-            for TLS.
+            The bytes after the last answer. They belong to the new layer: pass
+            them through it, and the result to :meth:`receive`. Empty for TLS.
 
         Raises:
             LocalProtocolError: The connection does not stand behind the answer
                 to IDENTIFY, or behind the ``OK`` of another layer.
             RemoteProtocolError: Bytes came before TLS began. Anybody on the way
-                can have written them: drop the connection.
+                may have injected them: drop the connection.
         """
         following = advance(self.state, Input.SEND_UPGRADE)
         self._check_idle()

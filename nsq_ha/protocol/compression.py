@@ -3,9 +3,9 @@
 Both codecs flush after every ``compress``: the server answers only what it has
 seen. Which one is used is decided by IDENTIFY (``protocol.identify``).
 
-The invariant: what a peer sends never costs more memory than ``max_output_bytes``
-a call, or a piece of ``PIECE_BYTES``, whatever it claims to expand to, and damaged
-data is an error, never garbage handed on.
+The invariant: a peer's bytes never cost more memory than ``max_output_bytes``
+per call, or a piece of ``PIECE_BYTES``, whatever they expand to; damaged data is
+an error and never passed on.
 
 Source: protocol reference 3, "Upgrade order"; snappy's framing format
 (github.com/google/snappy, ``framing_format.txt``); RFC 1951.
@@ -24,7 +24,7 @@ MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
 data never meets it when at most 62 KiB are given at once."""
 
 PIECE_BYTES: Final = 256 * 1024
-"""What ``pieces`` gives at once, at most and a block; whoever stops asking pays for no more."""
+"""Most bytes that ``pieces`` yields at a time, plus one block; a caller that stops expands no more."""
 
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -46,7 +46,7 @@ class Codec(Protocol):
         """Return what ``data`` completes, maybe nothing."""
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Give what ``data`` completes, piece by piece; use each up before asking for the next."""
+        """Yield the decompressed data piece by piece; use each piece before asking for the next."""
 
 
 class DeflateCodec:
@@ -83,10 +83,10 @@ class DeflateCodec:
         return output
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Give what ``data`` expands to, however much that is, piece by piece.
+        """Yield all decompressed data, however much, piece by piece.
 
         Raises:
-            RemoteProtocolError: It is damaged, or goes on behind the stream's end. Drop the connection.
+            RemoteProtocolError: It is damaged, or continues after the stream's end. Drop the connection.
         """
         while True:
             try:
@@ -144,10 +144,10 @@ class SnappyCodec:
         return b"".join(output)
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Give what the chunks that are whole now expand to, piece by piece.
+        """Yield the decompressed data of the complete chunks, piece by piece.
 
         Raises:
-            RemoteProtocolError: As for :meth:`decompress`, but for the limit.
+            RemoteProtocolError: As for :meth:`decompress`, except for its limit.
         """
         output: list[bytes] = []
         size = 0

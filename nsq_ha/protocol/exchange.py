@@ -44,7 +44,7 @@ PUBLISH_REFUSALS: Final = frozenset(
         "INVALID_TRACE_ID",
     )
 )
-"""Codes of errors that refuse a publish, of nsqds with partitions and of upstream ones."""
+"""Error codes that refuse a publish, of partitioned and upstream nsqds."""
 
 _TRACED_BYTES: Final = 30
 _MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
@@ -137,10 +137,10 @@ def is_answer(request: Request, data: bytes) -> bool:
 
 
 def refuses_publish(error: ServerError) -> bool:
-    """Tell whether ``error`` says that a publish was not stored.
+    """Return whether ``error`` means that a publish was not stored.
 
-    An unknown code, or one that belongs to another command, tells nothing about
-    the publish, and nothing good about the answers that follow it.
+    An unknown code, or one of another command, says nothing about the publish;
+    later answers on this connection cannot be trusted either.
     """
     return error.code in PUBLISH_REFUSALS or isinstance(error, OverloadedError)
 

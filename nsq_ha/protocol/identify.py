@@ -103,7 +103,7 @@ class Offer:
             extend_support: Whether the connection is for an extended topic (consumers only).
         """
         consumer = config if isinstance(config, ConsumerConfig) else None
-        # A machine's name need not be UTF-8; what is not comes as surrogates, which JSON cannot carry.
+        # A host name need not be UTF-8; other bytes become surrogates, which JSON cannot carry.
         hostname = hostname.encode("utf-8", "replace").decode()
         return cls(
             client_id=config.client_id or hostname,
@@ -303,14 +303,14 @@ def named_refusal(error: ServerError) -> ServerError:
 
 
 def without_secret(error: ServerError, secret: str) -> ServerError:
-    """Return a refusal of AUTH that does not show the secret: a server may echo it, in one form or another.
+    """Return a refusal of AUTH without the secret, which a server may echo in some form.
 
     Args:
         error: The server's answer.
         secret: What was sent.
 
     Returns:
-        An error of the same class and code. Its text is the server's if it is one of nsqd's own.
+        An error of the same class and code. It keeps the server's text if that is one of nsqd's own.
     """
     if error.detail in _AUTH_TEXTS and secret not in error.detail:
         return error

@@ -185,7 +185,7 @@ def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
     """Describe a message that its reader refused.
 
     Frames have no checksum. A frame whose size word is damaged can end exactly where a later frame ends: then its
-    "body" holds the messages in between, and nothing else shows it. The size in the partition's log does. A frame may
+    "body" holds the messages in between, and only the size in the partition's log shows it. A frame may
     be smaller than that, since the log may skip damaged bytes, and one byte larger on a topic that was upgraded to
     extended headers after the message was stored.
 
@@ -208,7 +208,7 @@ def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
 
 
 def _raw_size_of(data: bytes, layout: Layout) -> int | None:
-    """Return the size in the partition's log. None if the frame is too short, or its layout has none."""
+    """Return the size in the partition's log, or None if the frame is too short or its layout has none."""
     position = _HEAD.size
     if layout.ext:
         header = data[position : position + 3]
@@ -296,9 +296,9 @@ def decode_traced(data: bytes) -> Traced:
 
 
 def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collection[int]) -> None:
-    """Compare the answer to a traced publish with the publish.
+    """Check that the answer to a traced publish belongs to it.
 
-    Answers carry no number: this is the only sign of an answer that belongs to another publish.
+    Answers carry no number, so nothing else shows that an answer belongs to another publish.
 
     Args:
         traced: The answer.
@@ -307,8 +307,8 @@ def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collec
         sizes: What the message, or the whole batch, can take on disk.
 
     Raises:
-        RemoteProtocolError: They differ. Nothing on this connection can be
-            trusted any more: drop it, and take the publish as uncertain.
+        RemoteProtocolError: It does not. No later answer on this connection can be
+            trusted: drop it, and report the publish as uncertain.
     """
     found = traced.internal_id >> PARTITION_SHIFT
     wrong = ""
@@ -323,7 +323,7 @@ def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collec
 
 
 def traced_size(body_bytes: int, ext_bytes: int | None = None) -> tuple[int, int]:
-    """Return what a message can take in the partition's queue: on an ordinary topic, and on an extended one.
+    """Return the possible sizes of a message in the partition's queue: on an ordinary and on an extended topic.
 
     Args:
         body_bytes: Size of its body.

@@ -1,4 +1,4 @@
-"""Closing in a task of its own, so that a cancelled call to close leaves nothing half closed."""
+"""Close in a separate task, so that a cancelled call leaves nothing half closed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 _running: Final[set[asyncio.Task[Any]]] = set()
-"""The event loop keeps no reference to a task; the last one to a client may be gone while it closes."""
+"""Running closes. The event loop keeps no strong reference to a task, and the client may be gone while it closes."""
 
 
 class Closing:
-    """One client's close: first it waits for what is under way, then it ends everything else.
+    """One client's close: it waits for pending work, then ends everything else.
 
-    The invariants: the second part runs to its end, whatever happens to those
-    who asked for it, and every call returns soon after that. Where the task
-    itself is cancelled, as at the end of ``asyncio.run``, the next call starts
-    it again.
+    The invariants: the second part always completes, even if its callers are
+    cancelled, and every call returns soon after that. If the task itself is
+    cancelled, as at the end of ``asyncio.run``, the next call starts it again.
 
     Attributes:
-        has_begun: Somebody asked for it.
+        has_begun: A close was requested.
         is_done: Everything is closed.
     """
 
@@ -31,11 +30,11 @@ class Closing:
         end: Callable[[], Coroutine[Any, Any, object]],
         name: str,
     ) -> None:
-        """Prepare.
+        """Start nothing yet.
 
         Args:
-            drain: Waits for what is under way; it is cancelled when nobody waits for it any more.
-            end: Ends everything else. It is bounded, and may be run again after it was cancelled.
+            drain: Waits for pending work; cancelled when no caller waits any longer.
+            end: Ends everything else. Its time is bounded, and it may run again after a cancellation.
             name: Of the task.
         """
         self.has_begun = False
@@ -47,7 +46,7 @@ class Closing:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
-        """Start it, if it does not run, and return its task."""
+        """Start the close unless it runs, and return its task."""
         self.has_begun = True
         if self._draining is None:
             self._draining = _start(self._drain(), f"{self._name}: waiting for what is under way")
@@ -56,15 +55,15 @@ class Closing:
         return self._task
 
     def hurry(self) -> None:
-        """Wait no more for what is under way."""
+        """Stop waiting for pending work."""
         if self._draining is not None:
             self._draining.cancel()
 
     async def wait(self) -> None:
-        """Start it, if it does not run, and wait for its end.
+        """Start the close unless it runs, and wait for its end.
 
-        Cancelled, it waits no more for what is under way, but for the rest,
-        which takes milliseconds. Cancelled again, it leaves that to the task.
+        If cancelled, it stops waiting for pending work and waits only for the
+        rest, which takes milliseconds. Cancelled again, it leaves that to the task.
         """
         if self.is_done:
             return

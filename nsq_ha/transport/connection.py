@@ -232,7 +232,7 @@ class Connection:
 
     @property
     def lifetime(self) -> Lifetime | None:
-        """By when another connection must have taken its place. None when it may live for ever."""
+        """The time for which nsqd can write to it; None if that is unlimited."""
         return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
 
     @property
@@ -260,18 +260,18 @@ class Connection:
         await self._request(Close())
 
     def retire(self, callbacks: Callbacks) -> None:
-        """Give what still comes to others, and expect nothing: silence does not end it any more."""
+        """Pass what still arrives to ``callbacks``; silence no longer ends the connection."""
         self._callbacks = callbacks
         self._stored = callbacks.stored
         if self._watchdog is not None:
             self._watchdog.cancel()
 
     def keep_alive(self) -> None:
-        """Show nsqd that this side lives, where no heartbeat asks for it."""
+        """Send a sign of life without having received a heartbeat."""
         self.write(NOP)
 
     def show_evidence(self) -> bool:
-        """Note what the connection shows of the nsqd's TLS; tell whether it shows anything."""
+        """Record what the connection shows about the nsqd's TLS; return whether it shows anything."""
         if self.tls_server is None or self._stream is None:
             return False
         limit, interval = self.tls_server.writes_for, self.config.heartbeat_interval
@@ -285,7 +285,7 @@ class Connection:
         return await asyncio.shield(self._ended)
 
     def close(self) -> None:
-        """Flush what is buffered and close in good order, without waiting for the end."""
+        """Flush the buffer and close in good order, without waiting for the end."""
         if self._stream is not None:
             self._stream.close()
 
@@ -373,7 +373,7 @@ class Connection:
             self._watchdog.cancel()
         try:
             self._protocol.end_of_stream()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told of the end, whatever else is wrong
+        except Exception as error:  # noqa: BLE001 - callers must learn of the end in any case
             report_unexpected(log, "the end of a connection", error)
         for waiter in self._waiters:
             if not waiter.done():

@@ -1,4 +1,4 @@
-"""A pause that news ends, and telling who ended one."""
+"""Pauses that news ends, and whose cancellation ended one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ async def pause(news: asyncio.Event, timeout: float | None) -> None:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Tell whether ``error`` is none of ours to pass on: an ``Exception``, or a cancellation that nobody asked for.
+    """Return whether to handle ``error`` here: an ``Exception``, or a CancelledError without a request to cancel.
 
-    A future that was cancelled elsewhere, as by an executor that was shut down, raises CancelledError in a task that
-    nobody cancels.
+    A future that was cancelled elsewhere, as by an executor's shutdown, raises CancelledError in a task that is not
+    being cancelled.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -1,8 +1,8 @@
-"""A connection whose place another one has taken, until nothing is outstanding on it.
+"""A replaced connection, kept until nothing is outstanding on it.
 
-Owns when it is closed. What is outstanding is its owner's.
+This module decides when to close it; its owner knows what is outstanding.
 
-The invariant: ``on_end`` is called exactly once, when the connection has gone.
+The invariant: ``on_end`` is called exactly once, when the connection has ended.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from nsq_ha.transport.connection import Callbacks, Connection
 
 CLOSE_GRACE: Final = 1.0
-"""Seconds that the peer has to agree to the end of TLS."""
+"""Seconds that the peer has to confirm the end of TLS."""
 
 _WITNESS_INTERVALS: Final = 4
 
 
 class Retired:
-    """One such connection.
+    """A replaced connection.
 
     Attributes:
-        connection: Itself.
+        connection: The connection.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Retired:
         use: Callable[[float], Use],
         on_end: Callable[[Retired, NsqError], None],
     ) -> None:
-        """Begin.
+        """Keep a connection.
 
         Args:
             connection: The connection.
-            lifetime: Its time.
-            callbacks: Take what still comes over it; ``lost`` is this object's own.
-            use: Tells what it is for, at a time.
-            on_end: Called when it has gone, with the reason.
+            lifetime: For how long nsqd can write to it.
+            callbacks: Called for what still arrives; ``lost`` is replaced by this object's own.
+            use: Returns what the connection is used for at a given time.
+            on_end: Called with the reason when the connection has ended.
         """
         self.connection = connection
         self._lifetime = lifetime
@@ -62,7 +62,7 @@ class Retired:
         self._is_closing = False
         server = connection.tls_server
         self._is_witness = server is not None and server.wants_witness
-        # A witness that shows nothing by then, shows nothing.
+        # A witness that has shown nothing by then will not show anything.
         self._witness_until = lifetime.identified_at + lifetime.limit + _WITNESS_INTERVALS * self._interval
         if server is not None and self._is_witness:
             server.has_witness = True
@@ -70,7 +70,7 @@ class Retired:
         self._look_soon()
 
     def changed(self) -> None:
-        """Note that something was answered: it may be done."""
+        """Check whether nothing is outstanding now, since something was answered."""
         if self._use(self._loop.time()) is Use.DONE:
             self._look_soon()
 
@@ -79,7 +79,7 @@ class Retired:
         self.connection.abort(reason)
 
     def close(self) -> None:
-        """Flush and close in good order, whatever is outstanding."""
+        """Flush and close in good order, even if something is outstanding."""
         if not self._is_closing:
             self._is_closing = True
             self.connection.close()

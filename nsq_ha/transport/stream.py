@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.connection")
 
 MAX_UNREAD_BYTES: Final = 1024 * 1024
-"""Bytes that may be written while the peer reads none. Publishes wait for the socket, so these are answers to messages
-and heartbeats: as many as 50,000 messages in flight would need."""
+"""Bytes that may be written while the peer reads nothing. Publishes wait for the socket, so these are answers to
+messages and heartbeats: enough for 50,000 messages in flight."""
 
 READ_BYTES: Final = 256 * 1024
 """Read at once at most."""
@@ -86,14 +86,14 @@ class Stream(asyncio.BufferedProtocol):
         """Connect by TCP with Nagle's algorithm off (asyncio's default).
 
         Raises:
-            ConnectError: Refused, unreachable, or no name that can be resolved.
+            ConnectError: Refused, unreachable, or the name cannot be resolved.
                 Look the leader up again.
         """
         loop = asyncio.get_running_loop()
         try:
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
         except Exception as error:
-            # A resolver raises UnicodeError, ValueError or OverflowError for what is no name or port.
+            # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
             raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}") from error
         return stream
 
@@ -111,7 +111,7 @@ class Stream(asyncio.BufferedProtocol):
             # Of a connection whose handshake was cut short asyncio tells nobody the end: whoever waits would for ever.
             transport.abort()
             self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
-            if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it does not take
+            if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
                 raise ConnectError(f"TLS with {server_name} failed: {_text_of(error)}") from error
             raise
         if upgraded is None:
@@ -145,7 +145,7 @@ class Stream(asyncio.BufferedProtocol):
                 self._count_unread(len(data))
             try:
                 transport.write(data)
-            except Exception as error:  # noqa: BLE001 - what is not written would be waited for
+            except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
                 self._failed(error)
 
     def flush(self) -> None:
@@ -162,11 +162,11 @@ class Stream(asyncio.BufferedProtocol):
             self._count_unread(len(data))
         try:
             transport.write(self._codec.compress(data) if self._codec else data)
-        except Exception as error:  # noqa: BLE001 - what is not written would be waited for
+        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
             self._failed(error)
 
     def _count_unread(self, count: int) -> None:
-        """End it if the peer has read nothing while all this was written."""
+        """End the connection if too much was written while the peer read nothing."""
         self._unread += count
         if self._unread > MAX_UNREAD_BYTES:
             self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes are waiting to be sent"))
@@ -221,16 +221,16 @@ class Stream(asyncio.BufferedProtocol):
             for piece in self._codec.pieces(data):
                 self._receiver(piece)
                 if self._reason is not None:
-                    return  # what the rest expands to is nobody's any more
+                    return  # nobody needs the rest
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """End it because of what a reader, a writer or a codec raised."""
+        """End the connection because a reader, a writer or a codec raised ``error``."""
         if not isinstance(error, NsqError):
             report_unexpected(log, "connection", error)
             error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
-        # It is kept as the reason of the end: the frames that it went through hold what was read.
+        # The error is kept as the reason of the end, and its frames hold what was read.
         self.abort(without_frames(error))
 
     def pause_writing(self) -> None:
@@ -258,5 +258,5 @@ class Stream(asyncio.BufferedProtocol):
 
 
 def _text_of(error: Exception) -> str:
-    """Return what an error of another library says; with its type if it is none of the system's."""
+    """Return the text of a foreign error, with its type unless it is an OSError."""
     return str(error) if isinstance(error, OSError) and str(error) else f"{type(error).__name__}: {error}"

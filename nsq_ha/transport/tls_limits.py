@@ -1,9 +1,9 @@
-"""What this process knows of the nsqds that it talks to by TLS: which of them stop writing, and since when it is said.
+"""Which nsqds stop writing to TLS connections, as far as this process knows.
 
-Owns one verdict for each nsqd, for all clients of the process. What follows from
-it is decided by ``policy.tls_renewal``.
+There is one verdict for each nsqd, for all clients of the process.
+``policy.tls_renewal`` decides what follows from it.
 
-The invariant: a defect is warned about once for each nsqd.
+The invariant: a defect is logged once for each nsqd.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.connection")
 
 PAGE: Final = "docs/how-to/secure.md"
-"""Tells an operator what to do."""
+"""The page that tells an operator what to do."""
 
 _MOST: Final = 4096
 
@@ -30,14 +30,14 @@ class TlsServer:
 
     Attributes:
         address: ``host:port``.
-        version: As IDENTIFY's answer tells it.
+        version: From IDENTIFY's answer.
         verdict: What is known of it.
         writes_for: Seconds for which it writes, if it has the defect.
-        has_witness: A connection that was replaced is kept to see what is true.
+        has_witness: A replaced connection is kept to find out.
     """
 
     def __init__(self, address: str, version: str) -> None:
-        """Begin with what the version tells."""
+        """Start with the verdict that the version suggests."""
         self.address = address
         self.version = version
         self.verdict = first_verdict(version)
@@ -46,7 +46,7 @@ class TlsServer:
         self._is_warned = False
 
     def lifetime(self, identified_at: float) -> Lifetime | None:
-        """Return the time of a connection that was identified then. None while its time has no end."""
+        """Return the lifetime of a connection identified at that time; None if it is unlimited."""
         return Lifetime.of(identified_at, self.writes_for, random.random) if self.is_renewed else None
 
     @property
@@ -56,11 +56,11 @@ class TlsServer:
 
     @property
     def wants_witness(self) -> bool:
-        """Whether a replaced connection is worth keeping, to see whether it is heard beyond the limit."""
+        """Whether to keep a replaced connection, to see whether nsqd writes to it beyond the limit."""
         return self.verdict is Verdict.SUSPECTED and not self.has_witness
 
     def saw(self, evidence: Evidence) -> None:
-        """Take note of what a connection showed."""
+        """Record what a connection showed."""
         before, self.verdict = self.verdict, VERDICTS[self.verdict, evidence]
         if self.verdict is before:
             return
@@ -88,6 +88,6 @@ def tls_server(address: str, version: str) -> TlsServer:
     server = _servers.get((address, version))
     if server is None:
         if len(_servers) >= _MOST:
-            _servers.clear()  # what is true is seen again
+            _servers.clear()  # the facts will show again
         server = _servers[address, version] = TlsServer(address, version)
     return server

@@ -46,7 +46,7 @@ class Coordinator:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timing: Timing, seed: int) -> None:
-        """Begin with nobody."""
+        """Start without turns."""
         self.loop = loop
         self.timing = timing
         self.chance = random.Random(seed)  # noqa: S311 - a test cluster's dice
