@@ -23,7 +23,7 @@ def test_the_traceback_comes_once_and_then_the_number_when_it_doubles(caplog: py
     unexpected.report_unexpected(log, "orders-3", KeyError("odd"))
     unexpected.report_unexpected(log, "orders-4", ValueError("odd"))
     texts = [record.getMessage() for record in caplog.records]
-    assert [text.split("by now")[0].split()[-2] for text in texts if "by now" in text] == [
+    assert [text.split("so far")[0].split()[-2] for text in texts if "so far" in text] == [
         "2",
         "4",
         "8",

@@ -173,7 +173,7 @@ async def test_a_finish_after_the_end_is_warned_about_once(stage: Stage, caplog:
     late[2].finish()
     (record,) = ours(caplog)
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("orders/ch: a message was finished after the consumer had closed")
+    assert record.getMessage().startswith("orders/ch: a message was finished after the consumer closed")
 
 
 async def test_a_thread_that_finishes_after_the_loop_has_gone_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
