@@ -33,7 +33,7 @@ def wants_json(flag: bool | None) -> bool:
 def print_json(value: object) -> None:
     """Print one JSON line."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
-    if not text.isprintable():  # json leaves what a terminal obeys, such as U+009B and U+202E
+    if not text.isprintable():  # json leaves control characters such as U+009B and U+202E
         text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
     click.echo(text)
 

@@ -121,16 +121,16 @@ class Publishing:
     """Publishes lines, many at a time.
 
     Args:
-        producer: Keeps the messages of one key in the order in which they are given to it.
-        topic: Where to.
-        options: The command's.
+        producer: Keeps the messages of each key in order.
+        topic: The topic.
+        options: The command's options.
 
     Attributes:
-        lines: Not empty ones that were begun.
-        empty: Lines left out.
-        stored: Acknowledged.
-        failed: Refused, or not acknowledged.
-        maybe_stored: Of the failed ones, how many may be stored.
+        lines: Number of lines taken, without empty ones.
+        empty: Number of empty lines, which are skipped.
+        stored: Number of acknowledged lines.
+        failed: Number of lines refused or not acknowledged.
+        maybe_stored: Number of failed lines that may be stored.
     """
 
     def __init__(self, producer: Producer, topic: str, options: PubOptions) -> None:
@@ -158,7 +158,7 @@ class Publishing:
                 self.empty += 1
                 continue
             await room.acquire()
-            # Tasks begin in the order in which they are made, so the producer gets the lines in order.
+            # Tasks start in the order of their creation, so the producer gets the lines in order.
             task = group.create_task(self._publish(line))
             task.add_done_callback(lambda _: room.release())
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.node import Nsqd
 
 SYNC_EVERY: Final = 2500
-"""Of a topic that is made without a word about it. The real server's ``-sync-every``."""
+"""Default of ``sync_every``; the real server's ``-sync-every``."""
 
 
 class DevCluster(Faults):
@@ -37,17 +37,17 @@ class DevCluster(Faults):
         seed: Of everything that is left to chance.
         write_without_channels: False makes ``access=w`` refuse topics without a
             channel, as an nsqlookupd with default settings does.
-        slow_leaders: Seconds, times ``time_scale``, for which a newly elected leader is named by ``access=r``
-            and refuses everything as not writable. The real one takes from none to a minute.
+        slow_leaders: Seconds, times ``time_scale``, during which ``access=r`` names a newly elected leader
+            that still refuses everything as not writable. On the real server 0 to 60.
         lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, take free ones.
         tls: Server's context; None for a server without TLS.
         tls_required: All commands but IDENTIFY need TLS, and the nsqds' HTTP refuses everything, as with
             ``-tls-required``.
         tls_write_deadline: Seconds after a TLS handshake from which each write of an nsqd fails: messages
-            and heartbeats are lost without a word, an answer ends the connection. The real partitioned
-            server does so after 5.0; None for a server that is well.
-        allowed_hosts: Names besides the loopback's in the ``Host`` and ``Origin`` of HTTP requests; others
-            are refused with 403. ``("*",)`` allows all.
+            and heartbeats are lost silently, and an answer ends the connection. The real partitioned
+            server does so after 5.0. None for a server without this defect.
+        allowed_hosts: Host names besides the loopback's that are allowed in ``Host`` and ``Origin`` of HTTP
+            requests; others get a 403. ``("*",)`` allows all.
     """
 
     # ------------------------------------------------------------ topics
@@ -75,8 +75,8 @@ class DevCluster(Faults):
             extended: Messages may carry JSON headers.
             multi_part: Several partitions may share a node. None when it has to be so.
             disable_channel_auto_create: Channels must be registered first.
-            sync_every: Acknowledged messages that may wait in a buffer, where ``/message/get`` does not
-                see them, as with ``syncdisk`` of the real one. 0 and 1 flush each at once.
+            sync_every: How many acknowledged messages may stay in a buffer, where ``/message/get`` does not
+                see them; the real server's ``syncdisk``. 0 and 1 flush each message at once.
             wait: False returns at once, as ``/topic/create`` does.
 
         Returns:

@@ -50,11 +50,11 @@ class Timing:
     periodic_check: float = 55.0
     """A new leading nsqlookupd finds partitions without leader."""
     flush: float = 2.0
-    """Turns of the clock by which a node flushes; a partition waits for three at most."""
+    """Seconds between the turns of a node's flush clock; a partition waits for at most three."""
     scan: float = 0.5
-    """Between looks at what timed out or has waited its delay; never less than a tick of the node."""
+    """Seconds between two checks of timeouts and delays; at least a tick of the node."""
     scan_refresh: float = 5.0
-    """Until a new channel takes part in these looks."""
+    """Seconds until a new channel is included in these checks."""
     create: float = 0.3
     """``/topic/create`` to the replicas on their nodes; each later step takes as long again."""
     expand: float = 0.3
@@ -65,9 +65,9 @@ class Timing:
     """Another nsqlookupd learns later of a new number of partitions, or that a topic is gone."""
 
     full_check: float = 60.0
-    """After a node came or went, until the leading nsqlookupd has looked at everything and calls it stable."""
+    """Seconds after a node came or went until the leading nsqlookupd calls the cluster stable."""
     slow_leader: float = 0.0
-    """How long a new leader is named by ``access=r`` and does not work yet; seen from 0 to a minute."""
+    """Seconds during which ``access=r`` names a new leader that does not work yet; 0 to 60 were measured."""
 
     @classmethod
     def scaled(cls, factor: float, *, slow_leader: float = 0.0) -> Self:
@@ -75,7 +75,7 @@ class Timing:
 
         Args:
             factor: What to multiply with.
-            slow_leader: This figure instead of the measured one, before it is multiplied.
+            slow_leader: Replaces the measured figure, before it is multiplied.
 
         Raises:
             ValueError: ``factor`` is not above 0, or ``slow_leader`` is below.

@@ -55,7 +55,7 @@ class Runtime:
         """Keep the options; nothing runs yet.
 
         Raises:
-            ValueError: There are no nodes, a time is not above 0, or TLS is required and not there.
+            ValueError: There are no nodes, a time is not above 0, or TLS is required without ``tls``.
         """
         if nsqlookupds < 1 or nsqds < 1:
             raise ValueError("a cluster needs at least one nsqlookupd and one nsqd")

@@ -1,9 +1,8 @@
-"""TLS of a cluster's nsqds as it is configured, and whom their HTTP answers.
+"""TLS settings of a cluster's nsqds, and protection of their HTTP against browsers.
 
-Owns the settings and the guard before the HTTP of every node. The servers listen
-on the loopback only; the guard keeps out what a browser on the same machine can
-be made to send there: a page of another site that posts a form, and a foreign
-name that was made to resolve to the loopback.
+The servers listen on the loopback only. A browser on the same machine can still
+be made to send requests there: by a form of another site, or by a foreign name
+that resolves to the loopback. Those requests are refused.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 _LOOPBACK: Final = frozenset(("127.0.0.1", "localhost", "::1"))
 _READING: Final = frozenset(("GET", "HEAD"))
 ANY: Final = "*"
-"""Among the allowed hosts: all of them."""
+"""The entry of ``allowed_hosts`` that allows all."""
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How nsqds take connections.
+    """How nsqds accept connections.
 
     Attributes:
-        tls: Server's context. None for a server without TLS.
+        tls: The server's context; None without TLS.
         required: Refuse everything outside TLS (``-tls-required``): all commands but IDENTIFY, and plain HTTP.
-        write_deadline: Seconds after a handshake from which each write fails. None for a server that is well.
-        hosts: Names besides the loopback's that HTTP requests may be for, and come from.
+        write_deadline: Seconds after a handshake from which each write fails; None if writes never fail.
+        hosts: Host names besides the loopback's that are allowed in ``Host`` and ``Origin``.
     """
 
     tls: ssl.SSLContext | None = None
@@ -46,10 +45,10 @@ class Security:
     hosts: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Check what goes together.
+        """Check the settings.
 
         Raises:
-            ValueError: TLS is required and there is none, or the deadline is not above 0.
+            ValueError: TLS is required without ``tls``, or the deadline is not above 0.
         """
         if self.required and self.tls is None:
             raise ValueError("tls_required needs tls: a server's context")
@@ -57,11 +56,11 @@ class Security:
             raise ValueError(f"tls_write_deadline must be above 0, not {self.write_deadline}")
 
     def guarded(self, app: App, *, plain: bool = True) -> App:
-        """Let ``app`` answer only what it may.
+        """Wrap ``app`` so that forbidden requests are refused.
 
         Args:
-            app: What answers.
-            plain: It also answers without TLS where TLS is required, as an nsqlookupd does.
+            app: The application.
+            plain: It answers without TLS even if TLS is required, as an nsqlookupd does.
         """
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:

@@ -89,11 +89,11 @@ class AckPlanner:
         return self._begun
 
     def latest(self, start: Mapping[str, Any] | None, *, limited: bool = True) -> Offset:
-        """Return where the next micro-batch ends; ``start`` itself when there is nothing to read.
+        """Return the end of the next micro-batch; ``start`` itself if there is nothing to read.
 
         Args:
-            start: Where it begins. None when Spark does not tell.
-            limited: Whether the limits of the options count.
+            start: Its start; None if Spark does not say.
+            limited: Whether the limits of the options apply.
 
         Raises:
             DataLossError: The spool is not the one that was read, or lacks files; and ``failOnDataLoss`` is true.
@@ -125,7 +125,7 @@ class AckPlanner:
         """Return the tasks of one micro-batch, also of one that was planned before a restart.
 
         Raises:
-            ConfigError: The batch ends before it begins, which no plan of ours does: it would repeat messages.
+            ConfigError: The batch ends before it begins, which would repeat messages.
             DataLossError: Files are gone, and ``failOnDataLoss`` is true.
         """
         same = start.get("spool") == end.get("spool") == self._spool.id
@@ -134,7 +134,7 @@ class AckPlanner:
         if until < first:
             if self._options.fail_on_data_loss:
                 raise goes_back(f"spool {self._options.spool}", first, until, "file")
-            # Planned after a loss that was allowed: the folder had lost its newest files.
+            # Planned after an allowed loss: the folder had lost its newest files.
             first = until
         files = self._spool.between(first, until)
         if missing := until - first - len(files):

@@ -1,7 +1,7 @@
-"""Rows that cannot be published: how they are counted, and what a dead letter holds.
+"""Count rows that cannot be published, and write their dead letters.
 
-Owns the text of a dead letter. Which rows are bad is decided by ``outgoing``,
-what happens to them by the option ``onBadRow``.
+``outgoing`` decides which rows are bad, the option ``onBadRow`` what happens to
+them.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class BadRows:
             self.dead_letters += 1
 
     def add(self, other: BadRows) -> None:
-        """Add what another task did."""
+        """Add the counts of another task."""
         self.dropped += other.dropped
         self.dead_letters += other.dead_letters
         self.first = self.first or other.first
 
     def __str__(self) -> str:
-        """Say it in a log line; empty if there was no bad row."""
+        """Return the end of a log line; empty if there was no bad row."""
         if self.first is None:
             return ""
         return f"; {self.dropped} rows dropped, {self.dead_letters} sent to the dead letters, the first: {self.first}"
@@ -67,9 +67,9 @@ def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str) -> b
     """Return the body of a dead letter: a JSON object, at most about 400 KiB.
 
     Args:
-        columns: The one row: lists of one value by name.
-        topic: Where it was to go.
-        reason: Why it cannot.
+        columns: The row, as lists of one value by column name.
+        topic: The topic of the row.
+        reason: Why it cannot be published.
     """
     told = {name: values[0] for name, values in columns.items()}
     value = told.pop("value", None)

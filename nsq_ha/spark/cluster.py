@@ -141,23 +141,23 @@ class Cluster:
         from elsewhere, see ``chain``.
 
         Raises:
-            ChannelNotRegisteredError: The topic takes registered channels only.
+            ChannelNotRegisteredError: The topic accepts only registered channels.
             NsqError: No usable answer; look the leader up again.
         """
         start = StartFrom.offset(offset)
         self._ask(node, self._nsqd(node).start_channel_from(topic, partition, channel, start))
 
     def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
-        """Have the leader flush what it acknowledged: it does so for the reader of a new channel.
+        """Make the leader flush acknowledged messages, which it does for the reader of a new channel.
 
         Args:
             topic: The topic.
             partition: The partition.
             node: Its leader.
-            channel: A name that nobody uses; the channel is deleted at once.
+            channel: An unused name; the channel is deleted at once.
 
         Raises:
-            ChannelNotRegisteredError: The topic takes registered channels only.
+            ChannelNotRegisteredError: The topic accepts only registered channels.
             NsqError: As for :meth:`open_channel`.
 
         Source: youzan/nsq nsqd/topic.go (flushForChannelMoreData); seen on the real server, 6 of 6.

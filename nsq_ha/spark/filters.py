@@ -80,9 +80,9 @@ class Narrowed:
         )
 
     def narrow(self, start: int, end: int, place: Positions) -> tuple[int, int]:
-        """Return the part of ``[start, end)`` that can hold anything of interest, between boundaries.
+        """Return the part of ``[start, end)`` that can hold matching messages, between boundaries.
 
-        Whatever the leader does not tell at once narrows nothing.
+        A condition that the leader cannot evaluate at once is not pushed down.
         """
         if self.offset_from is not None and self.offset_from > start:
             offset = self.offset_from

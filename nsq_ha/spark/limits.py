@@ -1,8 +1,8 @@
-"""How much of what waits a micro-batch takes: by messages, by bytes, and when it is too little.
+"""How many of the waiting messages a micro-batch takes: by messages, by bytes, and by a minimum.
 
-Owns the division of a limit between partitions, each decided by itself: one whose
-leader does not tell the place of its end at the moment is *held*, and stops nobody.
-Does not own what becomes of a held one (``stream_planner``).
+This module divides a limit between partitions and decides for each one alone: one
+whose leader does not know the position of its end yet is *held* and does not stop
+the others. ``stream_planner`` decides what to do with it.
 
 **Source:** Spark reference 2.1 ("Limits").
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Backlog:
-    """What waits in the partitions that have news. Offsets in bytes.
+    """The waiting messages of partitions with news. Offsets are in bytes.
 
     Attributes:
         options: Of the read.
-        places: The searchers; the end of each one's extent is where the micro-batch may end at most.
-        starts: Where the micro-batch begins.
-        held: Partitions that have no end for now, and why.
+        places: The positions; the micro-batch ends at the end of each extent at the latest.
+        starts: The start of the micro-batch.
+        held: Partitions without an end for now, and why.
     """
 
     options: ReadOptions
@@ -39,19 +39,19 @@ class Backlog:
     held: dict[Place, NsqError] = field(default_factory=dict)
 
     def is_too_little(self) -> bool:
-        """Tell whether fewer messages wait than ``minOffsetsPerTrigger``; what cannot be counted yet counts nothing."""
+        """Return whether fewer messages wait than ``minOffsetsPerTrigger``; uncountable ones do not count."""
         least = self.options.min_offsets
         return least is not None and sum(self._rows().values()) < least
 
     def ends(self) -> dict[Place, int]:
-        """Return where the micro-batch ends within the limits, without the partitions that are held."""
+        """Return the ends of the micro-batch within the limits, without held partitions."""
         ends = {place: found.extent.end for place, found in self.places.items() if place not in self.held}
         if (rows := self.options.max_offsets) is not None:
             waiting = self._rows()
             parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
             ends |= self._each(parts, lambda found, start, share: found.after_rows(start, share))
         if (count := self.options.max_bytes) is not None:
-            # Of what the limit of messages left: else the two might leave different partitions out, and so all.
+            # Apply it to the rest: separately, the two limits might exclude different partitions, and so all.
             sizes = {place: end - self.starts[place] for place, end in ends.items() if place not in self.held}
             parts = {place: share for place, share in shares(count, sizes).items() if share < sizes[place]}
             for place, end in self._each(parts, lambda found, start, share: found.after_bytes(start, share)).items():

@@ -2,8 +2,8 @@
 
 Owns the socket of one replay or of one partition that is written to. Does not
 own what is asked over it (``replay``, ``publish``), nor what follows a failure.
-The partitioned nsqd cannot write to a TLS connection for long: whoever owns a
-link closes it in time and opens another one (``policy.tls_renewal``).
+The partitioned nsqd can write to a TLS connection for a short time only, so the
+owner closes a link in time and opens another one (``policy.tls_renewal``).
 Blocking, because Spark's tasks are plain functions in processes of their own.
 
 **Source:** protocol reference 3, 4.
@@ -63,7 +63,7 @@ _DEFLATE_LEVEL: Final = 6
 
 
 class LinkExpiredError(ConnectionLostError):
-    """The nsqd cannot write to this TLS connection much longer: open another one."""
+    """The nsqd can no longer write to this TLS connection; open another one."""
 
 
 class Link:
@@ -94,7 +94,7 @@ class Link:
 
     @property
     def is_late(self) -> bool:
-        """Whether too little of its time is left for another answer."""
+        """Whether too little time is left for another answer."""
         return self._lifetime is not None and self._lifetime.phase(time.monotonic()) in (Phase.LATE, Phase.STALE)
 
     def open(self) -> Identity:
@@ -113,7 +113,11 @@ class Link:
         try:
             self._socket = socket.create_connection((self._node.host, self._node.tcp_port), CONNECT_TIMEOUT)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError, OverflowError) as error:  # a resolver raises the latter for names and ports
+        except (
+            OSError,
+            ValueError,
+            OverflowError,
+        ) as error:  # a resolver raises the latter for invalid names and ports
             raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
         offer = self._offer()
         identified_at = time.monotonic()
@@ -169,8 +173,8 @@ class Link:
         Raises:
             ResponseTimeoutError: Nothing at all until then.
             LinkExpiredError: Its time is over.
-            ConnectionLostError: The connection went; without a word when a leader moved.
-            RemoteProtocolError: It sent what it may not.
+            ConnectionLostError: The connection ended; silently if a leader moved.
+            RemoteProtocolError: It broke the protocol.
         """
         now = time.monotonic()
         if until <= now:
@@ -219,7 +223,7 @@ class Link:
             try:
                 name = tls.server_name or self._node.host
                 self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
-            except (OSError, ValueError, TypeError) as error:  # ssl raises the latter for names that it does not take
+            except (OSError, ValueError, TypeError) as error:  # ssl raises the latter for names that it rejects
                 raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
         else:
             snappy = upgrade == Compression.SNAPPY.value

@@ -273,7 +273,7 @@ class WriteOptions:
 
 
 def _dead_letters(given: Texts) -> str | None:
-    """Return the topic of dead letters, which ``onBadRow=deadLetter`` needs and nothing else has a use for."""
+    """Return the dead-letter topic; only ``onBadRow=deadLetter`` needs and allows one."""
     told = given.get("deadLetterTopic")
     is_asked = values.word(given, "onBadRow", WAYS, FAIL) == DEAD_LETTER
     if is_asked and not told:

@@ -92,12 +92,12 @@ class Identity:
         """Return the identity of a task of a micro-batch.
 
         Args:
-            query: Id of the query, as Spark tells the task.
-            batch: Number of the micro-batch, as Spark tells the task.
+            query: Id of the query, from Spark.
+            batch: Number of the micro-batch, from Spark.
             task: Number of the task's partition.
 
         Raises:
-            ConfigError: Spark did not tell them. Ids made of anything else would come again in another
+            ConfigError: Spark did not provide them. Ids made without them would repeat in another
                 micro-batch, and ``drop_repeats`` would delete rows that are no repeats.
         """
         if not query or not batch:
@@ -137,11 +137,11 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def check_target(target: Target, columns: Sequence[str], options: WriteOptions) -> None:
-    """Check what a topic's kind asks of the columns.
+    """Check that the columns suit the topic.
 
     Raises:
-        ConfigError: Headers or tags for a topic that has none, a key that would be used for nothing, or no order
-            for an ordered one.
+        ConfigError: Headers or tags for a topic without them, a key without a use, or an ordered topic without
+            keys or partitions.
     """
     if not target.extended and (used := {"headers", "tag"} & set(columns)):
         raise ConfigError(f"topic {target.topic!r} is not extended, so it takes no {' and no '.join(sorted(used))}")
@@ -159,9 +159,9 @@ def check_target(target: Target, columns: Sequence[str], options: WriteOptions) 
 
 
 def key_is_not_stored(target: Target, columns: Sequence[str]) -> bool:
-    """Tell whether a topic loses keys that the user may expect to read again.
+    """Return whether a topic loses keys that the user may expect to read again.
 
-    On an ordered topic a key is there for the order, and nobody could leave it away.
+    On an ordered topic a key is required for the order, so there is no warning.
     """
     return "key" in columns and not target.extended and not target.ordered
 
@@ -170,9 +170,9 @@ class Rows:
     """Turns the record batches of one task into messages, in order.
 
     Args:
-        options: Of the write.
-        targets: The topics by name; one that is not there is asked for by ``target_of``.
-        identity: For made trace ids.
+        options: The options of the write.
+        targets: Known topics by name; ``target_of`` looks up others.
+        identity: For generated trace ids.
 
     Attributes:
         bad: The rows that could not be published, unless ``onBadRow`` is ``fail``.
@@ -201,7 +201,7 @@ class Rows:
         return iter(self._fit(batch))
 
     def _fit(self, batch: Any) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
-        """Return the messages of the rows that can be published; look for the others by halves."""
+        """Return the messages of publishable rows; find the others by bisection."""
         turn = self._turn
         try:
             return list(self._all(batch))
@@ -213,7 +213,7 @@ class Rows:
         return [*self._fit(batch.slice(0, middle)), *self._fit(batch.slice(middle))]
 
     def _refused(self, batch: Any, reason: str) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
-        """Count a row that cannot be published; return its dead letter if there are any."""
+        """Count a row that cannot be published; return its dead letter, if wanted."""
         columns = columns_of(batch)
         number = self._number
         self._number += 1
@@ -230,7 +230,7 @@ class Rows:
         return [Row(target.topic, number % target.partitions, body, trace, ext)]
 
     def _all(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
-        """Return the messages of all rows; nothing is counted if one of them cannot be published."""
+        """Return the messages of all rows; count none if one of them cannot be published."""
         columns = columns_of(batch)
         count = batch.num_rows
         bodies: list[bytes] = as_binary(columns["value"]).to_pylist()

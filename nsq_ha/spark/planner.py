@@ -45,7 +45,7 @@ class Range:
         extended: Its messages carry extension headers.
 
     Raises:
-        ConfigError: It would end before it starts: whatever planned that would repeat messages.
+        ConfigError: It ends before it starts, which would repeat messages.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class Range:
     extended: bool
 
     def __post_init__(self) -> None:
-        """Refuse a range that goes backwards."""
+        """Reject a range that goes backwards."""
         if not 0 <= self.start <= self.end:
             raise goes_back(f"{self.topic}-{self.partition}", self.start, self.end)
 
@@ -80,7 +80,7 @@ def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = Non
 
     Args:
         options: Of the read.
-        cluster: Whom to ask.
+        cluster: The cluster.
         narrowed: What the query's filters leave. None for everything.
 
     Raises:
@@ -120,10 +120,10 @@ def positions(seen: Survey, partition: int, options: ReadOptions, cluster: Clust
 
 
 def divide(ranges: Sequence[Range], options: ReadOptions, places: Mapping[tuple[str, int], Positions]) -> list[Range]:
-    """Cut ranges as ``minPartitions`` and ``maxRecordsPerPartition`` ask, at message boundaries.
+    """Cut ranges for ``minPartitions`` and ``maxRecordsPerPartition`` at message boundaries.
 
-    Where messages of a range cannot be read yet this waits, as the task would. A
-    range whose boundaries are not found in time stays whole: its task says what is wrong.
+    If messages of a range cannot be read yet, this waits, as the task would. A
+    range whose boundaries are not found in time is not split; its task reports the error.
 
     Args:
         ranges: What is to be read.
@@ -134,7 +134,7 @@ def divide(ranges: Sequence[Range], options: ReadOptions, places: Mapping[tuple[
     if (wanted <= len(ranges) and options.max_records is None) or not total:
         return list(ranges)
     found: list[Range] = []
-    # One limit for all: what is fresh in one partition is flushed while another one is waited for.
+    # One limit for all: fresh messages of one partition are flushed while waiting for another one.
     until = time.monotonic() + options.patience
     for part in ranges:
         place = places.get((part.topic, part.partition))

@@ -3,11 +3,11 @@
 Owns the search for message boundaries, by questions to the leader. Every offset
 that a plan holds comes from here, or is a bound of the log.
 
-The server shows where a log ends at once, and finds its newest messages only
-seconds later, when they are flushed. So it is asked to flush, which takes a new
-channel; a topic that takes registered channels only is waited for. Until then a
-place among such messages is *not readable yet*: never another place, and never the
-end of the log. Who can wait asks :meth:`Positions.patiently`.
+The server shows the end of a log at once, but finds its newest messages only
+seconds later, when they are flushed. Creating a channel makes it flush; a topic
+that accepts only registered channels takes its time. Until then a position among
+such messages is *not readable yet*: never another position, and never the end of
+the log. Callers that can wait use :meth:`Positions.patiently`.
 
 **Source:** Spark reference 1.1 (``message/get``), 2.1 ("Boundary rule", "Limits").
 """
@@ -38,16 +38,16 @@ _NS_OF_MS = 1_000_000
 
 
 class NotReadableError(ResponseTimeoutError):
-    """A message that the log holds cannot be read yet: it is not committed, or not flushed. Ask again."""
+    """A message in the log cannot be read yet, since it is not committed or not flushed; ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
     """Searches one partition's log. All offsets are bytes.
 
-    A method that finds nothing raises: :class:`NotReadableError` if the place is
-    in the log and cannot be read yet; any other :class:`NsqError` if the leader
-    gave no usable answer. Both pass: :meth:`patiently` waits.
+    A method that finds nothing raises :class:`NotReadableError` if the position is
+    in the log and cannot be read yet, and another :class:`NsqError` if the leader
+    gave no usable answer. :meth:`patiently` waits for both to pass.
 
     Attributes:
         topic: The topic.
@@ -56,7 +56,7 @@ class Positions:
         extent: What the log holds.
         cluster: Answers the questions.
         patience: Seconds that :meth:`patiently` waits.
-        prefix: How the names of throw-away channels begin.
+        prefix: Prefix of the names of throw-away channels.
     """
 
     topic: str
@@ -73,15 +73,15 @@ class Positions:
         return f"{self.topic}-{self.partition}"
 
     def patiently(self, question: Callable[[Positions], T], until: float | None = None) -> T:
-        """Ask until there is an answer; the extent stays, the leader is looked up again.
+        """Ask until there is an answer; keep the extent, and look up the leader again.
 
         Args:
-            question: What to ask; called with these positions on the leader of the moment.
+            question: Called with these positions on the current leader.
             until: ``time.monotonic()`` at which to give up. None for after ``patience``.
 
         Raises:
             ResponseTimeoutError: No answer until then; the last error is the cause.
-            NsqError: An error that no waiting cures.
+            NsqError: An error that does not pass.
         """
         place = self
         if until is None:
@@ -113,7 +113,7 @@ class Positions:
         return None if found is None else found.offset
 
     def first_at(self, offset: int) -> StoredMessage | None:
-        """Return the first message that begins at or behind ``offset``. None if the log ends before one does."""
+        """Return the first message at or behind ``offset``, or None if there is none."""
         if offset >= self.extent.end:
             return None
         for is_flushed in (False, True):
@@ -129,14 +129,14 @@ class Positions:
         raise self._not_readable(f"the message at or behind offset {offset}")
 
     def before(self, offset: int) -> StoredMessage | None:
-        """Return the last message that begins before ``offset``. None if none is kept."""
+        """Return the last message before ``offset``, or None if none is kept."""
         if offset <= self.extent.start:
             return None
         first = self.first_at(offset)
         return self._numbered(self.extent.messages if first is None else first.number - 1)
 
     def oldest(self) -> StoredMessage | None:
-        """Return the first message that is kept. None if none can be read yet."""
+        """Return the first message that is kept, or None if none can be read yet."""
         return self._find("virtual_offset", self.extent.start)
 
     def rows_behind(self, offset: int) -> int:
@@ -145,7 +145,7 @@ class Positions:
         return 0 if first is None else max(0, self.extent.messages - first.number + 1)
 
     def after_rows(self, start: int, rows: int) -> int:
-        """Return the boundary ``rows`` messages behind ``start``; the log's end if there are no more."""
+        """Return the boundary ``rows`` messages behind ``start``, or the log's end."""
         if rows <= 0:
             return start
         first = self.first_at(start)
@@ -161,7 +161,7 @@ class Positions:
         return self.extent.end if found is None else found.offset
 
     def at_time(self, milliseconds: int) -> int | None:
-        """Return where the first message that is not older begins. None if all are older."""
+        """Return the start of the first message that is not older, or None if all are older."""
         wanted = milliseconds * _NS_OF_MS
         low, high = self.extent.start, self.extent.end
         answer: int | None = None
@@ -214,7 +214,7 @@ class Positions:
 
 
 def no_progress(name: str, seconds: float, error: NsqError) -> ResponseTimeoutError:
-    """Return the error for a partition of which nothing was learnt for as long as the options allow."""
+    """Return the error for a partition without progress for as long as the options allow."""
     return ResponseTimeoutError(f"{name}: no progress for {seconds:g} s (fetchTimeout, fetchRetries): {error}")
 
 

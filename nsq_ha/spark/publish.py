@@ -144,10 +144,10 @@ class PartitionWriter:
             return error
 
     def _checked(self, batch: Batch, answer: bytes) -> Traced | bytes:
-        """Return the answer if it is one to this batch.
+        """Return the answer after checking that it belongs to this batch.
 
         Raises:
-            RemoteProtocolError: It is not.
+            RemoteProtocolError: It belongs to another one.
         """
         if not batch.traced:
             if answer != OK:

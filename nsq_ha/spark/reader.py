@@ -142,7 +142,7 @@ class RangeReader:
         return True
 
     def _expired(self, error: LinkExpiredError) -> None:
-        """Go on through another channel at once, unless the one that ended gave nothing for too long."""
+        """Continue through another channel at once, unless nothing arrived for too long."""
         if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
             log.debug("%s: opening another channel after: %s", self._where, error)
         else:

@@ -87,7 +87,7 @@ class Replay:
         try:
             self._place_channel(position)
         except TransportError:
-            # Nobody answers there: to delete the channel would cost another time limit.
+            # The node does not answer: deleting the channel would take another time limit.
             raise
         except BaseException:
             self._delete_channel()
@@ -102,7 +102,7 @@ class Replay:
             raise
 
     def _delete_channel(self) -> None:
-        """Delete a channel without clients; only the last client's leaving makes an ephemeral one vanish."""
+        """Delete a channel without clients; an ephemeral one vanishes only when its last client leaves."""
         if self._is_own:
             with contextlib.suppress(NsqError):
                 self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
@@ -128,7 +128,7 @@ class Replay:
             ResponseTimeoutError: Nothing at all until then.
             ConnectionLostError: The connection went; without a word when the leader moved.
             ServerError: The node says why it is about to close.
-            RemoteProtocolError: It sent what it may not.
+            RemoteProtocolError: It broke the protocol.
         """
         if self._link.early:
             messages, self._link.early = self._link.early, []

@@ -36,7 +36,7 @@ class Sameness:
 
     Args:
         options: Of the read.
-        cluster: Whom to ask.
+        cluster: The cluster.
     """
 
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
@@ -69,7 +69,7 @@ class Sameness:
             try:
                 last = log.before(offset)
             except NotReadableError:
-                # The last one tells most; while it cannot be read yet the first one may tell as well.
+                # The last message is the best evidence; while it cannot be read, the first one may do.
                 if self._is_younger(log.oldest(), node, planned, MARGIN):
                     return True
                 raise

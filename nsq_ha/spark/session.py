@@ -103,15 +103,15 @@ def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | N
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("nsq")`` in a session that is to run several queries at the same time.
+    """Register ``format("nsq")`` in a session that runs several queries at the same time.
 
     A single query does not need it: Spark finds the format by itself. But then all
     queries of the process share one map of environment variables, and Spark adds
-    four names to it, without a lock, whenever a stream starts. Two streams that
+    four names to it, without a lock, each time a stream starts. Two streams that
     start at the same time can break that map, and from then on every job of
     the format fails: ``Task serialization failed: java.lang.IllegalStateException:
     Illegal size 5 of collection, expected 9``. A registered format has a map of
-    its own that holds these names from the beginning, so nothing is ever added.
+    its own that contains these names from the start, so nothing is ever added.
 
     Tasks of a registered format run under ``PYSPARK_PYTHON``; those of a format
     that Spark found run under ``PYSPARK_DRIVER_PYTHON``, on other machines too. On
@@ -132,7 +132,7 @@ def register(spark: SparkSession) -> None:
 
     context = getattr(spark, "sparkContext", None)
     if context is not None:
-        # Spark replaces the values when it starts a process; what matters is that it adds no name.
+        # Spark replaces the values when it starts a process; it must not need to add a name.
         context.environment.update({**_ADDED_BY_STREAMS, **context.environment})
         if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable

@@ -45,7 +45,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task wrote, by topic and partition, and the rows that it could not publish."""
+    """What one task wrote, by topic and partition, and its bad rows."""
 
     parts: Mapping[tuple[str, int], Written]
     bad: BadRows = field(default_factory=BadRows)
@@ -125,7 +125,7 @@ class _Writer:
         return Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
 
     def _identity(self) -> Identity:
-        """Return who writes. The run is of this one write: two writes of one ``foreachBatch`` must not share ids."""
+        """Return the identity of a task. Each write has its own: two in one ``foreachBatch`` must not share ids."""
         context = _task_context()
         return Identity(self._run, "0", 0 if context is None else context.partitionId())
 
@@ -158,7 +158,7 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Publishes micro-batches, at least once."""
 
     def _identity(self) -> Identity:
-        """Return who writes. A stream's own id outlives the driver: a batch that runs again later has the same ids."""
+        """Return the identity of a task. A stream's id outlives the driver, so a repeated batch has the same ids."""
         context = _task_context()
         task = 0 if context is None else context.partitionId()
         if not self._options.trace or self._options.trace_column is not None:

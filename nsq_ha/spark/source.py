@@ -70,10 +70,10 @@ class NsqDataSource(DataSource):
         return kind(options, Projection(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of a stream; errors as for :meth:`reader`, raised by its first call.
+        """Return the reader of a stream; its first call raises the errors of :meth:`reader`.
 
-        PySpark calls ``stop()`` on the reader even if making it failed, and then reports an
-        UnboundLocalError of its own. So a reader is returned whatever happens.
+        If creating the reader fails, PySpark still calls ``stop()`` on it and reports an
+        UnboundLocalError of its own. So a reader is always returned.
         """
         from nsq_ha.spark.stream import NsqStreamReader, RefusedStreamReader  # noqa: PLC0415 - needs PySpark 4.2
 

@@ -128,7 +128,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stands in for a reader that could not be made; each question raises the reason.
+    """Stands in for a reader that could not be created; every method raises the reason.
 
     Args:
         reason: Why there is no reader.

@@ -1,15 +1,15 @@
 """Driver side of a stream: the offsets that Spark writes into its checkpoint, and the ranges between them.
 
-Owns what is known of the partitions between micro-batches. The form of the offsets
-is of ``checkpoint``, and so is the time that they carry: it is used here where it is
-told, and put there by ``stream``.
+This module keeps what is known about the partitions between micro-batches.
+``checkpoint`` defines the form of the offsets and the time in them, which
+``stream`` adds.
 
-The invariants: an offset never goes back, but for data loss that is allowed by
-name, in a step of its own that reads nothing and is marked in the checkpoint; a
-partition whose leader does not answer, or cannot find its newest messages
-yet, stands still and stops nobody; one that was never seen before begins at its
-earliest message. A query with an end (:meth:`StreamPlanner.prepare_target`) gets
-there or fails: nothing that passes makes it end earlier.
+The invariants: an offset never goes back, except for data loss that is explicitly
+allowed, in a step of its own that reads nothing and is marked in the checkpoint; a
+partition whose leader does not answer, or cannot find its newest messages yet,
+waits and does not stop the others; a new one begins at its earliest message. A
+query with an end (:meth:`StreamPlanner.prepare_target`) reaches it or fails: no
+temporary error makes it end earlier.
 
 **Source:** Spark reference 1.5, 2.1 ("Driver side", "Limits").
 """
@@ -84,16 +84,16 @@ class StreamPlanner:
         return self._initial
 
     def latest(self, start: Mapping[str, Any] | None, *, limited: bool = True) -> Offsets:
-        """Return where the next micro-batch ends; ``start`` itself when there is nothing to read.
+        """Return the end of the next micro-batch; ``start`` itself if there is nothing to read.
 
         Args:
-            start: Where it begins. None when Spark does not tell.
-            limited: Whether the limits of the options count.
+            start: Its start; None if Spark does not say.
+            limited: Whether the limits of the options apply.
 
         Raises:
             DataLossError: A log ends before ``start`` or is another one, and ``failOnDataLoss`` is true.
-            NsqError: No nsqlookupd answers for longer than the read is patient; or the query
-                has an end, and does not get nearer to it for so long.
+            NsqError: No nsqlookupd answers within the patience of the read, or the query has
+                an end and makes no progress towards it for so long.
         """
         begin, planned = from_json(start or {}), planned_at(start or {})
         until = time.monotonic() + self._options.patience
@@ -120,7 +120,7 @@ class StreamPlanner:
         """
         self._target = {}
         for seen in self._look(whole_ones=True):
-            # Written to the end, readable or not: tasks wait for the rest.
+            # To the end, readable or not: tasks wait for the rest.
             self._target |= {(seen.topic, partition): extent.end for partition, extent in seen.extents.items()}
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
@@ -214,7 +214,7 @@ class StreamPlanner:
     def _next(
         self, begin: Mapping[Place, int], planned: int | None, *, limited: bool
     ) -> tuple[dict[Place, int], Mapping[Place, int], Mapping[Place, NsqError]]:
-        """Return where the next micro-batch ends, what goes back on purpose, and what stands still for now and why."""
+        """Return the ends of the next micro-batch, intended steps back, and why other partitions cannot move on."""
         surveys = self._look()
         ends, back, unsure = self._ends(begin, surveys, planned)
         held: Mapping[Place, NsqError] = {}
@@ -235,7 +235,7 @@ class StreamPlanner:
         time.sleep(PAUSE)
 
     def _note(self, held: Mapping[Place, NsqError]) -> None:
-        """Warn about each partition that has stood still for as long as the read is patient, once."""
+        """Warn once about each partition without progress within the patience of the read."""
         now = time.monotonic()
         self._held_since = {place: self._held_since.get(place, now) for place in held}
         for (topic, partition), since in self._held_since.items():
@@ -311,7 +311,7 @@ class StreamPlanner:
     def _limited(
         self, begin: Mapping[Place, int], ends: dict[Place, int], surveys: Mapping[str, Survey]
     ) -> tuple[dict[Place, int], Mapping[Place, NsqError]]:
-        """Return ends that keep the limits of the options, and the partitions that stand still for now."""
+        """Return ends within the limits of the options, and the partitions that cannot move on now."""
         options = self._options
         if options.max_offsets is None and options.max_bytes is None and options.min_offsets is None:
             return ends, {}
@@ -335,14 +335,14 @@ class StreamPlanner:
             return dict(begin), {}
         within = ends | backlog.ends()
         for place in backlog.held:
-            # One that was never read has no offset to stand at, and begins later at its earliest message.
+            # One that was never read has no offset yet, and begins later at its earliest message.
             del within[place]
             if place in begin:
                 within[place] = begin[place]
         return within, backlog.held
 
     def _may_wait(self) -> bool:
-        """Tell whether this query may wait for more messages before it plans a batch."""
+        """Return whether this query may wait for more messages before it plans a batch."""
         return self._target is None and time.monotonic() - self._moved_at < self._options.max_delay
 
 

@@ -46,11 +46,11 @@ class Survey:
 
 
 def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> tuple[str, ...]:
-    """Return what ``options`` read: the named topics, or those that match the pattern at the moment.
+    """Return the topics of ``options``: the named ones, or those that match the pattern now.
 
     Args:
         options: Of the read.
-        cluster: Whom to ask.
+        cluster: The cluster.
         patience: Seconds to wait for an nsqlookupd that answers.
 
     Raises:
@@ -70,17 +70,17 @@ def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> 
 
 
 def whole(topic: str, options: ReadOptions, cluster: Cluster, patience: float | None = None) -> Survey:
-    """Look until every partition has a leader that has told its extent.
+    """Ask until every partition has a leader whose extent is known.
 
     Args:
         topic: The topic.
         options: Of the read: its partitions, its patience.
-        cluster: Whom to ask.
+        cluster: The cluster.
         patience: Seconds. None for the read's, which an election fits into.
 
     Raises:
         ConfigError: The options name what the topic does not have.
-        TopicNotFoundError: No nsqlookupd knows it; believed at once.
+        TopicNotFoundError: No nsqlookupd knows the topic; raised at once.
         NoLeaderError: A partition has no leader for so long.
         LookupUnavailableError: No nsqlookupd answers for so long.
     """

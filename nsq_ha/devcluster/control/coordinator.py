@@ -82,9 +82,9 @@ class Coordinator:
 
     @property
     def stable(self) -> bool:
-        """Whether operators may move things.
+        """Whether operators may move partitions.
 
-        Every node must be there and every replica in sync, and the leading nsqlookupd must have found it so.
+        Every node must be up and every replica in sync, and the leading nsqlookupd must have checked it.
         """
         if self.loop.time() < self._settled:
             return False
@@ -92,7 +92,7 @@ class Coordinator:
         return whole and all(node.linked for node in self.nsqds)
 
     def unsettle(self) -> None:
-        """A node came or went: nothing is stable until the next full check."""
+        """Record that a node came or went; the cluster is unstable until the next full check."""
         self._settled = self.loop.time() + self.timing.full_check
 
     def disable_writes(self, *, disabled: bool) -> None:

@@ -25,7 +25,7 @@ class TopicOptions:
         multi_part: Several partitions may share a node.
         extended: Messages may carry JSON headers.
         disable_channel_auto_create: Channels must be registered first.
-        sync_every: Messages that may wait in the writer's buffer (``syncdisk``); 0 and 1 flush each.
+        sync_every: Messages that may stay in the writer's buffer (``syncdisk``); 0 and 1 flush each.
     """
 
     partitions: int

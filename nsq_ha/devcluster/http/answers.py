@@ -80,7 +80,7 @@ async def _bare(answer: Answer, request: Request) -> Response:
     try:
         data = await answer(request)
     except HttpError as error:
-        # Not escaped, as nsqd writes it: a text with quotes makes it no JSON.
+        # Not escaped, as in nsqd: a text with quotes makes it invalid JSON.
         body = f'{{"message":"{error.text}"}}'.encode("utf-8", "surrogateescape")
         return Response(body, error.status, headers=_V1_HEADERS, media_type=_JSON)
     if data is None:

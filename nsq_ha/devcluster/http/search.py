@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Search:
-    """Finds messages on this node, fresh ones wrongly."""
+    """Finds messages on this node, with nsqd's mistakes for fresh ones."""
 
     def __init__(self, node: Nsqd) -> None:
         """Search one node."""
@@ -64,11 +64,11 @@ def _index(log: Log, mode: str, position: int) -> int:
 
 
 def _read(log: Log, index: int) -> int:
-    """Index of the record that is read at ``index``.
+    """Return the index of the record that nsqd reads at ``index``.
 
-    nsqd does not look whether it could move there: behind the end it stays where
-    it began, so it answers with the queue's first message. At the end itself it
-    has nothing to read, and fails.
+    nsqd does not check whether its seek worked: behind the end it stays at the
+    beginning and answers with the queue's first message. At the end itself there
+    is nothing to read, and it fails.
     """
     if index > log.flushed:
         index = log.start

@@ -33,11 +33,11 @@ class Connection(asyncio.Protocol):
     """The socket's side of one client.
 
     Attributes:
-        node: Whose connection it is.
-        session: What the commands mean.
+        node: The nsqd.
+        session: Interprets the commands.
         peer: Address of the client, ``host:port``.
-        connected_time: When, in seconds since the epoch.
-        is_secured: It switched to TLS.
+        connected_time: When it connected, in seconds since the epoch.
+        is_secured: It has switched to TLS.
     """
 
     def __init__(self, node: Nsqd) -> None:
@@ -59,8 +59,8 @@ class Connection(asyncio.Protocol):
         self._last_read = node.now()
         self._next_heartbeat = self._last_read + self.session.terms.heartbeat
         self._tls_task: asyncio.Task[None] | None = None
-        self._deadline: float | None = None  # from when on every write fails
-        self._answering = False  # an answer is among what was gathered
+        self._deadline: float | None = None  # when writes start to fail
+        self._answering = False  # the gathered bytes include an answer
 
     # ------------------------------------------------------------ asyncio
 
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ output
 
     def send(self, frame: bytes) -> None:
-        """Answer, together with what else is said in this turn."""
+        """Write an answer, together with other frames of this turn."""
         self._answering = True
         self._out.append(frame)
         self._flush_soon()
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data if self.codec is None else self.codec.compress(data))
 
     def _fail_to_write(self, *, answering: bool) -> None:
-        """Lose what was to be written: nsqd ends the connection only when it was an answer.
+        """Lose the bytes to write; nsqd ends the connection only if they include an answer.
 
         Source: youzan/nsq ``UpgradeTLS``, ``messagePump``, ``handleRequestReponseForClient``.
         """
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
             return
         self._pauses.add("waiting")
         if self._transport is not None:
-            # What comes from now on is the handshake's, which reads again; none of it may be taken for a command.
+            # The following bytes belong to the handshake, which resumes reading; none of them may count as a command.
             self._transport.pause_reading()
         self._tls_task = self.node.coordinator.loop.create_task(self._switch_tls(codec))
 

@@ -173,7 +173,7 @@ class Nsqd:
             self._flush(now)
 
     def _flush(self, now: float) -> None:
-        """Flush the partitions whose turn it is; of those that are not led here only now and then all."""
+        """Flush the partitions whose turn it is; from time to time those not led here, too."""
         for (_, number), replica in self.replicas.items():
             if is_turn(self._turn, number) and (replica.leads or self._turn % ALL == 0):
                 replica.flushing.turn()

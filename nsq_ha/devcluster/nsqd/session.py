@@ -104,7 +104,7 @@ class Session:
         self._decoder.feed(data)
 
     def forget_unread(self) -> None:
-        """Drop the commands that were not read yet, as nsqd does: its reader goes with the old layer."""
+        """Drop unread commands, as nsqd does, whose reader belongs to the old layer."""
         self._decoder.take_buffered()
 
     def run(self) -> None:
@@ -118,7 +118,7 @@ class Session:
         self.deliver_changed()
 
     def _lacks_tls(self, event: Event) -> bool:
-        """Close with the server's answer to a command that needs TLS first."""
+        """Close with the server's answer to a command that requires TLS."""
         if not self.node.security.required or self.connection.is_secured or event.word == b"IDENTIFY":
             return False
         if event == _NO_MAGIC:
@@ -127,7 +127,7 @@ class Session:
         return True
 
     def fall_silent(self) -> None:
-        """Nothing reaches the client any more: take no more messages for it, and keep those that it holds."""
+        """Send the client no more messages, and keep those that it holds; nothing reaches it any longer."""
         if self.subscription is not None:
             self.subscription.fall_silent()
 

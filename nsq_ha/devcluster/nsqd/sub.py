@@ -152,7 +152,7 @@ class Subscription:
             self.channel.dispatch(self.session.node.now())
 
     def fall_silent(self) -> None:
-        """Take no more messages."""
+        """Accept no more messages."""
         self._silent = True
         self.ready = 0
 

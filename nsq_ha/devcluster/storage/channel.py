@@ -92,13 +92,13 @@ class Channel:
         ordered: One message at a time, in order.
         ephemeral: It goes with its last consumer.
         end: Index behind the last record that it may read.
-        scanned: The node looks at its timeouts; it begins to, for a new one, at its next refresh.
+        scanned: The node checks its timeouts; for a new channel from the next refresh on.
 
     Args:
         name: Its name.
         log: What it reads.
         cursor: What is confirmed.
-        refresh: Called when the reader is at its end: it may flush, and let the channel grow.
+        refresh: Called when the reader is at its end; may flush, and extend the channel.
     """
 
     def __init__(self, name: str, log: Log, cursor: Cursor, refresh: Callable[[Channel], None]) -> None:
@@ -122,8 +122,8 @@ class Channel:
         self._deferred: dict[int, tuple[float, int, int]] = {}  # id -> due, index, attempts
         self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
         self._hand: tuple[int, int] | None = None  # what goes out next
-        self._stray = False  # the reader was reset with it in hand
-        self._restarts = False  # the reader is to be reset once it went out
+        self._stray = False  # the reader was reset while that was in hand
+        self._restarts = False  # the reader is reset once that was sent
         self._turn = 0
         self._earliest = float("inf")
 
@@ -147,7 +147,7 @@ class Channel:
             self.dispatch(now)
 
     def _give_back(self, index: int, attempts: int) -> None:
-        """Let a message go out again; whatever the reason, the server counts it as requeued."""
+        """Requeue a message; the server counts it as requeued for every reason."""
         self.requeued += 1
         self._again.append((index, attempts))
 
@@ -163,20 +163,20 @@ class Channel:
             self._fill(asks=True)
 
     def _fill(self, *, asks: bool) -> None:
-        """Take the next message in hand, whether or not somebody is ready for it.
+        """Take the next message in hand, even if no consumer is ready for it.
 
-        What is in hand goes out next, whatever happens meanwhile: a message that is given back is overtaken
-        by it, and it comes after an ``empty``, too. An ordered channel reads on when its one message is answered.
+        The message in hand is always sent next: before one that is requeued meanwhile, and even after an
+        ``empty``. An ordered channel reads on when its one message is answered.
 
         Args:
-            asks: The reader moved, so that at its end it asks for more.
+            asks: The reader moved, so it asks for more at its end.
         """
         while self._hand is None and not (self.ordered and self.in_flight):
             item = self._next_item()
             if item is None:
                 if not (asks and self._grows()):
                     return
-            elif item[0] >= self._log.start:  # else it was cleaned before it could go out again
+            elif item[0] >= self._log.start:  # else it was cleaned before it could be sent again
                 if self.skipped:
                     self._confirm(item[0])
                 else:
@@ -328,10 +328,9 @@ class Channel:
     # ------------------------------------------------------------ operators
 
     def switch_to_ordered(self) -> None:
-        """Turn ordered: what is unanswered is forgotten, and reading begins again where all is confirmed.
+        """Become ordered: forget unanswered messages and restart the reader after the last confirmed one.
 
-        A message in hand goes out before that, so it comes twice, one right behind the other, and only one of the
-        two can be finished.
+        A message in hand is sent before that, so it arrives twice in a row, and only one of the two can be finished.
 
         Source: protocol reference 9 ("Duplicate at start").
         """
@@ -355,9 +354,9 @@ class Channel:
                 consumer.drop()
 
     def reset(self, index: int) -> None:
-        """Start at ``index``; the message that was next to go may still come first.
+        """Start at ``index``; the message in hand may still come first.
 
-        An index behind the channel's end is ignored, as the server does without a word.
+        An index behind the channel's end is silently ignored, as by the server.
 
         Source: protocol reference 5 ("Start positions"); Spark reference 1.3.
         """
@@ -367,7 +366,7 @@ class Channel:
         self._begin_at(index)
 
     def _begin_at(self, index: int) -> None:
-        """Forget what is unanswered, delayed or confirmed out of order, and read on from ``index``."""
+        """Forget unanswered and delayed messages and confirmations out of order, and read on from ``index``."""
         for entry in self.in_flight.values():
             entry.consumer.holds -= 1
         self.in_flight.clear()
@@ -380,7 +379,7 @@ class Channel:
         self._fill(asks=True)
 
     def empty(self) -> None:
-        """Confirm all that can be read; a message in hand still goes out."""
+        """Confirm all readable messages; the message in hand is still sent."""
         self.reset(self.end)
 
     def empty_delayed(self) -> None:
@@ -391,21 +390,21 @@ class Channel:
         self._deferred.clear()
 
     def grow(self, end: int) -> None:
-        """Move the end: more can be read. Delivering it is the caller's, once this turn's commands are done."""
+        """Move the end; the caller delivers once it has handled its commands."""
         self.end = end
         self._fill(asks=False)
 
     def skip_on(self) -> None:
-        """Skip what came since the last turn of the clock, if this channel skips."""
+        """Skip messages since the last turn of the clock, if this channel skips."""
         if self.skipped and self.depth > 0:
             self.empty()
 
     def refresh(self) -> None:
-        """Look for more, when the reader is at its end."""
+        """Ask for more if the reader is at its end."""
         self._grows()
 
     def _grows(self) -> bool:
-        """Ask for more when the reader is at its end; tell whether there was more."""
+        """Ask for more if the reader is at its end; return whether there was more."""
         if self._hand is not None or self._again or self._read < self.end:
             return False
         before = self.end
@@ -414,12 +413,12 @@ class Channel:
 
     @property
     def waits(self) -> bool:
-        """Whether everything is confirmed, and new messages are wanted at once."""
+        """Whether everything is confirmed, so that new messages are flushed at once."""
         return self.cursor.confirmed >= self.end and not self.paused and not self.skipped
 
     @property
     def depth(self) -> int:
-        """Readable records that are not confirmed."""
+        """Number of readable records that are not confirmed."""
         return self.end - self.cursor.confirmed - len(self.cursor.beyond)
 
     @property

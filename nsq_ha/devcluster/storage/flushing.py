@@ -1,15 +1,15 @@
-"""When the leader of a partition flushes what it acknowledged, so that it can be read.
+"""When the leader of a partition flushes acknowledged messages, so that they can be read.
 
-A topic of which each message is flushed (``syncdisk`` 0 or 1) hides nothing.
-On another one a message stays in the writer's buffer until
+With ``syncdisk`` 0 or 1 each message is flushed at once. On another topic a
+message stays in the writer's buffer until
 
-* as many messages came as ``syncdisk`` says since the last turn of the clock,
+* ``syncdisk`` messages have arrived since the last turn of the clock,
 * some channel has confirmed everything and waits for more,
 * some channel's reader comes to its end, or
 * the clock flushes the partition, at most three turns later.
 
-A channel reads to *its own* end, which only some of these move; what lies
-behind it waits for the next one.
+A channel reads to *its own* end, which only some of these move; later messages
+wait for the next one.
 
 Source: youzan/nsq ``nsqd/topic.go`` ``UpdateCommittedOffset``, ``flushForChannels``, ``flushForChannelMoreData``;
 ``nsqd/nsqd.go`` ``flushAll``; ``consistence/nsqd_coordinator.go`` ``periodFlushCommitLogs``.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 DISTANCE: Final = 4
 """The clock flushes a quarter of the partitions in each turn."""
 ALL: Final = 30
-"""Each so manyth turn flushes all partitions, those that are not led here too."""
+"""Every this many turns all partitions are flushed, including those not led here."""
 
 
 def is_turn(turn: int, partition: int) -> bool:
-    """Whether the clock flushes a partition in this turn.
+    """Return whether the clock flushes a partition in this turn.
 
-    nsqd and its coordinator count for themselves, one behind the other, so a
-    partition is flushed in two turns of four, next to each other.
+    nsqd and its coordinator count separately, one turn apart, so a partition is
+    flushed in two consecutive turns of four.
     """
     return (partition + 1 - turn) % DISTANCE in (0, DISTANCE - 1) or turn % ALL == 0
 
@@ -42,24 +42,24 @@ class Flushing:
     """Flushes one replica.
 
     Args:
-        replica: Which.
+        replica: The replica.
     """
 
     def __init__(self, replica: Replica) -> None:
-        """Begin with nothing to flush."""
+        """Start with nothing to flush."""
         self._replica = replica
         self._every = replica.options.sync_every
         self._last = 0
 
     def committed(self) -> None:
-        """Something was acknowledged."""
+        """Flush if an acknowledged message requires it."""
         replica = self._replica
         many = self._every <= 1 or replica.log.committed - self._last >= self._every
         if (many or any(channel.waits for channel in replica.channels.values())) and replica.log.flush():
             self._tell()
 
     def turn(self) -> None:
-        """It is the partition's turn, or its role changed."""
+        """Flush: it is the partition's turn, or its role changed."""
         self._last = self._replica.log.committed
         self._replica.log.flush()
         self._tell()
@@ -67,7 +67,7 @@ class Flushing:
             channel.skip_on()
 
     def refresh(self, channel: Channel) -> None:
-        """A channel's reader is at its end and asks for more."""
+        """Flush for a channel whose reader is at its end."""
         if not (channel.skipped or channel.paused) and self._replica.log.flush():
             channel.grow(self._replica.log.flushed)
 

@@ -1,8 +1,8 @@
 """The queue of one replica: a flushed part that can be read, a committed part, and a pending part behind it.
 
 The invariant: committed records are on every in-sync replica; pending ones are
-on this replica for certain and on others perhaps. What is pending may be
-committed later or cut off, which is why a publish without an answer is in doubt.
+on this replica and perhaps on others. A pending record may be committed later or
+cut off, so a publish without an answer is in doubt.
 A record is acknowledged once it is committed, but it stays in the writer's buffer
 and cannot be read until the buffer is flushed.
 """
@@ -31,7 +31,7 @@ class Log:
         records: All records, committed ones first. Index 0 is the first message ever.
         committed: Number of committed records.
         flushed: Number of records that can be read; never above ``committed``.
-        start: Index of the oldest record that is kept; what is before was cleaned.
+        start: Index of the oldest record that is kept; earlier ones were cleaned.
     """
 
     __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "flushed", "records", "start")
@@ -46,7 +46,7 @@ class Log:
         self._end_offset = 0
 
     def append(self, draft: Draft, timestamp_ns: int, place: int = 0) -> Record:
-        """Make a record of ``draft``, number ``place`` of its batch, and put it into the pending part."""
+        """Append a pending record of ``draft``, number ``place`` of its batch."""
         size = raw_size(draft.body, draft.ext, extended=self._extended)
         record = Record(
             self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, place
@@ -67,7 +67,7 @@ class Log:
         self.committed = len(self.records)
 
     def flush(self) -> bool:
-        """Make all committed records readable; tell whether there was something to flush."""
+        """Make all committed records readable; return whether there were any."""
         grew = self.flushed < self.committed
         self.flushed = self.committed
         return grew
@@ -104,7 +104,7 @@ class Log:
         return self.offset_at(self.start)
 
     def offset_at(self, index: int) -> int:
-        """Byte position of a record that is kept; behind the last one, the end."""
+        """Return the byte position of a kept record, or of the end."""
         return self.records[index].offset if index < len(self.records) else self._end_offset
 
     @property
@@ -113,7 +113,7 @@ class Log:
         return self._end_offset
 
     def entry_at(self, index: int) -> int:
-        """Index of the first record of the batch that ``index`` belongs to."""
+        """Return the index of the first record of the batch of ``index``."""
         return max(self.start, index - self.records[index].place)
 
     def index_at_offset(self, offset: int) -> int:
@@ -121,11 +121,11 @@ class Log:
         return bisect_left(self.records, offset, self.start, self.committed, key=_offset)
 
     def index_at_time(self, timestamp_ns: int) -> int:
-        """Index of the first readable record not older than ``timestamp_ns``; their end when there is none."""
+        """Return the index of the first readable record not older than ``timestamp_ns``, or their end."""
         return bisect_left(self.records, timestamp_ns, self.start, max(self.start, self.flushed), key=_timestamp)
 
     def index_at_id(self, internal_id: int) -> int:
-        """Index of the first committed record whose id is not below ``internal_id``; the end when there is none."""
+        """Return the index of the first committed record with an id of ``internal_id`` or more, or the end."""
         return bisect_left(self.records, internal_id, self.start, self.committed, key=_internal_id)
 
     def clean(self, index: int) -> None:

@@ -46,7 +46,7 @@ class Replica:
         partition: What the cluster agreed on.
         node: Where it is.
         log: Its records.
-        flushing: When they can be read.
+        flushing: Decides when records can be read.
         cursors: Positions of the channels, by name.
         channels: Live channels, on a leader only.
         leads: It believes to be the leader.
@@ -262,7 +262,7 @@ class Replica:
     # ------------------------------------------------------------ channels
 
     def cursor(self, name: str) -> Cursor:
-        """The position of a channel; a new one begins at the end of what can be read."""
+        """Return the position of a channel; a new one starts at the end of the readable part."""
         cursor = self.cursors.get(name)
         if cursor is None:
             cursor = self.cursors[name] = Cursor(self.log.flushed)
@@ -274,7 +274,7 @@ class Replica:
         if channel is None:
             channel = self.channels[name] = self._open(name, self.cursor(name))
             self._connect(name, channel)
-            self.flushing.refresh(channel)  # its reader begins at its end
+            self.flushing.refresh(channel)  # its reader starts at its end
         return channel
 
     def _open(self, name: str, cursor: Cursor) -> Channel:
@@ -317,7 +317,7 @@ class Replica:
                 cursor.reset(self.log.start)
 
     def refresh_scan(self) -> None:
-        """Let the channels of now take part in the looks at timeouts."""
+        """Include the present channels in the checks of timeouts."""
         for channel in self.channels.values():
             channel.scanned = True
 

@@ -1,9 +1,9 @@
-"""Positions in a partition by count, offset, id or time, found as nsqd finds them: with its mistakes.
+"""Find positions in a partition by count, offset, id or time, with the mistakes of nsqd.
 
-nsqd looks in two places. The commit log names every acknowledged record, one
-entry for each publish; the queue's file holds only what was flushed. A search
-begins in the first and goes on in the second, so it says wrong things about
-records that are in the one and not yet in the other.
+nsqd searches in two places. The commit log has an entry for each acknowledged
+publish; the queue's file holds only flushed records. A search starts in the
+first and continues in the second, so it returns wrong results for records that
+are not in the second yet.
 
 Source: youzan/nsq ``SearchLogByMsgCnt``, ``SearchLogByMsgOffset``, ``SearchLogByMsgTimestamp``; measured, see
 the reference page of the embedded cluster.
@@ -25,17 +25,17 @@ class SearchError(Exception):
 
 
 def by_count(log: Log, count: int) -> int:
-    """Index of record number ``count``, from 1; what is not there is found at the nearest end.
+    """Return the index of record number ``count``, from 1; the nearest end if there is none.
 
     Raises:
-        SearchError: There is no record, or the search began behind what can be read.
+        SearchError: There is no record, or the search started behind the readable part.
     """
     wanted = count - 1
     return _in_queue(log, _within(log, wanted), wanted)
 
 
 def by_offset(log: Log, offset: int) -> int:
-    """Index of the record at ``offset``, or of the next one when ``offset`` is inside a record.
+    """Return the index of the record at ``offset``, or of the next one if ``offset`` is inside a record.
 
     Raises:
         SearchError: As for :func:`by_count`.
@@ -46,7 +46,7 @@ def by_offset(log: Log, offset: int) -> int:
 
 
 def by_id(log: Log, internal_id: int) -> int:
-    """Index of the batch that a message id belongs to; what is not there is found at the nearest end.
+    """Return the index of the batch of a message id; the nearest end if there is none.
 
     Raises:
         SearchError: There is no record.
@@ -56,7 +56,7 @@ def by_id(log: Log, internal_id: int) -> int:
 
 
 def by_time(log: Log, timestamp_ns: int) -> int:
-    """Index of the first readable record that is not older than ``timestamp_ns``; their end when there is none.
+    """Return the index of the first readable record not older than ``timestamp_ns``, or their end.
 
     Raises:
         SearchError: There is no record.
@@ -66,14 +66,14 @@ def by_time(log: Log, timestamp_ns: int) -> int:
 
 
 def _within(log: Log, index: int) -> int:
-    """The nearest index of the commit log."""
+    """Return the nearest index of the commit log."""
     if log.start >= log.committed:
         raise SearchError(EMPTY)
     return min(max(index, log.start), log.committed - 1)
 
 
 def _in_queue(log: Log, found: int, wanted: int) -> int:
-    """Go on in the queue's file from the entry that the commit log named."""
+    """Continue in the queue's file from the entry of the commit log."""
     entry = log.entry_at(found)
     if wanted <= entry:
         return entry

@@ -19,7 +19,7 @@ _FORM: Final = re.compile(r"(timestamp|special|virtual_queue|msgcount):([^:]*)")
 
 
 def start_index(log: Log, end: int, start: str) -> int:
-    """Index of the first message to deliver; a channel ignores one behind its end.
+    """Return the index of the first message to deliver; a channel ignores one behind its end.
 
     Args:
         log: Where to look.
@@ -27,8 +27,8 @@ def start_index(log: Log, end: int, start: str) -> int:
         start: ``type:value``.
 
     Raises:
-        ValueError: It has not that form; with the server's text.
-        SearchError: It has the form and cannot be found; with the server's text.
+        ValueError: ``start`` is malformed; the text is the server's.
+        SearchError: The position cannot be found; the text is the server's.
     """
     form = _FORM.fullmatch(start)
     if form is None:

@@ -117,7 +117,7 @@ def _name(topic: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a value of the report as HTML text: other programs wrote it, numbers included."""
+    """Return a value of the report as escaped HTML; other programs wrote it, numbers included."""
     return html.escape(str(value))
 
 
