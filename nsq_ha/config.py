@@ -31,6 +31,7 @@ from nsq_ha.option_checks import (
     one_of,
     text,
 )
+from nsq_ha.redaction import conceal
 from nsq_ha.start_from import StartFrom
 
 Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
@@ -178,6 +179,7 @@ class ClientConfig:
         is_a(self, "backoff", Backoff)
         is_a(self, "tls", TlsConfig, None)
         text(self, "auth_secret", None)
+        conceal(self.auth_secret)
         text(self, "client_id")
 
     @classmethod

@@ -33,18 +33,28 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.redaction import redact
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 class NsqError(Exception):
-    """The root: ``except NsqError`` catches all that this library raises on purpose."""
+    """The root: ``except NsqError`` catches all that this library raises on purpose.
+
+    Its texts quote servers, and a server may send back the secret that it was
+    given: secrets are replaced here, for all errors and for all logs of them.
+    """
 
     retriable: bool = False
     """True when the same call may succeed a little later, unchanged."""
 
     stale_leader: bool = False
     """True when the partition's leader must be looked up again before a retry."""
+
+    def __init__(self, *arguments: object) -> None:
+        """Keep the arguments; texts lose their secrets."""
+        super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
 
 
 class ConfigError(NsqError, ValueError):
@@ -110,7 +120,7 @@ class LookupUnavailableError(DiscoveryError):
         """Keep the message and what each nsqlookupd did."""
         told = "; ".join(f"{address}: {reason}" for address, reason in causes)
         super().__init__(f"{message} ({told})" if told else message)
-        self.causes = causes
+        self.causes = tuple((address, redact(reason)) for address, reason in causes)
 
 
 class TopicNotFoundError(DiscoveryError):
@@ -126,14 +136,14 @@ class ServerError(NsqError):
 
     Attributes:
         code: First word of the frame, such as ``E_BAD_TOPIC``; compared exactly.
-        detail: The rest, decoded with replacement of what is not UTF-8; may be empty.
+        detail: The rest, decoded with replacement of what is not UTF-8; may be empty. Secrets are replaced in it.
     """
 
     def __init__(self, code: str, detail: str = "") -> None:
-        """Keep code and detail unchanged; control characters are escaped in the text that is shown."""
-        super().__init__(_printable(f"{code} {detail}".strip()))
-        self.code = code
-        self.detail = detail
+        """Keep code and detail; control characters are escaped in the text that is shown."""
+        self.code = code if code in SERVER_ERRORS else redact(code)
+        self.detail = redact(detail)
+        super().__init__(_printable(f"{self.code} {self.detail}".strip()))
 
 
 def _printable(text: str) -> str:
@@ -269,6 +279,8 @@ def server_error(data: bytes) -> ServerError:
     if text.startswith(_TOO_MANY_CONNECTIONS):
         return OverloadedError("", text)
     code, _, detail = text.partition(" ")
+    if code not in SERVER_ERRORS:
+        code, _, detail = redact(text).partition(" ")  # before it is split: a secret may hold a blank
     if code == "E_INVALID" and detail.endswith(_TLS_REQUIRED):
         return TlsRequiredError(code, f"{detail}: nsqd runs with -tls-required, give tls=TlsConfig(...)")
     return SERVER_ERRORS.get(code, ServerError)(code, detail)

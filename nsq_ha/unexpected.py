@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from nsq_ha.redaction import harmless, redact, trace_of
+
 if TYPE_CHECKING:
     import logging
 
@@ -38,11 +40,19 @@ def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> 
     """
     count = _count(where, error)
     if count == 1:
-        log.error(
-            "%s: unexpected error, continuing; please report it as a bug of nsq_ha: %r", where, error, exc_info=error
+        log_traceback(
+            log, f"{where}: unexpected error, continuing; please report it as a bug of nsq_ha: {error!r}", error
         )
     elif count & (count - 1) == 0:
-        log.error("%s: the same unexpected error, %d times so far: %r", where, count, error)
+        log.error("%s: the same unexpected error, %d times so far: %s", where, count, redact(repr(error)))
+
+
+def log_traceback(log: logging.Logger, text: str, error: BaseException) -> None:
+    """Log an error with its traceback. If that shows a secret, log it as text with the secret replaced."""
+    if harmless(error) is not None:
+        log.error("%s", redact(text), exc_info=error)
+    else:
+        log.error("%s\n%s", redact(text), redact(trace_of(error)))
 
 
 def without_frames(error: E) -> E:

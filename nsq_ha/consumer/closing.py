@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from collections import deque
@@ -89,4 +90,4 @@ async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> 
         return
     await asyncio.wait({supervisor})
     if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-        log.error("%s: the consumer's own task had died", name, exc_info=error)
+        log_traceback(log, f"{name}: the consumer's own task had died", error)

@@ -46,6 +46,7 @@ from nsq_ha.policy.activity import Seen
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
+from nsq_ha.redaction import redact
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
 from nsq_ha.transport.pausing import is_foreign, pause
@@ -529,7 +530,10 @@ class Subscription:
         # It would come damaged again for ever and block the channel: it is finished, loudly.
         for message in damaged:
             log.error(
-                "%s-%d: a message cannot be decoded and is finished: %r", self._watch.topic, self.partition, message
+                "%s-%d: a message cannot be decoded and is finished: %s",
+                self._watch.topic,
+                self.partition,
+                redact(repr(message)),
             )
             delivery.finish_damaged(message.message_id)
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.redaction import harmless, redact
 
 _SHOWN: Final = 120
 _NULL: Final = msgspec.Raw(b"null")
@@ -77,7 +78,7 @@ def decode_json(data: bytes, shape: type[T]) -> T:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         # The body is left out: it can be megabytes of anything.
-        raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from error
+        raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from harmless(error)
 
 
 def try_json(data: bytes, shape: type[T]) -> T | None:
@@ -89,5 +90,6 @@ def try_json(data: bytes, shape: type[T]) -> T | None:
 
 
 def _shown(text: str) -> str:
-    printable = "".join(letter if letter.isprintable() else "?" for letter in text[: _SHOWN + 1])
+    # Secrets are replaced before the rest is cut off: a part of one tells much of it.
+    printable = "".join(letter if letter.isprintable() else "?" for letter in redact(text)[: _SHOWN + 1])
     return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."

@@ -23,6 +23,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
+from nsq_ha.redaction import harmless
 from nsq_ha.time_limits import time_limit
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ async def _exchange(
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
     except NsqError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - mapped to ours
         # httpx passes on errors of a resolver, a codec or ssl: UnicodeError, ValueError, RuntimeError and others.
-        raise _ours(error) from error
+        raise _ours(error) from harmless(error)
 
 
 class HttpPeer:

@@ -27,6 +27,7 @@ from nsq_ha.config import Backoff
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.policy.backoff import delay_after
+from nsq_ha.redaction import harmless, redact
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -237,12 +238,12 @@ class Servers:
             except NsqError as error:
                 self._failed(server, error)
                 raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - mapped to ours
                 # Whatever a server's bytes provoke is that server's failure and ends nothing else.
                 report_unexpected(_log, f"nsqlookupd {server.url}", error)
                 self._failed(server, error)
                 without_frames(error)
-                raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from error
+                raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from harmless(error)
         self._succeeded(server)
         return dataclasses.replace(answer, leads=server.leads)
 
@@ -250,7 +251,7 @@ class Servers:
         server.failures += 1
         server.probe_at = self._loop.time() + delay_after(_PROBES, server.failures, random.random)
         if server.failures == 1:
-            _log.warning("nsqlookupd fails: %s", error, extra={"lookupd": server.url})
+            _log.warning("nsqlookupd fails: %s", redact(str(error)), extra={"lookupd": server.url})
             self._list_wanted.set()
 
     def _succeeded(self, server: Server) -> None:

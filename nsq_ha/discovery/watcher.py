@@ -25,7 +25,7 @@ from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavai
 from nsq_ha.names import check_topic
 from nsq_ha.policy.rhythm import gap_after
 from nsq_ha.policy.topology import TopicView, difference, merge
-from nsq_ha.unexpected import report_unexpected
+from nsq_ha.unexpected import log_traceback, report_unexpected
 
 if TYPE_CHECKING:
     import httpx
@@ -358,7 +358,7 @@ class Directory:
                 await servers.keep_lists(LIST_INTERVAL, self._config.lookup_jitter)
         except Exception as error:  # noqa: BLE001
             # Only a bug of ours gets here: what servers do ends inside Servers. Everybody must hear of it.
-            _log.exception("the look-ups died")
+            log_traceback(_log, "the look-ups died", error)
             closed = ClosedError("the look-ups died")
             closed.__cause__ = error
             self._end(closed)

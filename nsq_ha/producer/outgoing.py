@@ -26,6 +26,7 @@ from nsq_ha.protocol import (
     encode_pubs,
     traced_size,
 )
+from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
     import asyncio
@@ -341,7 +342,7 @@ class RichBatch(Outgoing):
 
 def _check_plain(answer: bytes, command: str) -> None:
     if answer != b"OK":
-        raise RemoteProtocolError(f"answer to {command} is not OK but {answer[:64]!r}")
+        raise RemoteProtocolError(f"answer to {command} is not OK but {excerpt(answer)}")
 
 
 def kind_of(message: Prepared) -> str:

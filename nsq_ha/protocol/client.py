@@ -32,6 +32,7 @@ from nsq_ha.protocol.frames import (
 )
 from nsq_ha.protocol.messages import Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.state import PUBLISHING, Input, State, advance
+from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message, MessageSource
@@ -344,11 +345,11 @@ class ClientProtocol:
             received.heartbeats += 1
             return
         if not self._runs:
-            raise RemoteProtocolError(f"response {data[:64]!r} answers no request")
+            raise RemoteProtocolError(f"response {excerpt(data)} answers no request")
         run = self._runs[0]
         request = run.kind
         if not is_answer(request, data):
-            raise RemoteProtocolError(f"response {data[:64]!r} is no answer to {request.name}")
+            raise RemoteProtocolError(f"response {excerpt(data)} is no answer to {request.name}")
         self.state = advance(self.state, ANSWERED[request])
         self._answered(run, 1)
         received.answers.append(data)

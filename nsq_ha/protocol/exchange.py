@@ -18,6 +18,7 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
 from nsq_ha.protocol.messages import DamagedMessage
 from nsq_ha.protocol.state import Input
+from nsq_ha.redaction import excerpt
 
 NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 """Codes of errors that answer no request."""
@@ -154,5 +155,5 @@ def read_error(data: bytes) -> ServerError:
     if not data:
         raise RemoteProtocolError("error frame is empty")
     if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
-        raise RemoteProtocolError(f"error frame holds {data[:64]!r}, which is no error: its type is damaged")
+        raise RemoteProtocolError(f"error frame holds {excerpt(data)}, which is no error: its type is damaged")
     return server_error(data[:_MAX_ERROR_BYTES])

@@ -28,6 +28,7 @@ from typing import Final
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import PARTITION_SHIFT, Message, MessageSource
+from nsq_ha.redaction import excerpt
 
 _MESSAGE: Final = 2
 _FRAME: Final = struct.Struct(">iiqH16s")
@@ -290,7 +291,7 @@ def decode_traced(data: bytes) -> Traced:
     Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``getTracedReponse``.
     """
     if len(data) != _TRACED.size or not data.startswith(b"OK"):
-        raise RemoteProtocolError(f"answer to a traced publish is not OK and 28 bytes but {data[:64]!r}")
+        raise RemoteProtocolError(f"answer to a traced publish is not OK and 28 bytes but {excerpt(data)}")
     _, internal_id, trace_id, offset, raw_size = _TRACED.unpack(data)
     return Traced(internal_id, trace_id, offset, raw_size)
 

@@ -38,6 +38,7 @@ from nsq_ha.protocol import (
     upgrades,
     without_secret,
 )
+from nsq_ha.redaction import conceal
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 
@@ -133,6 +134,7 @@ class Link:
         if identity.auth_required:
             if self._access.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} requires AUTH: give option 'authSecret'")
+            conceal(self._access.auth_secret)
             try:
                 decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
             except ServerError as error:

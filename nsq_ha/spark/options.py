@@ -20,6 +20,7 @@ from typing import Literal
 from nsq_ha.addresses import nsqd_addresses
 from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel, check_topic
+from nsq_ha.redaction import conceal
 from nsq_ha.spark import values
 from nsq_ha.spark.bad_rows import DEAD_LETTER, FAIL, WAYS
 from nsq_ha.spark.values import EARLIEST, LATEST, Offsets, Place, Texts, wrong
@@ -46,6 +47,10 @@ class Access:
     msg_timeout: float | None = None
     # The server raises 1..9 ms to 10; the last part of a range waits that long.
     output_buffer_timeout: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Let no error show the secret."""
+        conceal(self.auth_secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from nsq_ha.config import Backoff
 from nsq_ha.errors import NoLeaderError, NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.policy.backoff import delay_after
 from nsq_ha.protocol import OK, Traced, check_traced, decode_traced, traced_size
+from nsq_ha.redaction import excerpt
 from nsq_ha.spark.link import Link
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class PartitionWriter:
         """
         if not batch.traced:
             if answer != OK:
-                raise RemoteProtocolError(f"answer to MPUB is not OK but {answer[:64]!r}")
+                raise RemoteProtocolError(f"answer to MPUB is not OK but {excerpt(answer)}")
             return answer
         traced = decode_traced(answer)
         total = batch.size + batch.rows * traced_size(0)[0]

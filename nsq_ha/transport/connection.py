@@ -45,6 +45,7 @@ from nsq_ha.protocol import (
     upgrades,
     without_secret,
 )
+from nsq_ha.redaction import conceal
 from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.stream import Stream
 from nsq_ha.transport.tls import ssl_context
@@ -179,6 +180,7 @@ class Connection:
     async def _authenticate(self, secret: str | None) -> None:
         if secret is None:
             raise AuthError("E_AUTH_FIRST", f"{self.node.address} requires AUTH: set auth_secret")
+        conceal(secret)  # a config from another process has not done it here
         try:
             decode_authorization(await self._request(Auth(secret.encode())))
         except ServerError as error:

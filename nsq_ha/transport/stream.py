@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.redaction import harmless
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ class Stream(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         try:
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
-            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}") from error
+            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}") from harmless(error)
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -112,7 +113,7 @@ class Stream(asyncio.BufferedProtocol):
             transport.abort()
             self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
             if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
-                raise ConnectError(f"TLS with {server_name} failed: {_text_of(error)}") from error
+                raise ConnectError(f"TLS with {server_name} failed: {_text_of(error)}") from harmless(error)
             raise
         if upgraded is None:
             raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")

@@ -13,6 +13,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.policy.tls_renewal import RENEWED, VERDICTS, WRITES_FOR, Lifetime, Phase, Verdict, first_verdict
+from nsq_ha.redaction import redact
 
 if TYPE_CHECKING:
     from nsq_ha.policy.tls_renewal import Evidence
@@ -72,7 +73,7 @@ class TlsServer:
                 "server. Its connections are replaced in time, which costs a handshake every %.0f s for each one. "
                 "Patch nsqd, or use a tunnel in place of TLS: see %s",
                 self.address,
-                self.version,
+                redact(self.version),
                 self.writes_for,
                 self.writes_for * Phase.DUE.value,
                 PAGE,

@@ -1,0 +1,94 @@
+"""Keep this process's secrets out of texts that come from outside.
+
+A server knows the secret that it was sent, and may send it back in any text: an
+error frame, an HTTP answer, a version. Errors and log lines go to places that
+secrets do not go to.
+
+The invariant: a secret that was given to :func:`conceal` does not appear in what
+:func:`redact` and :func:`excerpt` return, neither as it is nor in a usual
+encoding (escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import traceback
+from typing import Final, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+REDACTED: Final = "***"
+"""Stands in place of a secret."""
+
+MAX_SECRETS: Final = 1000
+"""Beyond these the oldest secret is forgotten: a process that gets a new token each hour must not grow."""
+
+_secrets: Final[dict[str, tuple[str, ...]]] = {}
+_lock: Final = threading.Lock()
+_pattern: re.Pattern[str] | None = None
+
+
+def conceal(secret: str | None) -> None:
+    """Let no text show ``secret`` from now on. None and an empty secret are ignored."""
+    global _pattern  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
+    if not secret or secret in _secrets:
+        return
+    with _lock:
+        while len(_secrets) >= MAX_SECRETS:
+            del _secrets[next(iter(_secrets))]
+        _secrets[secret] = _forms(secret)
+        # The longest first: a form may hold another one.
+        forms = sorted({form for each in _secrets.values() for form in each}, key=len, reverse=True)
+        _pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
+
+
+def redact(text: str) -> str:
+    """Return ``text`` with every secret replaced."""
+    return text if _pattern is None else _pattern.sub(REDACTED, text)
+
+
+def excerpt(data: bytes, most: int = 64) -> str:
+    """Return the beginning of ``data`` as a literal without secrets, for an error message.
+
+    Secrets are replaced before the rest is cut off, or part of one could stay.
+    """
+    shown = data[:most]
+    if _pattern is not None:
+        shown = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")[:most]
+    return repr(shown)
+
+
+def harmless(error: E) -> E | None:
+    """Return ``error`` if its traceback shows no secret, else None: to raise another error ``from`` it."""
+    return error if _pattern is None or _pattern.search(trace_of(error)) is None else None
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback of ``error`` as text, with its causes; secrets are in it."""
+    return "".join(traceback.format_exception(error))
+
+
+def forget() -> None:
+    """Forget all secrets."""
+    global _pattern  # noqa: PLW0603 - see conceal()
+    with _lock:
+        _secrets.clear()
+        _pattern = None
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    """Return the texts in which a secret may come back."""
+    # Here, not above: most processes have no secret, and it takes memory.
+    from urllib.parse import quote, quote_plus  # noqa: PLC0415
+
+    data = secret.encode("utf-8", "surrogatepass")
+    escaped = (repr(secret)[1:-1], repr(data)[2:-1], secret.encode("unicode_escape").decode(), json.dumps(secret)[1:-1])
+    encoded = (
+        base64.b64encode(data).decode().rstrip("="),
+        base64.urlsafe_b64encode(data).decode().rstrip("="),
+        data.hex(),
+    )
+    return (secret, *escaped, *encoded, quote(data, safe=""), quote_plus(data))

@@ -1,0 +1,412 @@
+"""Secrets in texts of servers: every encoding, and every edge at which such a text enters an error or a log line."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+
+from nsq_ha import ConsumerConfig, Producer, PublishError, redaction, unexpected
+from nsq_ha.consumer.closing import supervisor_ended
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import (
+    ConnectionLostError,
+    LookupUnavailableError,
+    NsqError,
+    PublishFailedError,
+    RemoteProtocolError,
+    ServerError,
+    server_error,
+)
+from nsq_ha.policy.tls_renewal import Evidence, Verdict
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import (
+    ClientProtocol,
+    Command,
+    FrameType,
+    Identify,
+    Identity,
+    SubAdvanced,
+    encode_frame,
+    encode_identity,
+)
+from nsq_ha.spark.link import Link
+from nsq_ha.spark.options import Access
+from nsq_ha.transport import tls_limits
+from nsq_ha.transport.connection import Connection
+from tests.discovery.loopback import Fake
+from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Publish, Subscribe, error, message_data, response
+from tests.support.recorder import Recorder
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+SECRET: Final = 'öpen "sesame"\t4711/x+y'
+DATA: Final = SECRET.encode()
+FORMS: Final[dict[str, str]] = {
+    "as it is": SECRET,
+    "upper case": SECRET.upper(),
+    "escaped": SECRET.encode("unicode_escape").decode(),
+    "escaped bytes": repr(DATA)[2:-1],
+    "JSON": json.dumps(SECRET)[1:-1],
+    "percent": quote(SECRET, safe=""),
+    "base64": base64.b64encode(DATA).decode(),
+    "base64 of URLs": base64.urlsafe_b64encode(DATA).decode(),
+    "hexadecimal": DATA.hex(),
+    "hexadecimal, upper case": DATA.hex().upper(),
+}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    redaction.forget()
+    unexpected.forget()
+    yield
+    redaction.forget()
+    unexpected.forget()
+
+
+def assert_hidden(*texts: object) -> None:
+    """No text may show the secret in any form; of an error all that a log could show is looked at."""
+    shown = [
+        "".join(traceback.format_exception(each)) + repr(each) + repr(vars(each))
+        if isinstance(each, BaseException)
+        else str(each)
+        for each in texts
+    ]
+    for text in shown:
+        for name, form in FORMS.items():
+            assert form.lower() not in text.lower(), f"{name}: {text}"
+        assert "sesame" not in text.lower()
+        assert redaction.REDACTED in text, f"the place where the secret was is not marked: {text}"
+
+
+# ------------------------------------------------------------ the rule
+
+
+def test_without_a_secret_nothing_changes() -> None:
+    for nothing in (None, ""):
+        redaction.conceal(nothing)
+    assert redaction.redact(f"it is {SECRET}") == f"it is {SECRET}"
+    assert redaction.excerpt(b"abc", 2) == "b'ab'"
+    failed = ValueError(SECRET)
+    assert redaction.harmless(failed) is failed
+
+
+@every_form
+def test_every_form_is_replaced(form: str) -> None:
+    redaction.conceal(SECRET)
+    assert redaction.redact(f"it is {form}!").strip("=") in {"it is ***!", "it is ***=!", "it is ***==!"}
+
+
+def test_several_secrets_of_which_one_holds_another() -> None:
+    for secret in ("4711", "open 4711 sesame", "4711"):
+        redaction.conceal(secret)
+    assert redaction.redact("4711, open 4711 sesame") == "***, ***"
+
+
+def test_what_is_cut_off_leaves_no_part_of_a_secret() -> None:
+    redaction.conceal(SECRET)
+    data = b"x" * 60 + DATA
+    assert redaction.excerpt(data) == repr(b"x" * 60 + b"***")
+    assert redaction.excerpt(b"\xff" + DATA) == r"b'\xff***'"
+
+
+def test_a_cause_that_shows_a_secret_is_dropped() -> None:
+    redaction.conceal(SECRET)
+    good, bad = ValueError("good"), ValueError(SECRET)
+    assert redaction.harmless(good) is good
+    assert redaction.harmless(bad) is None
+    good.__cause__ = bad
+    assert redaction.harmless(good) is None
+
+
+def test_the_oldest_secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "MAX_SECRETS", 2)
+    for number in range(3):
+        redaction.conceal(f"secret-{number}")
+    assert redaction.redact("secret-0 secret-1 secret-2") == "secret-0 *** ***"
+
+
+@pytest.mark.parametrize("make", [lambda: ConsumerConfig(auth_secret=SECRET), lambda: Access(auth_secret=SECRET)])
+def test_options_conceal_it(make: Callable[[], object]) -> None:
+    assert SECRET not in repr(make())
+    assert redaction.redact(SECRET) == "***"
+
+
+# ------------------------------------------------------------ errors
+
+
+@every_form
+@pytest.mark.parametrize("frame", ["E_PUB_FAILED {}", "E_ODD {}", "{} is wrong", "too much client connections {}"])
+def test_no_error_frame_shows_it(frame: str, form: str) -> None:
+    redaction.conceal(SECRET)
+    shown = server_error(frame.format(form).encode())
+    assert_hidden(shown)
+
+
+def test_a_known_code_stays_though_a_secret_is_part_of_it() -> None:
+    redaction.conceal("FAILED")
+    shown = server_error(b"E_PUB_FAILED PUB failed")
+    assert type(shown) is PublishFailedError
+    assert (shown.code, shown.detail) == ("E_PUB_FAILED", "PUB ***")
+
+
+def test_no_error_of_ours_shows_it() -> None:
+    redaction.conceal(SECRET)
+    publish = PublishError(SECRET, topic="t", partition=None, attempts=1, maybe_stored=True)
+    unavailable = LookupUnavailableError("none", (("http://l", f"said {SECRET}"),))
+    assert unavailable.causes == (("http://l", "said ***"),)
+    assert_hidden(publish, unavailable, RemoteProtocolError(SECRET), ConnectionLostError(SECRET))
+
+
+# ------------------------------------------------------------ what nsqd sends
+
+
+ECHOES: Final[dict[str, bytes]] = {
+    "a known error": error(b"E_INVALID it was " + DATA),
+    "an unknown error": error(b"E_ODD " + DATA),
+    "an error that is one": error(DATA),
+    "a response": response(DATA),
+    "a response that is cut": response(b"x" * 60 + DATA),
+    "an error frame of a damaged type": error(b"\x00\x01" + DATA),
+    "a frame of an unknown type": (4 + len(DATA)).to_bytes(4, "big") + (7).to_bytes(4, "big") + DATA,
+}
+every_echo = pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+
+
+class Echoing:
+    """A script that asks for AUTH, and answers the first command of a kind with ``echo``."""
+
+    def __init__(self, kind: type[Command] | tuple[type[Command], ...], echo: bytes) -> None:
+        self._kind = kind
+        self._echo = echo
+        self.echoed = 0
+
+    def __call__(self, peer: Peer, command: Command) -> bool:
+        if isinstance(command, self._kind):
+            self.echoed += 1
+            peer.write(self._echo)
+            return True
+        return False
+
+
+def demanding() -> Identity:
+    return Identity(version="fake", auth_required=True)
+
+
+@every_echo
+async def test_no_answer_to_a_publish_shows_it(echo: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "nsq_ha")
+    async with Stage(identity=demanding()) as stage, stage.producer(auth_secret=SECRET) as producer:
+        stage.nsqd.script = Echoing(Publish, echo)
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=0, timeout=1.0)
+    _assert_nowhere(caplog.text, caught.value)
+
+
+@every_echo
+async def test_no_answer_to_a_subscription_shows_it(echo: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "nsq_ha")
+    async with Stage(identity=demanding()) as stage:
+        stage.nsqd.script = script = Echoing(Subscribe, echo)
+        async with stage.consumer(auth_secret=SECRET, start_timeout=0.0) as consumer:
+            await stage.nsqd.until(lambda: script.echoed and not stage.nsqd.peers[0].is_open)
+            with pytest.raises((NsqError, TimeoutError)) as caught:  # what is refused for good is raised
+                await asyncio.wait_for(anext(consumer), 0.1)
+    _assert_nowhere(caplog.text, caught.value)
+
+
+@every_echo
+async def test_nothing_that_comes_later_shows_it(echo: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "nsq_ha")
+    async with Stage(identity=demanding()) as stage, stage.consumer(auth_secret=SECRET):
+        peer = await stage.nsqd.subscriber()
+        peer.write(echo + encode_frame(FrameType.MESSAGE, message_data(b"x", DATA[:16]))[:-1] + b"xx")
+        peer.close()
+        await stage.nsqd.subscriber(1)
+    _assert_nowhere(caplog.text)
+
+
+def _assert_nowhere(*texts: str | BaseException) -> None:
+    """As assert_hidden; where nothing was quoted at all, nothing need be marked."""
+    for each in texts:
+        text = "".join(traceback.format_exception(each)) + repr(each) if isinstance(each, BaseException) else each
+        assert text
+        assert "sesame" not in text.lower()
+        for name, form in FORMS.items():
+            assert form.lower() not in text.lower(), f"{name}: {text}"
+
+
+async def test_a_damaged_message_with_the_secret_as_its_id_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "sesame 16 bytes!"
+    async with Stage(identity=demanding()) as stage, stage.consumer(auth_secret=secret):
+        peer = await stage.nsqd.subscriber()
+        peer.write(encode_frame(FrameType.MESSAGE, message_data(b"", secret.encode())[:-4]))
+        await eventually(lambda: "cannot be decoded" in caplog.text)
+    assert "sesame" not in caplog.text
+
+
+async def test_an_answer_to_identify_does_not_show_it(nsqd: FakeNsqd) -> None:
+    answer = encode_identity(Identity(version="fake"))[:-1] + b',"max_rdy_count":"' + DATA + b'"}'
+    nsqd.script = Echoing(Identify, response(answer))
+    config = ConsumerConfig(auth_secret=SECRET)
+    with pytest.raises(NsqError) as caught:
+        await _opened(nsqd, config)
+    _assert_nowhere(caught.value)
+
+
+async def _opened(nsqd: FakeNsqd, config: ConsumerConfig) -> None:
+    connection = await Connection.open(config, nsqd.node, Recorder().callbacks)
+    await connection.aclose(LIMIT)
+
+
+@pytest.fixture
+async def nsqd() -> Any:  # noqa: ANN401 - an async generator's fixture
+    async with FakeNsqd() as nsqd:
+        yield nsqd
+
+
+def test_a_version_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+    redaction.conceal(SECRET)
+    server = tls_limits.TlsServer("10.0.0.1:4150", f"0.3.7-HA.1.9.9 {SECRET}")
+    server.verdict = Verdict.SUSPECTED
+    server.saw(Evidence.SILENT)
+    assert "stops writing" in caplog.text
+    assert_hidden(caplog.text)
+
+
+@every_echo
+async def test_spark_does_not_show_it(nsqd: FakeNsqd, echo: bytes) -> None:
+    nsqd.identity = demanding()
+    nsqd.script = Echoing(Subscribe, echo)
+
+    def talk() -> None:
+        link = Link(Node("127.0.0.1", nsqd.port, 1), Access(auth_secret=SECRET))
+        try:
+            link.open()
+            redaction.forget()
+            link.close()
+            link.open()  # the secret of options that were unpickled is concealed when it is sent
+            link.request(SubAdvanced(TOPIC, "ch", 0, None), time.monotonic() + LIMIT)
+        finally:
+            link.close()
+
+    with pytest.raises(NsqError) as caught:
+        await asyncio.to_thread(talk)
+    _assert_nowhere(caught.value)
+    if isinstance(caught.value, ServerError):
+        assert_hidden(caught.value)
+
+
+# ------------------------------------------------------------ what nsqlookupd sends
+
+
+BODIES: Final[dict[str, Any]] = {
+    "a refusal": {"message": f"no {SECRET}"},
+    "a refusal that is cut": {"message": "x" * 115 + SECRET},
+    "another shape": {"meta": SECRET},
+    "a key": {SECRET: {}},
+}
+
+
+@pytest.mark.parametrize("code", [200, 404, 500])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+async def test_no_http_answer_shows_it(body: object, code: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "nsq_ha")
+    redaction.conceal(SECRET)
+    fake = await Fake().start()
+    try:
+        fake.answer("/lookup", body, code)
+        async with LookupClient(fake.url) as client:
+            try:
+                answer = await client.lookup(TOPIC)
+            except NsqError as failed:
+                _assert_nowhere(failed)
+            else:
+                assert not answer.partitions
+    finally:
+        await fake.stop()
+    _assert_nowhere(caplog.text + "logged")
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 " + DATA, DATA, b"HTTP/1.1 200 OK\r\n" + DATA])
+async def test_no_answer_that_is_not_http_shows_it(line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "nsq_ha")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(line + b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        redaction.conceal(SECRET)
+        async with LookupClient(url) as client:
+            with pytest.raises(LookupUnavailableError) as caught:
+                await client.lookup(TOPIC)
+        async with Producer(lookupd=url, auth_secret=SECRET) as producer:
+            with pytest.raises(PublishError) as refused:
+                await producer.publish(TOPIC, b"x", timeout=0.5)
+    _assert_nowhere(caught.value, refused.value, caplog.text)
+
+
+# ------------------------------------------------------------ what nobody foresaw
+
+
+def raised(text: str) -> BaseException:
+    try:
+        int(text)
+    except ValueError as error:
+        failed = RuntimeError("odd")
+        failed.__cause__ = error
+        return failed
+    raise AssertionError(text)
+
+
+def test_no_unforeseen_error_shows_it(caplog: pytest.LogCaptureFixture) -> None:
+    redaction.conceal(SECRET)
+    for _ in range(2):
+        unexpected.report_unexpected(logging.getLogger("nsq_ha.x"), "orders-0", raised(SECRET))
+        unexpected.report_unexpected(logging.getLogger("nsq_ha.x"), "orders-1", ValueError(SECRET))
+    assert "Traceback" in caplog.text
+    assert_hidden(caplog.text)
+
+
+async def test_no_end_of_a_supervisor_shows_it(caplog: pytest.LogCaptureFixture) -> None:
+    redaction.conceal(SECRET)
+
+    async def die() -> None:
+        raise raised(SECRET)
+
+    await supervisor_ended(asyncio.create_task(die()), "orders/ch")
+    assert "had died" in caplog.text
+    assert_hidden(caplog.text)
+
+
+async def test_no_error_of_a_codec_or_reader_shows_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Stage(identity=demanding()) as stage, stage.producer(auth_secret=SECRET) as producer:
+        await producer.publish(TOPIC, b"x")
+
+        def receive(*_: object) -> None:
+            raise ValueError(SECRET)
+
+        monkeypatch.setattr(ClientProtocol, "receive", receive)
+        stage.nsqd.script = Echoing(Publish, error(b"E_ODD"))
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=0, timeout=1.0)
+    assert "Traceback" in caplog.text
+    assert_hidden(caplog.text)
+    _assert_nowhere(caught.value)
