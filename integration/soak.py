@@ -109,6 +109,7 @@ class Figures:
     delivered: int = 0
     lost: int = 0
     unexplained_repeats: int = 0
+    repeated_fates: dict[str, int] = dataclasses.field(default_factory=dict)
     explained_repeats: int = 0
     out_of_order: int = 0
     errors: list[str] = dataclasses.field(default_factory=list)
@@ -121,7 +122,8 @@ class Figures:
         """Name what must not happen and did."""
         found = [f"{len(self.errors)} errors: {self.errors[0]}"] if self.errors else []
         if self.unexplained_repeats:
-            found.append(f"{self.unexplained_repeats} repeats without a reason")
+            fates = ", ".join(f"{count} of fate {fate}" for fate, count in self.repeated_fates.items())
+            found.append(f"{self.unexplained_repeats} repeats without a reason ({fates})")
         if self.out_of_order:
             found.append(f"{self.out_of_order} out of order")
         if sampled:
@@ -261,9 +263,13 @@ class Run:
         figures.delivered = len(seen)
         figures.lost = len(self._acknowledged - seen.keys())
         for number, count in seen.items():
-            explained = self._fate_of(number) not in (Fate.FINISH, Fate.TOUCH)
-            figures.explained_repeats += min(count - 1, int(explained))
-            figures.unexplained_repeats += count - 1 - min(count - 1, int(explained))
+            fate = self._fate_of(number)
+            repeats = count - 1
+            explained = min(repeats, int(fate not in (Fate.FINISH, Fate.TOUCH)))
+            figures.explained_repeats += explained
+            if repeats > explained:
+                figures.unexplained_repeats += repeats - explained
+                figures.repeated_fates[fate.name] = figures.repeated_fates.get(fate.name, 0) + repeats - explained
         times = sorted(self._latencies)
         if times:
             figures.p50_ms, figures.p99_ms, figures.max_ms = (
