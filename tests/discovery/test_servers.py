@@ -329,6 +329,11 @@ async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_it
     fakes[2].answer("/listlookup", list_body(None, *urls))
     await servers.refresh_lists()
     assert servers.leader == urls[0]
+    # A server's own word counts for more than that of one that is asked before it.
+    fakes[0].answer("/listlookup", list_body(urls[2], *urls))
+    fakes[1].answer("/listlookup", list_body(urls[1], *urls))
+    await servers.refresh_lists()
+    assert servers.leader == urls[1]
 
 
 async def test_learning_has_a_limit_and_long_gone_ones_are_forgotten(
