@@ -190,6 +190,7 @@ async def test_a_late_answer_from_another_thread(stage: Stage) -> None:
 
 
 async def test_few_are_asked_for_until_the_handlers_speed_is_known(stage: Stage) -> None:
+    stage.nsqd.identity = Identity(version="fake", msg_timeout=60_000)  # quick on any machine, as it is handled here
     async with stage.consumer(max_in_flight=200) as consumer:
         peer = await stage.nsqd.subscriber()
         await stage.nsqd.until(lambda: peer.ready == 10)
