@@ -40,6 +40,11 @@ def partition_of(internal_id: int) -> int:
     return internal_id >> PARTITION_SHIFT & PARTITION_MASK
 
 
+def is_upstream_id(message_id: bytes) -> bool:
+    """Return whether an upstream nsqd made the id: 16 hexadecimal digits, so a partition far above 1023."""
+    return message_id[:1] >= b"0" and not message_id.strip(b"0123456789abcdef")
+
+
 class MessageSource(Protocol):
     """What a message answers through. All three buffer and return at once."""
 
@@ -107,16 +112,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
     @property
     def internal_id(self) -> int:
         """The server's own id, unsigned 64 bit; grows within a partition. Of an upstream nsqd its whole id."""
-        return int(self.id, 16) if self._is_upstream() else int.from_bytes(self.id[:8], "big")
+        return int(self.id, 16) if is_upstream_id(self.id) else int.from_bytes(self.id[:8], "big")
 
     @property
     def trace_id(self) -> int:
         """The publisher's trace id, unsigned 64 bit; 0 if there is none. Upstream nsqds have no trace ids."""
-        return 0 if self._is_upstream() else int.from_bytes(self.id[8:], "big")
-
-    def _is_upstream(self) -> bool:
-        """Return whether an upstream nsqd made the id: 16 hexadecimal digits, so a partition far above 1023."""
-        return self.id[:1] >= b"0" and not self.id.strip(b"0123456789abcdef")
+        return 0 if is_upstream_id(self.id) else int.from_bytes(self.id[8:], "big")
 
     @property
     def headers(self) -> dict[str, object]:

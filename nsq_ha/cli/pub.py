@@ -60,7 +60,7 @@ class PubOptions:
 @click.option("--key", help="Sharding key of all messages.")
 @click.option("--key-field", metavar="FIELD", help="Sharding key is this field of each line's JSON object.")
 @click.option("-p", "--partition", type=PARTITION, help="Publish to this partition.")
-@click.option("--trace", is_flag=True, help="Publish with a trace id each.")
+@click.option("--trace", is_flag=True, help="Publish each message with a trace id.")
 @click.option(
     "--header",
     "headers",
@@ -77,7 +77,7 @@ class PubOptions:
     "--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way at most."
 )
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
-@click.option("--stop-on-error", is_flag=True, help="Publish no more lines once one has failed.")
+@click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
 @lookupd_option
 def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
     """Publish standard input to TOPIC, a message a line; empty lines are left out.

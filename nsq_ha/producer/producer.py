@@ -192,7 +192,7 @@ class Producer(EnteredOnce):
                 producer publishes with it. None for no key.
             partition: Goes to this partition, in order with all that name it
                 without a key.
-            trace_id: Unsigned 64 bit; the receipt then tells id, offset and
+            trace_id: Unsigned 64 bit; the receipt then has the id, offset and
                 size. None leaves it to :attr:`trace`.
             headers: Extension header, on extended topics.
             tag: Dispatch tag, on extended topics.
@@ -287,7 +287,8 @@ class Producer(EnteredOnce):
             timeout: Seconds for the whole call. None for ``publish_timeout``.
 
         Returns:
-            For each message, in the order given, its Receipt or the PublishError.
+            For each message, in the order given, its Receipt or the PublishError. In a batch with headers a
+            receipt has no id, offset or size, even for a traced message.
 
         Raises:
             ConfigError: One of the messages is not legal (its position is named). Nothing was sent.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from nsq_ha.errors import ConfigError, RemoteProtocolError
-from nsq_ha.message import Message
+from nsq_ha.message import Message, is_upstream_id
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -70,7 +70,9 @@ def _keys(rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _trace_ids(rows: Messages) -> list[int]:
-    # An id is the server's own number and then the trace id.
+    # An id is the server's own number and then the trace id. All rows come from one kind of server.
+    if is_upstream_id(rows[0].id):
+        return [0] * len(rows)
     return [number for (number,) in _TRACE_ID.iter_unpack(b"".join([row.id for row in rows]))]
 
 

@@ -163,7 +163,8 @@ def _anomalies(report: Mapping[str, Any]) -> str:
     total = sum(report["counts"].values())
     hint = (
         f"<p>{len(first):,} of {total:,}. To look one up, ask the partition's leader: "
-        "<code>/message/get?topic=…&amp;partition=…&amp;search_mode=id&amp;search_pos=MESSAGE_ID</code></p>"
+        "<code>/message/get?topic=…&amp;partition=…&amp;search_mode=id&amp;search_pos=MESSAGE_ID</code>. "
+        "For a message inside a batch it answers with the first message of that batch.</p>"
     )
     return hint + _table(names, rows)
 
