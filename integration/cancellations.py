@@ -1,10 +1,10 @@
 """``python -m integration.cancellations [--count N] [--seed N]``: random cancellations of every call of both clients.
 
-Producers and consumers are entered, used and closed, again and again, each call inside ``asyncio.wait_for`` with a
-random time limit, most often one that is too short. Three things must hold: no call hangs, no message whose publish
-was acknowledged is lost, and a client that was cancelled while it closed can be closed again.
+Producers and consumers are entered, used and closed repeatedly, each call inside ``asyncio.wait_for`` with a random
+time limit, usually too short. Three things must hold: no call hangs, no acknowledged message is lost, and a client
+whose close was cancelled can be closed again.
 
-The cluster is an embedded one.
+The run uses an embedded cluster.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ TOPIC: Final = "cancelled"
 CHANNEL: Final = "ch"
 PARTITIONS: Final = 4
 HANGS_AFTER: Final = 30.0
-"""Seconds after which a call that was cancelled counts as one that hangs; far more than any close takes."""
+"""Seconds after which a cancelled call counts as hanging; far more than any close takes."""
 USES: Final = 20
-"""Calls of one client, on the average, before a new one is made; a consumer gets twice as many."""
+"""Average number of calls of one client before the next one; twice as many of a consumer."""
 AMPLE: Final = 1.0
-"""Seconds that are enough for a call that has not to wait for others."""
+"""Seconds that suffice for a call that does not wait for others."""
 COMES_WITHIN: Final = 60.0
-"""Seconds in which all that was acknowledged must arrive in the end."""
+"""Seconds within which all acknowledged messages must arrive in the end."""
 
 
 class HangError(AssertionError):
-    """A call that was cancelled did not end."""
+    """A cancelled call did not end."""
 
 
 class Cancellations:
@@ -47,11 +47,11 @@ class Cancellations:
         cancelled: Calls that were cancelled, by their names.
         ended: Calls that ended by themselves, by their names.
         acknowledged: Bodies whose publish was acknowledged.
-        seen: Bodies that a consumer was given.
+        seen: Bodies that a consumer received.
     """
 
     def __init__(self, lookupd: Sequence[str], count: int, seed: int) -> None:
-        """Prepare ``count`` cancellations."""
+        """Plan ``count`` cancellations."""
         self.cancelled: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.acknowledged: set[bytes] = set()
@@ -80,7 +80,7 @@ class Cancellations:
         return self.cancelled.total() >= self._count
 
     async def _call(self, name: str, call: Awaitable[Any], longest: float = 0.008) -> Any:  # noqa: ANN401 - any call's
-        """Make a call with a time limit, too short or ample. None when it was cancelled, or failed."""
+        """Make a call with a random time limit; return None if it was cancelled or failed."""
         limit = self._chance.choice((self._chance.uniform(0.0, longest), self._chance.uniform(0.0, longest), AMPLE))
         task = asyncio.ensure_future(asyncio.wait_for(call, limit))
         _, hanging = await asyncio.wait({task}, timeout=HANGS_AFTER)
@@ -99,7 +99,7 @@ class Cancellations:
         return result
 
     async def _closed(self, name: str, aclose: Callable[[], Awaitable[None]]) -> None:
-        """Close, perhaps cancelled several times, and then for good."""
+        """Close with up to two cancellations, and then to the end."""
         for _ in range(self._chance.randrange(3)):
             await self._call(f"{name}.aclose", aclose(), 0.003)
         began = time.monotonic()
@@ -167,7 +167,7 @@ class Cancellations:
 async def cancel(count: int, seed: int, lookupd: Sequence[str]) -> Cancellations:
     """Make a run on a cluster that has the topic, and return what it did."""
     async with AdminClient(lookupd) as admin:
-        # A new channel begins at the end of the topic: what was published before it would be no loss.
+        # A new channel starts at the end of the topic, so earlier messages would count as lost.
         await admin.create_channel(TOPIC, CHANNEL)
     run = Cancellations(lookupd, count, seed)
     await run.run()

@@ -13,7 +13,7 @@ NODES: Final = 3
 
 
 class EmbeddedCluster:
-    """A :class:`DevCluster` in this process, with TLS and its defect on the real server."""
+    """A :class:`DevCluster` in this process, with TLS that has the real server's defect."""
 
     def __init__(self) -> None:
         self._cluster = DevCluster(nsqds=NODES, tls=server_context(), tls_write_deadline=WRITES_FOR)

@@ -31,9 +31,9 @@ JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0
 """Seconds; generous, since starting Spark alone takes a minute on a busy machine."""
 TOO_SLOW = "Python worker failed to connect back"
-"""Spark gives a Python process 10 s to start, which no setting changes; on a very busy machine that is too short."""
+"""Spark gives a Python process 10 s to start, without a setting; on a very busy machine that is too short."""
 STARTS = 5
-"""Times that a program is started which ended for that reason."""
+"""Maximum number of starts of a program that ends for that reason."""
 
 
 class Job:

@@ -6,8 +6,8 @@ embedded cluster). While messages flow at a steady rate, one in a hundred is req
 requeued with a delay, one in a hundred is touched and held beyond its timeout, and a few are never answered (on ordered
 topics: one in a thousand each).
 
-A run fails if an acknowledged message is not delivered, if a publish fails, if one is delivered again for no reason of
-the above, or if an ordered topic is out of order. Features that a cluster does not offer are left out by name.
+A run fails if an acknowledged message is not delivered, if a publish fails, if a message is delivered again for another
+reason, or if an ordered topic is out of order. Features that a cluster lacks are named and skipped.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from nsq_ha import Compression, Consumer, Message, NsqError, OutgoingMessage, Pr
 
 AUTH_VARIABLE: Final = "NSQ_HA_TEST_AUTH_SECRET"
 MSG_TIMEOUT: Final = 5.0
-"""Seconds after which a message that nobody answers comes again."""
+"""Seconds after which an unanswered message is redelivered."""
 DRAIN_LIMIT: Final = 60.0
-"""Seconds for all that was acknowledged to arrive once publishing has ended."""
+"""Seconds within which all acknowledged messages must arrive after the last publish."""
 SAMPLED: Final = 50
-"""Percent of messages that the feature ``sampling`` takes."""
+"""Percentage of messages that the feature ``sampling`` receives."""
 
 
 class Fate(enum.Enum):
@@ -53,8 +53,8 @@ class Fate(enum.Enum):
 FATES: Final = {17: Fate.REQUEUE_NOW, 37: Fate.REQUEUE_LATER, 57: Fate.TOUCH}
 """By the last two digits of a message's number."""
 RARE_FATES: Final = {77: Fate.IGNORE, 317: Fate.REQUEUE_NOW, 537: Fate.REQUEUE_LATER, 757: Fate.TOUCH}
-"""By the last three digits. An ordered partition stands still meanwhile, and an ignored message fills the window of an
-ordinary channel: both are for few messages."""
+"""By the last three digits; for few messages, since an ordered partition waits meanwhile, and an ignored message fills
+the window of an ordinary channel."""
 
 
 def fate_of(number: int, *, ordered: bool = False) -> Fate:
@@ -101,7 +101,7 @@ def features(cluster: ClusterUnderTest) -> Iterator[Feature]:
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """What one feature's run came to. Times are milliseconds from publish to first delivery."""
+    """The figures of one feature's run. Times are milliseconds from publish to first delivery."""
 
     feature: str
     seconds: float = 0.0
@@ -119,7 +119,7 @@ class Figures:
     max_ms: float = 0.0
 
     def broken(self, *, sampled: bool) -> list[str]:
-        """Name what must not happen and did."""
+        """Return the broken rules."""
         found = [f"{len(self.errors)} errors: {self.errors[0]}"] if self.errors else []
         if self.unexplained_repeats:
             fates = ", ".join(f"{count} of fate {fate}" for fate, count in self.repeated_fates.items())
@@ -280,20 +280,20 @@ class Run:
 async def _touch_and_finish(message: Message) -> None:
     """Hold a message for longer than its timeout."""
     for _ in range(3):
-        await lasts(MSG_TIMEOUT / 2)  # the time that passes is what is tried
+        await lasts(MSG_TIMEOUT / 2)  # the subject: time passes while the message is held
         message.touch()
     message.finish()
 
 
 class Warnings(logging.Handler):
-    """Keeps the library's warnings that name a topic, by topic; the others go to all."""
+    """Collects the library's warnings by topic; a warning without a topic counts for all."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
+        """Keep a warning."""
         self.texts.append(record.getMessage())
 
 
@@ -316,7 +316,7 @@ async def soak(
 
 
 def main() -> int:
-    """Run what the command line asks for; return 1 if anything that must not happen did."""
+    """Run the command line; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(prog="python -m integration.soak", description=__doc__)
     parser.add_argument("features", nargs="*", help="names; none for all that the cluster offers")
     parser.add_argument("--seconds", type=float, default=60.0)

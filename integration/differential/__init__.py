@@ -1,1 +1,1 @@
-"""The same random commands to a real cluster and to the embedded one, and what they do differently."""
+"""Give a real and an embedded cluster the same random commands, and compare them."""

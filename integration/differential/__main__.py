@@ -1,7 +1,7 @@
 """``python -m integration.differential [--lookupd URL] [--cases N] [--seconds S] [--seed N] [--report FILE]``.
 
-Gives the same random commands to a real cluster and to an embedded one at the real pace, and tells what they do
-differently. Ends with status 1 when there are differences that ``docs/reference/devcluster.md`` does not know.
+Give a real cluster and an embedded one, at the real pace, the same random commands, and report differences. The exit
+status is 1 if there are differences that ``docs/reference/devcluster.md`` does not list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from integration.differential.commands import Command, Kind
 
 APART = 7.5
-"""Seconds between two new topics of a real cluster: what comes sooner can stay without a leader for minutes."""
+"""Seconds between two new topics of a real cluster; a topic created sooner can lack a leader for minutes."""
 REPLICAS = 2
 
 
@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace, kinds: list[Kind], other: str, tell: Cal
         topics = []
         for number, kind in enumerate(kinds):
             if number:
-                time.sleep(APART)  # the pace that the server needs; nothing tells when it is ready for the next
+                time.sleep(APART)  # the server needs this pace; nothing shows when it is ready for the next topic
             names = [side.make(kind, REPLICAS) for side in (real, embedded)]
             made += zip((real, embedded), names, strict=True)
             topics.append((kind, names))

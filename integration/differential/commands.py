@@ -1,8 +1,8 @@
-"""What is asked of both clusters, drawn by chance.
+"""Random commands for both clusters.
 
 A case is a list of commands on one topic, with channels of its own. Commands
-name things by their place (the oldest held message, the second channel), never
-by an id, so that each side finds its own.
+refer to things by position (the oldest held message, the second channel), never
+by id, so that each side finds its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CONNECTIONS: Final = 2
 CHANNELS: Final = 2
 MIN_COMMANDS: Final = 4
 MAX_COMMANDS: Final = 12
-"""Behind the opening."""
+"""Number of commands after the opening."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a topic is made, and what may be asked of it.
+    """How a topic is created, and which commands it allows.
 
     Attributes:
         name: For reports.
@@ -50,7 +50,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True)
 class Publish:
-    """PUB and its family, on one connection that stays."""
+    """PUB and its variants, on a permanent connection."""
 
     word: str
     count: int = 1
@@ -58,7 +58,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Subscribe:
-    """SUB and its family on a new connection, which takes the place of an older one; then RDY."""
+    """SUB and its variants on a new connection, which replaces an older one; then RDY."""
 
     connection: int
     word: str
@@ -80,10 +80,10 @@ class Answer:
     """FIN, REQ or TOUCH for one message of a channel.
 
     Attributes:
-        word: Which.
-        channel: Of which channel.
-        which: ``oldest`` or ``newest`` of those held, ``finished`` before, or ``unknown``.
-        delay_ms: Of REQ.
+        word: The command.
+        channel: Number of the channel.
+        which: The ``oldest`` or ``newest`` held message, one ``finished`` before, or an ``unknown`` one.
+        delay_ms: The delay of REQ.
     """
 
     word: str
@@ -112,7 +112,7 @@ class Operate:
 
 @dataclass(frozen=True)
 class Find:
-    """``/message/get``; the position counts from the case's beginning."""
+    """``/message/get``; the position counts from the start of the case."""
 
     mode: str
     position: int
@@ -132,12 +132,12 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Settle:
-    """Wait until all that was acknowledged can be read on both sides."""
+    """Wait until all acknowledged messages can be read on both sides."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Let time pass: timeouts, delays."""
+    """Let time pass, for timeouts and delays."""
 
     seconds: float
 
@@ -177,7 +177,7 @@ def _subscribe(kind: Kind) -> SearchStrategy[Command]:
 
 
 def _opening(kind: Kind) -> SearchStrategy[list[Command]]:
-    """Something to work on: a channel with messages, or a reader."""
+    """Return commands that set up a channel with messages, or a reader."""
     several = st.builds(Publish, st.sampled_from(("MPUB", "MPUB_TRACE")), st.integers(2, 5))
     made = st.just(Operate("/channel/create", 0))
     word = "SUB_ORDERED" if kind.ordered else "SUB"
@@ -191,7 +191,7 @@ def _opening(kind: Kind) -> SearchStrategy[list[Command]]:
 
 
 def command(kind: Kind) -> SearchStrategy[Command]:
-    """One command that a topic of ``kind`` can be asked for."""
+    """Return one random command for a topic of ``kind``."""
     publish, subscribe = _publish(kind), _subscribe(kind)
     answer = st.builds(
         Answer,
@@ -215,6 +215,6 @@ def command(kind: Kind) -> SearchStrategy[Command]:
 
 
 def case(kind: Kind) -> SearchStrategy[list[Command]]:
-    """A list of commands."""
+    """Return a random list of commands."""
     rest = st.lists(command(kind), min_size=MIN_COMMANDS, max_size=MAX_COMMANDS)
     return st.builds(lambda opening, rest: [*opening, *rest], _opening(kind), rest)

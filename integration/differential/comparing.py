@@ -1,8 +1,8 @@
-"""Two sides' observations of one case, compared.
+"""Compare the observations of both sides in one case.
 
-Pure: no clock, no socket. Chance of the moment (a clock that flushed on one side
-and not yet on the other) is told from a real difference by running the case
-again: only what differs each time counts.
+Pure: no clock, no socket. To exclude chance (one side's clock has flushed and the
+other side's has not), a case with a difference runs again: only differences that
+last count.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TOLERANCES: Final[dict[str, float]] = {
     "response": 0.5,
     "closed": 0.5,
 }
-"""Seconds by which the two sides may differ in when something came.
+"""Seconds by which the times of the two sides may differ.
 
-Another delivery waits for a scan: the real server looks each 0.1 to 0.5 s, the embedded one each 0.05 s.
+A redelivery waits for a scan: the real server scans every 0.1 to 0.5 s, the embedded one every 0.05 s.
 """
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the two sides did not have in common.
+    """A difference between the two sides.
 
     Attributes:
         step: Number of the command in its case, from 1.
@@ -47,7 +47,7 @@ class Difference:
 
 
 def compare(real: Sequence[Observation], embedded: Sequence[Observation]) -> list[Difference]:
-    """Return the first difference, if any: what comes later may follow from it."""
+    """Return the first difference, if any; later ones may follow from it."""
     waiting: list[_Waiting] = []
     for step, (one, other) in enumerate(zip(real, embedded, strict=False), 1):
         if one.answer != other.answer:
@@ -67,7 +67,7 @@ def compare(real: Sequence[Observation], embedded: Sequence[Observation]) -> lis
 
 @dataclass(frozen=True)
 class _Waiting:
-    """What came on one side and not yet on the other."""
+    """An event of one side without its counterpart so far."""
 
     event: Event
     shared: bool
@@ -81,7 +81,7 @@ class _Waiting:
 
 
 def _unmatched(waiting: list[_Waiting]) -> list[_Waiting]:
-    """Leave what has no counterpart in time on the other side."""
+    """Remove events that have a counterpart in time on the other side."""
     left: list[_Waiting] = []
     for new in waiting:
         match = next((old for old in left if old.side != new.side and old.key == new.key and _in_time(old, new)), None)
@@ -135,7 +135,7 @@ def lasting(runs: Sequence[list[Difference]]) -> list[Difference]:
 
 
 def described(commands: Sequence[Command], found: Difference, where: str) -> str:
-    """Say it for people: what was asked, and what each side did."""
+    """Return a readable description: the commands, and what each side did."""
     lines = [f"{where}, step {found.step}, {found.kind}:"]
     lines += [f"    {number}. {command}" for number, command in enumerate(commands[: found.step], 1)]
     lines += [f"  real:     {found.real}", f"  embedded: {found.embedded}"]

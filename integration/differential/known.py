@@ -1,4 +1,4 @@
-"""Differences that are meant to be; ``docs/reference/devcluster.md`` tells users of each."""
+"""Intended differences; ``docs/reference/devcluster.md`` lists each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """A difference that is meant to be.
+    """An intended difference.
 
     Attributes:
-        reason: Words that stand in the docs.
+        reason: Words from the docs.
         command: Name of the command's class.
         kind: Of the difference.
         real: Pattern of what the real side does.
@@ -31,7 +31,7 @@ KNOWN: Final[tuple[Known, ...]] = ()
 
 
 def why(found: Found) -> str | None:
-    """Say why a difference is meant to be. None when it is not."""
+    """Return the reason of an intended difference, or None."""
     command = type(found.commands[found.difference.step - 1]).__name__
     for known in KNOWN:
         if (

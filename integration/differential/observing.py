@@ -1,7 +1,7 @@
-"""What a side did in answer to one command, in terms that both sides share.
+"""What a side did after one command, in terms that both sides share.
 
-Ids, times, ports and absolute positions are left out or counted from the case's
-beginning.
+Ids, times, ports and absolute positions are left out, or count from the start of
+the case.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """Something that came on a connection.
+    """Something that arrived on a connection.
 
     Attributes:
-        connection: On which.
+        connection: Its number.
         what: ``message``, ``error``, ``response`` or ``closed``.
         text: Body or text.
         attempts: Of a message.
@@ -38,8 +38,8 @@ class Observation:
 
     Attributes:
         answer: What was answered.
-        events: What came on the connections until it was quiet.
-        shared: Whether several connections read one channel: who gets what is then chance.
+        events: What arrived on the connections until it was quiet.
+        shared: Whether several connections read one channel, which makes deliveries random.
         at: When it was quiet, in seconds after the case began.
     """
 

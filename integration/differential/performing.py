@@ -1,4 +1,4 @@
-"""One command on one side, and what came of it."""
+"""Perform commands on one side and observe the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNTED: Final = ("depth", "backend_depth", "in_flight_count", "deferred_count"
 
 
 class Performer:
-    """Does a case's commands on one side."""
+    """Performs a case's commands on one side."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
@@ -31,7 +31,7 @@ class Performer:
         self._began = time.monotonic()
 
     def perform(self, command: commands.Command) -> Observation:
-        """Do one command and read until it is quiet."""
+        """Perform one command and read until it is quiet."""
         answer = _ACTS[type(command)](self, command)
         return Observation(answer, self._side.listen(self._began), self._side.is_shared(), self._now())
 
@@ -39,13 +39,13 @@ class Performer:
         return time.monotonic() - self._began
 
     def channel(self, number: int) -> str:
-        """Name of a channel of this case."""
+        """Return the name of a channel of this case."""
         return f"c{number}_{self._side.run}"
 
     # ------------------------------------------------------------ commands
 
     def publish(self, command: commands.Publish) -> str:
-        """Publish, and say what the answer says."""
+        """Publish; return the answer."""
         side = self._side
         bodies = []
         for _ in range(command.count if command.word.startswith("M") else 1):
@@ -66,7 +66,7 @@ class Performer:
         return f"OK message {internal_id - first}, trace id {trace_id}, offset {offset - side.base[1]}, size {size}"
 
     def subscribe(self, command: commands.Subscribe) -> str:
-        """Subscribe, and grant."""
+        """Subscribe and send RDY."""
         side = self._side
         start = None if command.start is None else self._absolute(command.start)
         answer = side.subscribe(command.connection, command.word, self.channel(command.channel), start)
@@ -75,7 +75,7 @@ class Performer:
         return self._nameless(answer)
 
     def ready(self, command: commands.Ready) -> str:
-        """Grant."""
+        """Send RDY."""
         reader = self._side.readers.get(command.connection)
         if reader is None:
             return "not subscribed"
@@ -83,7 +83,7 @@ class Performer:
         return "granted"
 
     def answer(self, command: commands.Answer) -> str:
-        """Answer a message, through the connection that has it."""
+        """Answer a message over its connection."""
         side = self._side
         name = self.channel(command.channel)
         held = self._chosen(command)
@@ -114,12 +114,12 @@ class Performer:
         held: list[Held] = known.held
         if not held:
             return None
-        # By its body, not by the order in which it came: that is chance between two readers.
+        # By its body, not by its arrival, which is random with two readers.
         one = (min if command.which == "oldest" else max)(held, key=lambda held: int(held.body[1:]))
         return one.connection, one.message_id, one.body
 
     def leave(self, command: commands.Leave) -> str:
-        """Leave in good order or not."""
+        """Leave by CLS, or close the connection."""
         reader = self._side.readers.get(command.connection)
         if reader is None:
             return "not subscribed"
@@ -200,7 +200,7 @@ class Performer:
         return self._side.move()
 
     def _absolute(self, start: str) -> str:
-        """A start position that counts from the case's beginning, as one that counts from the queue's."""
+        """Convert a start position of the case to one of the queue."""
         kind, _, text = start.partition(":")
         base = {"msgcount": self._side.base[0], "virtual_queue": self._side.base[1]}.get(kind)
         return start if base is None or not text.isdecimal() else f"{kind}:{base + int(text)}"
@@ -210,7 +210,7 @@ class Performer:
 
 
 def publishing(word: str, topic: str, bodies: list[bytes]) -> bytes:
-    """A publish command as bytes."""
+    """Return a publish command as bytes."""
     parts = [_PREFIXES[word.removeprefix("M")] + body for body in bodies]
     if not word.startswith("M"):
         (content,) = parts

@@ -1,4 +1,4 @@
-"""Runs cases on both sides at the same time, makes sure of differences, and makes them short."""
+"""Run cases on both sides at the same time, confirm differences, and shorten their cases."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from integration.differential.side import Side
 
 SHORTENINGS: Final = 14
-"""Runs that may be spent on leaving commands out of a case that differs."""
+"""Maximum number of runs to shorten one case."""
 
 
 @dataclass
 class Found:
-    """A difference that lasts.
+    """A lasting difference.
 
     Attributes:
         kind: Of the topic.
@@ -37,7 +37,7 @@ class Found:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What makes two findings the same."""
+        """The key by which two findings count as the same."""
         last = self.commands[self.difference.step - 1]
         return type(last).__name__, self.difference.kind, self.difference.real[:40], self.difference.embedded[:40]
 
@@ -47,13 +47,13 @@ class Found:
 
 @dataclass
 class Tally:
-    """How much was done.
+    """The counts of a run.
 
     Attributes:
         cases: Cases run, repetitions not counted.
         commands: Commands given to each side, repetitions counted.
-        unsteady: Cases that differed once and not each time.
-        found: Differences that last, each once.
+        unsteady: Cases that differed, but not each time.
+        found: Lasting differences, each once.
     """
 
     cases: int = 0
@@ -68,8 +68,8 @@ class Runner:
     Args:
         real: One side.
         embedded: The other.
-        tell: Called with each line for people.
-        until: Time of :func:`time.monotonic` from which on no case is begun.
+        tell: Called with each line of output.
+        until: Time of :func:`time.monotonic` after which no case starts.
     """
 
     def __init__(self, real: Side, embedded: Side, tell: Callable[[str], None], until: float) -> None:
@@ -86,11 +86,11 @@ class Runner:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is used up."""
+        """Whether the time is over."""
         return time.monotonic() >= self._until
 
     def check(self, kind: Kind, commands: Sequence[Command]) -> None:
-        """Run one case, as often as it takes to be sure."""
+        """Run one case, repeatedly if it differs."""
         self.tally.cases += 1
         first = self._run(commands)
         if not first:
@@ -108,7 +108,7 @@ class Runner:
             self._tell(str(found))
 
     def _shortened(self, kind: Kind, commands: list[Command], found: Difference) -> Found:
-        """Leave out what is not needed to see the difference."""
+        """Remove commands that the difference does not need."""
         left, place = SHORTENINGS, 0
         while place < len(commands) - 1 and left > 0:
             fewer = commands[:place] + commands[place + 1 :]
@@ -122,7 +122,7 @@ class Runner:
 
     @staticmethod
     def _pauses(kind: Kind) -> Sequence[float]:
-        """Seconds to wait before each repetition: the two clocks that flush must not stand as they stood before."""
+        """Return the seconds before each repetition, so that the flush clocks are at another point."""
         return (1.1, 2.3, 3.7) if kind.sync_every > 1 else (0.0, 0.3)
 
     def _run(self, commands: Sequence[Command], pause: float = 0.0) -> list[Difference]:

@@ -1,4 +1,4 @@
-"""One cluster, spoken to in raw bytes and plain HTTP: nothing of the client under test is used."""
+"""One cluster, used with raw bytes and plain HTTP, without the client under test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from integration.differential.commands import Kind
 
 QUIET: Final = 0.2
-"""Seconds without anything new after which a side has said what it had to say; above nsqd's 50 ms of gathering."""
+"""Seconds without news after which a side counts as quiet; more than nsqd's 50 ms of buffering."""
 MSG_TIMEOUT_MS: Final = 1000
 READY_LIMIT: Final = 60.0
 _LOOK: Final = 0.05
@@ -30,12 +30,12 @@ _V1: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 
 @dataclass
 class Held:
-    """A message that came and was not answered yet.
+    """A delivered message without an answer so far.
 
     Attributes:
-        connection: Where it came last.
+        connection: Number of the connection that delivered it last.
         message_id: The 16 bytes.
-        body: What it says.
+        body: Its text.
     """
 
     connection: int
@@ -62,7 +62,7 @@ class Reader:
 
 @dataclass
 class Channel:
-    """What the case knows of one channel.
+    """The case's knowledge of one channel.
 
     Attributes:
         held: Messages held, the oldest first.
@@ -135,7 +135,7 @@ class Side:
         self.http.post(f"{self.leading()}/topic/delete", params={"topic": topic, "partition": "**"})
 
     def use(self, topic: str, kind: Kind) -> None:
-        """Turn to a topic, once it has a leader that stores."""
+        """Switch to a topic once its leader stores messages."""
         self.topic, self.kind = topic, kind
         self.leave_all()
         self.forget_publisher()
@@ -157,10 +157,10 @@ class Side:
         return self.post("/pub", b"probe")
 
     def begin(self, run: str, count: int) -> None:
-        """Begin a case: new channels, and positions count from here, behind ``count`` messages."""
+        """Start a case with new channels; positions count from here, after ``count`` messages."""
         self.run = run
         self.leave_all()
-        for channel in self.stats()["channels"]:  # one that waits for messages would hurry their flush
+        for channel in self.stats()["channels"]:  # a channel that waits for messages makes flushes come sooner
             self.post("/channel/delete", channel=channel["channel_name"])
         self.channels.clear()
         self._was_shared = False
@@ -198,7 +198,7 @@ class Side:
         return stats["message_count"], stats["backend_depth"]
 
     def settle(self, limit: float = 20.0) -> bool:
-        """Wait until all that was acknowledged can be read."""
+        """Wait until all acknowledged messages can be read."""
         count = self.ends()[0]
 
         def is_readable() -> bool:
@@ -269,11 +269,11 @@ class Side:
         return Event(number, "message", body, int.from_bytes(data[8:10], "big"), at)
 
     def channel(self, name: str) -> Channel:
-        """What is known of a channel."""
+        """Return what is known about a channel."""
         return self.channels.setdefault(name, Channel())
 
     def is_shared(self) -> bool:
-        """Whether several connections read one channel in this case: from then on chance decides who gets what."""
+        """Return whether several connections have read one channel in this case; deliveries are random then."""
         names = [reader.channel for reader in self.readers.values()]
         self._was_shared = self._was_shared or len(set(names)) < len(names)
         return self._was_shared
@@ -310,7 +310,7 @@ def _holds_within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 def _without_ids(data: bytes) -> str:
-    """An error's text without the id bytes and numbers that each cluster has of its own."""
+    """Return an error's text without ids and numbers, which differ between clusters."""
     code, _, text = data.partition(b" ")
     if code.endswith(b"_FAILED") and b"failed" in text:
         text = text[text.rindex(b"failed") :]
