@@ -22,5 +22,5 @@ async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 def any_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let as many messages wait as ``max_in_flight`` allows, before any was handled."""
+    """Allow ``max_in_flight`` waiting messages before any was handled."""
     monkeypatch.setattr("nsq_ha.policy.pace.FIRST_WAITING", 1_000_000)

@@ -40,7 +40,7 @@ async def test_each_message_is_handled_once(caplog: pytest.LogCaptureFixture, *,
                 await producer.publish("jobs", b"%d" % number)
             running = asyncio.create_task(work(consumer, handle, iterates=iterates))
             await eventually(lambda: handled.total() == 2, limit=60.0)
-            # Nothing is left: what comes again would come before this.
+            # Nothing is left: a redelivered message would arrive before this one.
             await producer.publish("jobs", b"last")
             await eventually(lambda: b"last" in handled, limit=60.0)
             consumer.set_max_in_flight(1)
@@ -53,7 +53,7 @@ async def test_each_message_is_handled_once(caplog: pytest.LogCaptureFixture, *,
 
 
 async def test_many_short_blocks_let_the_loop_turn(stage: Stage) -> None:
-    """Answers leave, and heartbeats are answered, though the handler never waits for anything."""
+    """Answers are sent and heartbeats answered, although the handler never awaits anything."""
     written = []
 
     async def handle(message: Message) -> None:

@@ -85,7 +85,7 @@ async def _next(consumer: Consumer) -> Message:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_running_a_handler(stage: Stage, concurrency: int) -> None:
-    """Each message is finished or goes back, and a second run takes over."""
+    """Each message is answered once: finished, or requeued at the end."""
 
     async def handle(message: Message) -> None:
         await turn()

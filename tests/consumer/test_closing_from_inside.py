@@ -10,7 +10,7 @@ from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 
 LONG = 6 * LIMIT
-"""A ``close_timeout`` that no test outlives: whoever waited for it would be seen."""
+"""A ``close_timeout`` longer than any test, so that waiting for it shows."""
 
 
 async def deliver(stage: Stage, count: int, attempts: int = 1) -> Peer:

@@ -1,4 +1,4 @@
-"""Peers that send or take without measure: what they cost is counted, and their connections are closed."""
+"""Peers that send or withhold without limit: their cost is bounded, and their connections are closed."""
 
 import asyncio
 import gc

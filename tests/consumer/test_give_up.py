@@ -52,7 +52,7 @@ def requeues_in_a_thread(message: Message) -> None:
 async def test_the_last_failure_gives_up_without_another_back_off(
     stage: Stage, handler: Callable[[Message], object], *, ordered: bool
 ) -> None:
-    """It waited for one more delivery: 8 s seen, 900 s possible, and an ordered partition stood still meanwhile."""
+    """It used to wait for one more delivery: 8 s seen, 900 s possible, while an ordered partition waited."""
     stage.lead({0: stage.nsqd}, ordered=ordered)
     letters = Letters()
     async with stage.consumer(
@@ -169,7 +169,7 @@ async def test_one_that_never_ends_ends_with_the_consumer(stage: Stage) -> None:
 
 
 async def test_a_topic_of_dead_letters_that_is_not_there_is_told_at_the_start() -> None:
-    """The first failure told it, in a log line, and each failure after it."""
+    """Only the first failure used to show it, in a log line."""
     with DevCluster() as cluster:
         cluster.create_topic("payments")
         async with Producer(lookupd=cluster.lookupd) as producer:

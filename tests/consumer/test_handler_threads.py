@@ -94,7 +94,7 @@ async def test_fewer_messages_in_flight_than_handlers_is_warned_about(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handle(message: Message) -> None:
-        """Be content."""
+        """Succeed."""
 
     caplog.set_level(logging.WARNING)
     async with stage.consumer(max_in_flight=3) as consumer:

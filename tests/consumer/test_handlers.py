@@ -21,7 +21,7 @@ async def fails_by_a_task(message: Message) -> None:
 
 
 async def finishes(message: Message) -> None:
-    """Be content."""
+    """Succeed."""
 
 
 def runs_out(message: Message) -> None:

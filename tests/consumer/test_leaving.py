@@ -13,7 +13,7 @@ from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
 
 LONG = 6 * LIMIT
-"""A ``close_timeout`` that no test outlives: whoever waited for it would be seen."""
+"""A ``close_timeout`` longer than any test, so that waiting for it shows."""
 
 
 async def deliver(stage: Stage, count: int) -> Peer:
@@ -51,7 +51,7 @@ async def fail_by_next(consumer: Consumer) -> None:
 async def test_an_exception_gives_back_the_message_that_it_was_raised_at(
     stage: Stage, read: object, *, ordered: bool
 ) -> None:
-    """It cost the whole ``close_timeout``."""
+    """It used to take the whole ``close_timeout``."""
     assert callable(read)
     stage.lead({0: stage.nsqd}, ordered=ordered)
 
@@ -65,7 +65,7 @@ async def test_an_exception_gives_back_the_message_that_it_was_raised_at(
         with pytest.raises(ZeroDivisionError):
             await working
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-    # Asked for no more before it goes back, or the server would deliver it here again.
+    # RDY 0 comes before the requeue, or the server would deliver it here again.
     assert answers(peer) == [Finish(message_id(2)), Close(), Requeue(message_id(3), 0)]
 
 
@@ -91,7 +91,7 @@ async def test_an_interrupt_gives_it_back_too(stage: Stage) -> None:
 
 
 async def test_what_another_task_works_on_is_waited_for(stage: Stage) -> None:
-    """The one that leaves was waiting for the next message: it holds none."""
+    """The leaving task was waiting for the next message, so it holds none."""
     taken: list[Message] = []
 
     async def work() -> None:
@@ -131,7 +131,7 @@ async def test_a_message_that_was_given_back_cannot_be_finished_any_more(stage: 
 
 
 async def test_another_tasks_exception_gives_back_nothing_of_this_one(stage: Stage) -> None:
-    """Only the task that leaves is known to answer no more."""
+    """Only the leaving task certainly sends no more answers."""
 
     async def take(consumer: Consumer, holds: asyncio.Event, may_answer: asyncio.Event) -> None:
         async for message in consumer:
@@ -162,12 +162,12 @@ async def test_another_tasks_exception_gives_back_nothing_of_this_one(stage: Sta
 
 
 async def test_a_finish_after_the_end_is_warned_about_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """It returned without a word, and the message came again."""
+    """It used to return silently, although the message was redelivered."""
     async with stage.consumer(close_timeout=0.1) as consumer:
         await deliver(stage, 3)
         late = [await anext(consumer) for _ in range(3)]
     caplog.clear()
-    late[0].requeue(0)  # comes again, as was asked for
+    late[0].requeue(0)  # redelivered, as requested
     assert ours(caplog) == []
     late[1].finish()
     late[2].finish()

@@ -1,4 +1,4 @@
-"""The first subscription to an ordered channel with a backlog, where nsqd starts over under way."""
+"""The first subscription to an ordered channel with a backlog, where nsqd restarts its reader."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.support.waiting import turn
 
 
 async def test_a_first_message_that_comes_twice_is_handed_out_once(stage: Stage) -> None:
-    """It came twice, 8 of 8 times on the real server."""
+    """The real server delivered it twice, 8 of 8 times."""
     stage.lead({0: stage.nsqd}, ordered=True)
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
@@ -50,7 +50,7 @@ async def test_one_that_was_requeued_comes_again(stage: Stage) -> None:
         peer.message(b"x", message_id(2))
         (await anext(consumer)).requeue(0)
         await stage.nsqd.until(lambda: peer.of(Requeue))
-        peer.message(b"x", message_id(2))  # the REQ was refused, and nsqd starts over
+        peer.message(b"x", message_id(2))  # the REQ was refused, and nsqd restarts its reader
         (await anext(consumer)).finish()
         await stage.nsqd.until(lambda: peer.of(Finish))
 
@@ -74,7 +74,7 @@ async def test_a_timed_out_message_is_no_copy(stage: Stage, attempts: int) -> No
 
 
 async def test_a_tag_on_a_topic_without_tags_is_refused(stage: Stage) -> None:
-    """Everything was delivered."""
+    """Everything used to be delivered."""
     with pytest.raises(ConfigError, match="topic 'orders' has no tags"):
         await stage.consumer(tag="blue").__aenter__()
     stage.lead({0: stage.nsqd}, extended=True)

@@ -1,4 +1,4 @@
-"""Reading by TLS from an nsqd that cannot write to a connection for ever: another one takes its place in time."""
+"""Reading by TLS from an nsqd that can write to a connection for a short time only: it is replaced in time."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ def secured(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 class Events:
-    """What the first nsqd was sent, over all connections, in order."""
+    """Commands that the first nsqd received, over all connections, in order."""
 
     def __init__(self, stage: Stage) -> None:
         self.all: list[tuple[int, Command]] = []
@@ -62,7 +62,7 @@ async def test_the_next_connection_is_subscribed_before_the_last_one_stops(
 
 
 async def test_what_came_over_a_connection_is_answered_there_however_late(secured: Stage) -> None:
-    """nsqd reads on from a connection that it cannot write to: nothing need come twice."""
+    """nsqd still reads from a connection that it cannot write to, so nothing is redelivered."""
     secured.nsqd.writes_for = 60.0
     async with secured.consumer(tls=TLS) as consumer:
         first = await secured.nsqd.subscriber()
@@ -145,7 +145,7 @@ async def test_messages_flow_over_many_connections_once_each(secured: Stage) -> 
 async def test_a_connection_that_cannot_be_replaced_is_read_until_its_time_is_over(
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left before messages are sent into nothing, and what came over it is still answered there."""
+    """It is replaced before messages are lost, and its messages are still answered there."""
     monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
     secured.nsqd.writes_for = 60.0
     refused = 0

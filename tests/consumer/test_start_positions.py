@@ -46,7 +46,7 @@ async def create(cluster: DevCluster, partitions: int, *, ordered: bool = False)
 
 
 async def test_a_position_goes_with_sub_where_http_is_refused_and_the_nsqd_leads_one_partition() -> None:
-    """It never subscribed: plain HTTP is refused there."""
+    """It used to never subscribe, since plain HTTP is refused there."""
     with tls_cluster() as cluster:
         await create(cluster, 1)
         async with Producer(lookupd=cluster.lookupd, tls=TLS) as producer:

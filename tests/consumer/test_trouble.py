@@ -1,4 +1,4 @@
-"""A partition in trouble: how often it is tried, and what the log says of it."""
+"""A partition that cannot be read: how often it is tried, and what is logged."""
 
 import logging
 from dataclasses import replace
@@ -16,7 +16,7 @@ SOON = 0.2
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warn after moments, where the real figure is five seconds."""
+    """Warn after a fraction of the real five seconds."""
     monkeypatch.setattr(outage, "FIRST_WARNING", SOON)
     monkeypatch.setattr(subscription, "LONGEST_SETTLING", 0.5)
 
@@ -53,7 +53,7 @@ async def test_a_node_that_accepts_and_then_closes_is_named_in_a_warning(
 
 
 async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: Stage) -> None:
-    """Each accepted SUB reset the counter: 22 reconnects a second."""
+    """Each accepted SUB used to reset the counter: 22 reconnects a second."""
 
     stage.nsqd.script = accept_and_close
     async with stage.consumer(lookup_interval=0.1) as consumer:
@@ -102,7 +102,7 @@ async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.
 
 
 async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
-    """A refused subscription was tried again with each changed look-up, whatever had changed."""
+    """A refused subscription used to be tried again at each changed look-up, even an unrelated one."""
     stage.nsqds[0].accepts = False
     stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
     async with stage.consumer(lookup_interval=0.1, start_timeout=0.05) as consumer:
@@ -120,7 +120,7 @@ async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
 async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line at the start was all."""
+    """There used to be only one line, at the start."""
     stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
     async with stage.consumer(start_timeout=0.05, lookup_interval=0.1):
         await eventually(lambda: len(warnings(caplog, "still looking")) == 2)

@@ -1,4 +1,4 @@
-"""When to warn about an outage, how often, and when to say that it is over."""
+"""When to log an outage, how often, and when to log its end."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @rule()
     def break_down(self) -> None:
-        """An error that no rule foresees is raised in whoever runs it."""
+        """An unexpected error is raised in the task that runs it."""
         for link in self.links:
             self._drop(link)
         self.troubles += 1

@@ -1,4 +1,4 @@
-"""What is done with TLS connections of an nsqd that stops writing to them, row by row and as properties."""
+"""What to do with TLS connections of an nsqd that stops writing to them: each row, and properties."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_partitioned_nsqd_is_suspected_and_any_other_is_trusted() -> None:
 
 
 def test_only_silence_on_a_replaced_connection_makes_an_nsqd_defective() -> None:
-    """Nobody is called defective by one silence that has many possible reasons."""
+    """One silence, which can have many causes, is no proof of the defect."""
     silenced = VERDICTS[Verdict.TRUSTED, Evidence.SILENT]
     assert silenced is Verdict.SUSPECTED
     assert VERDICTS[silenced, Evidence.SILENT] is Verdict.DEFECTIVE

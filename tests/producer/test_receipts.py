@@ -1,4 +1,4 @@
-"""Answers to traced publishes are compared with the publishes: what does not fit ends the connection, in doubt."""
+"""Answers to traced publishes are compared with the publishes; a mismatch ends the connection, in doubt."""
 
 import asyncio
 

@@ -95,7 +95,7 @@ async def test_an_error_that_refuses_no_publish_leaves_doubt_and_the_connection_
         with pytest.raises(PublishError) as caught:
             await first  # the oldest gets the answer
         assert caught.value.maybe_stored
-        # Nobody knows whose answer that was: what is unanswered is sent again over a new connection.
+        # Nobody knows whose answer that was, so unanswered publishes are sent again over a new connection.
         assert (await second).attempts == 2
     assert len(stage.nsqd.peers) == 2
 

@@ -1,4 +1,4 @@
-"""Publishing by TLS to an nsqd that cannot write to a connection for ever: another one takes its place in time."""
+"""Publishing by TLS to an nsqd that can write to a connection for a short time only: it is replaced in time."""
 
 import asyncio
 
@@ -70,7 +70,7 @@ async def test_the_next_connection_is_written_to_while_the_last_one_still_answer
 
 
 async def test_a_key_that_is_unanswered_on_the_last_connection_waits(secured: Stage, holding: Holding) -> None:
-    """Nothing tells in which order a server reads from two connections."""
+    """The order in which a server reads from two connections is unknown."""
     async with secured.producer(tls=TLS) as producer:
         tasks = [publish(producer, body, b"key") for body in (b"1", b"2", b"3")]
         await secured.nsqd.until(lambda: holding.has(1))
@@ -141,7 +141,7 @@ async def test_a_refused_batch_with_headers_ends_the_last_connection_alone(secur
 async def test_what_is_not_answered_in_time_is_in_doubt_and_tried_by_one_publish(
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server may have stored them: so few as possible are written once more while it does not answer."""
+    """The server may have stored them, so few are written again while it does not answer."""
     monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
     holding = Holding()
     secured.nsqd.script = holding

@@ -275,7 +275,7 @@ async def test_while_a_leader_is_away_look_ups_go_on_whatever_the_pause_between_
 
 
 async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) -> None:
-    """It was "not looked up in time", although nsqlookupd had said why."""
+    """The error used to hide the reason that nsqlookupd had given."""
     text = "Topic has no channel, should init at least one for the new topic"
     stage.lookupd.answer("/lookup", {"message": text}, 404)
     async with stage.producer() as producer:

@@ -1,4 +1,4 @@
-"""A partition that does not work shows in the log: after a while, then less and less often, and at its end."""
+"""An outage of a partition is logged: after a while, then less and less often, and at its end."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The line in front of a topic moves on at once, in order, whatever happens to those who stand in it."""
+"""The line in front of a topic moves at once and in order, even if waiting tasks are cancelled."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def test_those_who_are_quick_are_let_in_together(stage: Stage) -> None:
 
 
 class Crowd:
-    """Many who stand in one line; ``log`` is the order in which they came to the front."""
+    """Many tasks in one line; ``log`` is the order in which they reached the front."""
 
     def __init__(self) -> None:
         self.turns = Turns()

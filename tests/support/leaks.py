@@ -35,7 +35,7 @@ async def nothing_left() -> AsyncIterator[None]:
     with suppress(TimeoutError):
         await eventually(lambda: _tasks() <= tasks)
     assert _tasks() <= tasks, _tasks() - tasks
-    # A thread ends a moment after it was told to.
+    # A thread ends a moment after the request.
     with suppress(TimeoutError):
         await eventually(lambda: _threads() <= threads)
     assert _threads() <= threads

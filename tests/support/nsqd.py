@@ -128,15 +128,15 @@ class Peer:
 
     @property
     def is_mute(self) -> bool:
-        """Whether all that is written is lost, as on a TLS connection of the partitioned nsqd that is 5 s old."""
+        """Whether writes are lost, as on a TLS connection of the partitioned nsqd after 5 s."""
         return asyncio.get_running_loop().time() >= self._mute_at
 
     def mute(self) -> None:
-        """Lose all that is written from now on."""
+        """Lose all further writes."""
         self._mute_at = 0.0
 
     async def upgrade(self, context: ssl.SSLContext, writes_for: float) -> None:
-        """Go on inside TLS, and write for so many seconds."""
+        """Switch to TLS; writes work for the given number of seconds."""
         self.upgrades = False
         self._mute_at = asyncio.get_running_loop().time() + writes_for
         self.is_between_layers = True
@@ -202,8 +202,8 @@ class FakeNsqd:
         identity: The answer to IDENTIFY.
         is_silent: Accept and read, and say nothing at all.
         accepts: False closes each connection as it comes.
-        tls: Offered when it is given.
-        writes_for: Seconds after the answer to IDENTIFY for which a TLS connection is written to.
+        tls: Context of the offered TLS; None for none.
+        writes_for: Seconds after the answer to IDENTIFY during which writes to a TLS connection work.
     """
 
     def __init__(self, identity: Identity | None = None) -> None:
@@ -296,7 +296,7 @@ class FakeNsqd:
             peer.is_open = False
             peer.stop_heartbeats()
             writer.close()
-            # asyncio tells nobody the end of a connection whose TLS handshake was cut short.
+            # asyncio does not report the end of a connection whose TLS handshake was cut short.
             if not peer.is_between_layers:
                 with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):
                     await writer.wait_closed()

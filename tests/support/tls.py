@@ -15,7 +15,7 @@ TLS: Final = TlsConfig(ca_file=CA_FILE)
 """What a client needs."""
 
 PARTITIONED: Final = Identity(version="0.3.7-HA.1.13.0")
-"""What the partitioned nsqd says of itself."""
+"""The answer of the partitioned nsqd to IDENTIFY."""
 
 SOON: Final = 0.2
 """Age of a connection that is replaced, with :func:`replaced_soon`."""
@@ -25,9 +25,9 @@ def secure(stage: Stage, *, writes_for: float = WRITES_FOR, is_known: bool = Tru
     """Have the nsqds offer TLS, with the defect.
 
     Args:
-        stage: Has them.
-        writes_for: Seconds for which they write.
-        is_known: They were seen to have the defect, so that no replaced connection is kept to see it.
+        stage: The stage.
+        writes_for: Seconds for which they can write.
+        is_known: Their defect is known, so no replaced connection is kept as a witness.
     """
     context = server_context()
     for nsqd in stage.nsqds:
@@ -37,7 +37,7 @@ def secure(stage: Stage, *, writes_for: float = WRITES_FOR, is_known: bool = Tru
 
 
 def replaced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have connections replaced at the age of ``SOON``; all other times stay, so that a busy machine has enough."""
+    """Have connections replaced at the age of ``SOON``; other times are unchanged, to suit a busy machine."""
 
     class Early(Lifetime):
         @classmethod

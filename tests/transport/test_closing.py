@@ -1,4 +1,4 @@
-"""A close in a task of its own, whatever happens to those who asked for it."""
+"""A close in a task of its own, even if its callers are cancelled."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Opening a connection: wherever and however often it is cancelled, no socket stays."""
+"""Opening a connection leaves no socket behind, wherever and however often it is cancelled."""
 
 import asyncio
 
