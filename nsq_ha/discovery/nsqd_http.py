@@ -45,6 +45,10 @@ _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not support
 """Beginnings of texts that refuse a start position for good; SUB's errors have the code E_INVALID before them."""
 
 
+class _Client(msgspec.Struct):
+    in_flight_count: int = 0
+
+
 class _Channel(msgspec.Struct):
     channel_name: str
     depth: int = 0
@@ -56,11 +60,14 @@ class _Channel(msgspec.Struct):
     client_num: int = 0
     paused: bool = False
     skipped: bool = False
+    message_count: int = 0
+    clients: list[_Client] | None = None
 
 
 class _Partition(msgspec.Struct):
     topic_name: str
     topic_partition: str = ""
+    depth: int = 0
     is_leader: bool = False
     backend_start: int = 0
     backend_depth: int = 0
@@ -72,6 +79,10 @@ class _Partition(msgspec.Struct):
 
 class _Stats(msgspec.Struct):
     topics: list[_Partition] | None = None
+
+
+class _Info(msgspec.Struct):
+    tcp_port: int
 
 
 class _Replica(msgspec.Struct):
@@ -177,6 +188,26 @@ class StoredMessage:
     headers: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a channel of a topic still has to deliver, on one nsqd and in all its partitions.
+
+    Attributes:
+        waiting: Messages that wait, those under way included if the server counts them so; none that are deferred.
+        held: Delivered to clients that are connected, and not answered.
+        orphaned: Delivered, not answered, and held by no client that is still connected. They come again when the
+            time of that client's messages is over.
+        clients: Connections.
+        paused: An operator stopped delivery.
+    """
+
+    waiting: int
+    held: int
+    orphaned: int
+    clients: int
+    paused: bool
+
+
 class NsqdHttp(HttpPeer):
     """Asks one nsqd. Use it as an async context manager, or call :meth:`aclose`.
 
@@ -208,6 +239,41 @@ class NsqdHttp(HttpPeer):
         content = decode_json(await self._ask("GET", "/stats", params), _Stats)
         found = [_partition_stats(entry) for entry in content.topics or [] if _is_partition(entry.topic_partition)]
         return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
+
+    async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
+        """Return what a channel still has to deliver; asks an upstream nsqd as well as a partitioned one.
+
+        Returns:
+            None if the node has no such channel.
+        """
+        params = {"format": "json", "topic": check_topic(topic), "channel": check_channel(channel)}
+        params |= {"include_clients": "true", "needClients": "true", "leaderOnly": "true", "include_mem": "false"}
+        content = decode_json(await self._ask("GET", "/stats", params), _Stats)
+        found: Unfinished | None = None
+        for entry in content.topics or []:
+            for each in entry.channels or []:
+                if (entry.topic_name, each.channel_name) != (topic, channel):
+                    continue
+                # Upstream, a topic hands its messages to the channels. A partition's channels read its log, as far as
+                # it is flushed, and count what is deferred among what waits.
+                is_log = bool(entry.topic_partition)
+                unflushed = max(0, entry.message_count - each.message_count)
+                waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth
+                held = sum(client.in_flight_count for client in each.clients or [])
+                delivered = each.in_flight_count - (each.deferred_count if is_log else 0)
+                before = found or Unfinished(0, 0, 0, 0, paused=False)
+                found = Unfinished(
+                    waiting=before.waiting + max(0, waiting),
+                    held=before.held + held,
+                    orphaned=before.orphaned + max(0, delivered - held),
+                    clients=before.clients + len(each.clients or []),
+                    paused=before.paused or each.paused,
+                )
+        return found
+
+    async def tcp_port(self) -> int:
+        """Return the port at which the node takes subscriptions."""
+        return decode_json(await self._ask("GET", "/info", {}), _Info).tcp_port
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """Return the cluster's names of the nodes in sync with a partition that this node holds; else none."""

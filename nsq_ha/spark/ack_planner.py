@@ -24,6 +24,7 @@ from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import ConfigError, DataLossError, LookupUnavailableError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.cluster import TIMEOUT
+from nsq_ha.spark.draining import QUIET, Draining
 from nsq_ha.spark.planner import goes_back
 from nsq_ha.spark.pull import Puller
 from nsq_ha.spark.spool import Spool, SpoolFile
@@ -39,6 +40,7 @@ Offset = dict[str, Any]
 TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of messages of one task, unless ``minPartitions`` asks for smaller ones."""
 
+_MSG_TIMEOUT: Final = 60.0  # an nsqd's default
 _LOOK_UP: Final = 5.0
 _LOOK: Final = 0.05
 
@@ -70,7 +72,7 @@ class AckPlanner:
         self._pullers: dict[tuple[str, str], Puller] = {}
         self._begun: Offset | None = None
         self._read_to = self._spool.first
-        self._drain_from: int | None = None
+        self._draining: dict[tuple[str, str], Draining] | None = None
         self._looked_at = float("-inf")
         self._since = time.monotonic()
         self._moved_at = time.monotonic()
@@ -104,7 +106,7 @@ class AckPlanner:
         while True:
             self._pull()
             end = self._end(begin, limited=limited)
-            if end > begin or self._drain_from is None or self._is_drained():
+            if end > begin or self._draining is None or self._is_drained(self._draining):
                 break
             time.sleep(_LOOK)
         if end > begin:
@@ -116,10 +118,10 @@ class AckPlanner:
         return self._offset(self._spool.end)
 
     def prepare_target(self) -> None:
-        """Have the query end when the servers give nothing more that was published before now."""
-        self._drain_from = time.time_ns()
-        for puller in self._pullers.values():
-            puller.drain(self._drain_from)
+        """Have the query end when the servers have given all that was published before now."""
+        self._draining = {}
+        for place, puller in self._pullers.items():
+            self._drain(place, puller)
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolPart]:
         """Return the tasks of one micro-batch, also of one that was planned before a restart.
@@ -181,7 +183,7 @@ class AckPlanner:
         if not files or not limited:
             return begin + len(files)
         least = options.min_offsets
-        is_late = self._drain_from is not None or time.monotonic() - self._moved_at >= options.max_delay
+        is_late = self._draining is not None or time.monotonic() - self._moved_at >= options.max_delay
         if least is not None and not is_late and sum(file.rows for file in files) < least:
             return begin
         rows = size = 0
@@ -209,7 +211,7 @@ class AckPlanner:
         failing = [puller for puller in self._pullers.values() if puller.trouble is not None]
         late = [puller for puller in failing if now - puller.troubled_since >= self._options.patience]
         # A stream goes on with those that answer; a query that is to read all there is cannot.
-        if late and (len(failing) == len(self._pullers) or self._drain_from is not None):
+        if late and (len(failing) == len(self._pullers) or self._draining is not None):
             said = f"nsqd {late[0].nsqd} does not answer (fetchTimeout, fetchRetries): {late[0].trouble}"
             raise ResponseTimeoutError(said) from late[0].trouble
 
@@ -224,8 +226,8 @@ class AckPlanner:
         for place, node in found.items():
             if place not in self._pullers:
                 puller = self._pullers[place] = Puller(node, place[0], self._options, self._spool, self._may_pull)
-                if self._drain_from is not None:
-                    puller.drain(self._drain_from)
+                if self._draining is not None:
+                    self._drain(place, puller)
                 puller.start()
 
     def _nodes(self, topic: str) -> Sequence[Node]:
@@ -257,8 +259,27 @@ class AckPlanner:
         waiting = sum(file.size for file in self._spool.between(self._read_to, self._spool.end))
         return waiting < self._options.spool_bytes
 
-    def _is_drained(self) -> bool:
-        return all(puller.is_drained for puller in self._pullers.values())
+    def _drain(self, place: tuple[str, str], puller: Puller) -> None:
+        if self._draining is not None:
+            limit = (self._options.access.msg_timeout or _MSG_TIMEOUT) + QUIET
+            self._draining[place] = Draining(puller, puller.node, limit)
+
+    def _is_drained(self, draining: Mapping[tuple[str, str], Draining]) -> bool:
+        """Return whether all nsqds have given all; while no nsqd is known for a topic, that may be too early.
+
+        Raises:
+            ResponseTimeoutError: One holds messages and delivers none; or no nsqd is known for too long.
+        """
+        if missing := sorted({*self._options.topics} - {topic for topic, _ in self._pullers}):
+            if time.monotonic() - self._since >= self._options.patience:
+                raise ResponseTimeoutError(
+                    f"topic {missing[0]!r}: no nsqlookupd knows an nsqd that has it (asked "
+                    f"{', '.join(self._options.lookupd)}; fetchTimeout, fetchRetries): create it, or leave it out"
+                )
+            return False
+        # All are asked each time, so that none is waited for after the others.
+        done = [each.is_done() for each in draining.values()]
+        return all(done)
 
 
 def divided(files: Sequence[SpoolFile], pieces: int, most_rows: int | None) -> list[list[SpoolFile]]:

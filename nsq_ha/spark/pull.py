@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
-QUIET: Final = 1.0
-"""Seconds without an old message after which a server is believed to hold none."""
-
 FILE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of messages after which a file is written."""
 
@@ -63,8 +60,11 @@ class Puller:
         channel: Of the options; together with the next two what a message says of its origin.
         partition: 0: a plain nsqd has none.
         nsqd: ``host:port``.
+        node: The nsqd.
         fatal: What no retry cures; the thread has ended. None while all is well.
         trouble: The last failure while there is no connection. None while there is one.
+        is_drained: No more messages are taken; see :meth:`finish_draining`.
+        newest_ns: When the youngest message was published that was written, by the server's clock.
     """
 
     def __init__(
@@ -77,13 +77,15 @@ class Puller:
         self.fatal: Exception | None = None
         self.trouble: NsqError | None = None
         self.troubled_since = time.monotonic()
-        self._node = node
+        self.node = node
         self._options = options
         least = max(options.access.output_buffer_timeout, _LEAST_BUFFERING)
         self._access = dataclasses.replace(options.access, output_buffer_timeout=least)
         self._spool = spool
         self._may_pull = may_pull
         self._over = threading.Event()
+        self.is_drained = False
+        self.newest_ns = 0
         self._older_than: int | None = None
         self._old_seen_at: float | None = None
         self._ready = 0
@@ -102,15 +104,20 @@ class Puller:
         self._thread.join(CONNECT_TIMEOUT + _LOOK)
 
     def drain(self, older_than_ns: int) -> None:
-        """Ask for the messages published before this time, in nanoseconds since the epoch; see :attr:`is_drained`."""
+        """Watch for messages published before this time, in nanoseconds since the epoch; see :attr:`quiet_for`."""
         self._older_than = older_than_ns
         self._old_seen_at = None
+        self.is_drained = False
+
+    def finish_draining(self) -> None:
+        """Take no more messages, until the connection is lost."""
+        self.is_drained = True
 
     @property
-    def is_drained(self) -> bool:
-        """Whether the server, asked for all it has, gave no message from before :meth:`drain` for a while."""
+    def quiet_for(self) -> float:
+        """Seconds for which the server was asked for messages, and gave none from before :meth:`drain`."""
         seen = self._old_seen_at
-        return self._older_than is not None and seen is not None and time.monotonic() - seen >= QUIET
+        return 0.0 if self._older_than is None or seen is None else time.monotonic() - seen
 
     # ------------------------------------------------------------ answers: messages are finished here, by file
 
@@ -128,7 +135,7 @@ class Puller:
     def _run(self) -> None:
         failures = 0
         while not self._over.is_set():
-            link = Link(self._node, self._access)
+            link = Link(self.node, self._access)
             try:
                 self._subscribe(link)
                 failures = 0
@@ -136,6 +143,7 @@ class Puller:
                 self._pull(link)
             except NsqError as error:
                 self._old_seen_at = None
+                self.is_drained = False
                 if not error.retriable:
                     self.fatal = error
                     return
@@ -201,6 +209,7 @@ class Puller:
         self._largest = max(self._largest, *[len(message.body) for message in messages])
         if self._older_than is None or any(message.timestamp_ns < self._older_than for message in messages):
             self._old_seen_at = time.monotonic()
+        self.newest_ns = max(self.newest_ns, *[message.timestamp_ns for message in messages])
 
     def _follow(self, link: Link) -> None:
         """Set RDY to what may be under way: by the size of messages, and nothing while the spool is full."""

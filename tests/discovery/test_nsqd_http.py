@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.discovery.http import new_client
-from nsq_ha.discovery.nsqd_http import ChannelStats, NsqdHttp, PartitionStats
+from nsq_ha.discovery.nsqd_http import ChannelStats, NsqdHttp, PartitionStats, Unfinished
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ClosedError,
@@ -267,3 +267,62 @@ async def test_the_clock_of_a_node(fake: Fake, header: str, seconds: float | Non
         assert await nsqd.clock() == seconds
     with pytest.raises(ClosedError):
         await nsqd.clock()
+
+
+def of_channel(**channel: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    held = channel.pop("held", ())
+    return {"channel_name": "c", "clients": [{"in_flight_count": count} for count in held], **channel}
+
+
+@pytest.mark.parametrize(
+    ("topics", "wanted"),
+    [
+        # Upstream, a topic's own messages wait for all its channels, and what is under way is not in the depth.
+        (
+            [{"topic_name": "t", "depth": 3, "message_count": 90, "channels": [of_channel(depth=2, deferred_count=9)]}],
+            Unfinished(waiting=5, held=0, orphaned=0, clients=0, paused=False),
+        ),
+        (
+            [{"topic_name": "t", "channels": [of_channel(in_flight_count=7, held=(2, 3), paused=True)]}],
+            Unfinished(waiting=0, held=5, orphaned=2, clients=2, paused=True),
+        ),
+        # The two numbers are not of one moment.
+        (
+            [{"topic_name": "t", "channels": [of_channel(in_flight_count=1, held=(2,))]}],
+            Unfinished(waiting=0, held=2, orphaned=0, clients=1, paused=False),
+        ),
+        # A partition's channel does not show what is not flushed, and counts what is deferred.
+        (
+            [
+                {
+                    "topic_name": "t",
+                    "topic_partition": str(number),
+                    "depth": 5000,
+                    "message_count": 30,
+                    "channels": [
+                        of_channel(depth=4, deferred_count=3, in_flight_count=4, held=(1,), message_count=28),
+                        {**of_channel(depth=9), "channel_name": "other"},
+                    ],
+                }
+                for number in range(2)
+            ],
+            Unfinished(waiting=6, held=2, orphaned=0, clients=2, paused=False),
+        ),
+        ([{"topic_name": "t", "channels": None}, {"topic_name": "u", "channels": [of_channel(depth=1)]}], None),
+        (None, None),
+    ],
+)
+async def test_what_a_channel_still_has_to_deliver(
+    fake: Fake, topics: list[dict[str, Any]] | None, wanted: Unfinished | None
+) -> None:
+    fake.answer("/stats", {"topics": topics})
+    async with NsqdHttp(fake.url, timeout=5.0) as nsqd:
+        assert await nsqd.unfinished("t", "c") == wanted
+    ((_, _, query),) = fake.requests
+    assert {"topic": "t", "channel": "c", "leaderOnly": "true"}.items() <= query.items()
+
+
+async def test_the_port_of_subscriptions(fake: Fake) -> None:
+    fake.answer("/info", {"version": "1.3.0", "tcp_port": 4150})
+    async with NsqdHttp(fake.url, timeout=5.0) as nsqd:
+        assert await nsqd.tcp_port() == 4150

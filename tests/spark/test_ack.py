@@ -16,8 +16,12 @@ import pytest
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
 from nsq_ha.message import Message
-from nsq_ha.spark import pull
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import Ready, Sub, layout_for
+from nsq_ha.spark import draining, pull
 from nsq_ha.spark.ack_planner import AckPlanner, divided
+from nsq_ha.spark.draining import Verdict
+from nsq_ha.spark.link import Link
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.pull import Puller
 from nsq_ha.spark.spool import Spool, SpoolFile, read_file
@@ -158,8 +162,12 @@ def told(dev_cluster: DevCluster, topic: str, folder: Path, **more: str) -> Read
 
 
 @pytest.fixture
-def plan(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> Iterator[Callable[..., AckPlanner]]:
+def plan(
+    dev_cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Cluster
+) -> Iterator[Callable[..., AckPlanner]]:
     made: list[AckPlanner] = []
+    # As an nsqlookupd of plain nsqds would tell it, with the port of its HTTP.
+    monkeypatch.setattr(AckPlanner, "_nodes", lambda *_: [asked.view(topic).leaders[0]])
 
     def make(**more: str) -> AckPlanner:
         made.append(AckPlanner(told(dev_cluster, topic, tmp_path / "spool", **more)))
@@ -203,6 +211,116 @@ def test_what_a_channel_holds_comes_once_and_is_finished(
     assert drained(again, end) == []
     publish(topic, 0, numbered(10, 5000))
     assert sorted(itertools.chain(*drained(again, end))) == numbered(10, 5000)
+
+
+class Other:
+    """Another client of the channel, that takes messages and answers none."""
+
+    def __init__(self, options: ReadOptions, topic: str) -> None:
+        self.topic, self.channel, self.partition = topic, "spool", 0
+        host, _, port = options.nsqd[0].rpartition(":")
+        self.nsqd = options.nsqd[0]
+        self.link = Link(Node(host, int(port), 0), options.access)
+        self.link.open()
+        self.link.protocol.subscribe_to(self, layout_for(detail=False, ext=False))
+        self.link.request(Sub(topic, "spool", None), time.monotonic() + 10.0)
+        self.held: list[Message] = []
+
+    def take(self, count: int) -> list[bytes]:
+        self.link.send(self.link.protocol.send(Ready(count)))
+        while len(self.held) < count:
+            self.held += self.link.receive(time.monotonic() + 10.0).messages
+        return [message.body for message in self.held]
+
+    def finish(self, message: Message) -> None:
+        raise AssertionError("it answers nothing")
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        raise AssertionError("it answers nothing")
+
+    def touch(self, message: Message) -> None:
+        raise AssertionError("it answers nothing")
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Verdict]]:
+    """What was judged of the server: its numbers, and whether that is all."""
+    found: list[tuple[Any, Verdict]] = []
+    judge = draining.judge
+
+    def note(silence: draining.Silence, numbers: Any, limit: float) -> Verdict:  # noqa: ANN401 - the real one checks
+        verdict = judge(silence, numbers, limit)
+        found.append((numbers, verdict))
+        return verdict
+
+    monkeypatch.setattr(draining, "judge", note)
+    return found
+
+
+@pytest.fixture
+def other(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> Iterator[Other]:
+    client = Other(told(dev_cluster, topic, tmp_path), topic)
+    yield client
+    client.link.close()
+
+
+def test_what_another_client_holds_is_waited_for(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, other: Other, verdicts: list[tuple[Any, Verdict]]
+) -> None:
+    publish(topic, 0, numbered(100))
+    taken = other.take(5)
+    planner = plan()
+    found: list[list[bytes]] = []
+    query = threading.Thread(target=lambda: found.extend(drained(planner)))
+    query.start()
+    until(lambda: any(numbers.held >= 5 and verdict is Verdict.WAIT for numbers, verdict in verdicts))
+    assert query.is_alive(), "a driver that was killed may have held them"
+    other.link.close()
+    query.join(60.0)
+    assert not query.is_alive()
+    rows = list(itertools.chain(*found))
+    assert sorted(rows) == numbered(100)
+    assert set(taken) <= set(rows)
+
+
+def test_a_channel_whose_messages_others_hold_fails_a_query_that_is_to_read_all(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, other: Other
+) -> None:
+    publish(topic, 0, numbered(10))
+    other.take(10)
+    with pytest.raises(ResponseTimeoutError, match=r"delivers nothing, but holds .* and has 10 under way to other"):
+        drained(plan(msgTimeout="1s"))
+
+
+def test_what_is_there_is_read_to_its_end_while_a_topic_is_being_written(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+) -> None:
+    publish(topic, 0, numbered(3000))
+    over = threading.Event()
+
+    def write() -> None:
+        for first in itertools.count(3000, 20):
+            if over.wait(0.02):
+                return
+            publish(topic, 0, numbered(20, first))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        rows = list(itertools.chain(*drained(plan(maxOffsetsPerTrigger="500"))))
+    finally:
+        over.set()
+        writer.join()
+    assert sorted(rows)[:3000] == numbered(3000)
+
+
+def test_a_topic_that_no_nsqd_is_known_for_is_not_read_to_its_end(
+    plan: Callable[..., AckPlanner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AckPlanner, "_nodes", lambda *_: [])
+    planner = plan(fetchTimeout="50ms", fetchRetries="1")
+    with pytest.raises(ResponseTimeoutError, match=r"topic 'ack_\d+': no nsqlookupd knows an nsqd that has it"):
+        drained(planner)
 
 
 def test_limits_wait_and_cut(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:

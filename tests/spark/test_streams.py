@@ -129,6 +129,8 @@ def test_a_plain_nsqd_is_streamed_through_a_spool(
     del stream.options["lookupd"], stream.options["startingOffsets"]
     spool = tmp_path / "spool"
     stream.options |= {"delivery": "ack", "nsqd": leader.address, "channel": "spark", "spool": str(spool)}
+    # Its HTTP is not at the port above, so it is waited for until what was under way to others has come again.
+    stream.options |= {"msgTimeout": "1s"}
     progress = stream.drain()
     assert max(each["numInputRows"] for each in progress) <= 1000
     publish(topic, 0, numbered(100, 2500))

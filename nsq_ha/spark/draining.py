@@ -1,0 +1,167 @@
+"""When a plain nsqd has given all that was published before a query began: ``availableNow`` with ``delivery=ack``.
+
+Owns that judgement. Such a server has no log whose end could be asked for, and a
+moment without messages proves nothing: they may be under way to a driver that
+was killed, the channel may be paused, or the server is slow. So its own numbers
+are asked for, by HTTP; one that tells none is waited for longer.
+
+**Source:** Spark reference 2.2; nsqio/nsq nsqd/stats.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from nsq_ha.discovery.nsqd_http import NsqdHttp, Unfinished
+from nsq_ha.errors import NsqError, ResponseTimeoutError
+from nsq_ha.policy.topology import Node
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.pull import Puller
+
+T = TypeVar("T")
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+QUIET: Final = 1.0
+"""Seconds without a message from before the query, after which the server's numbers are asked for."""
+
+ASK: Final = 0.25
+"""Seconds between two questions to one server."""
+
+_TIMEOUT: Final = 2.0
+
+
+class Verdict(enum.Enum):
+    """Whether a server may still give a message from before the query."""
+
+    WAIT = "wait"
+    DONE = "done"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What a puller has seen since it was asked for all that is old.
+
+    Attributes:
+        seconds: For how long the server was asked for messages, and gave no old one.
+        flows: It gave newer ones meanwhile.
+        caught_up: It gave one that was published after its numbers said that nothing is under way to a client that
+            is gone. A queue is in order: what was published before was given before.
+    """
+
+    seconds: float
+    flows: bool
+    caught_up: bool
+
+
+def judge(silence: Silence, told: Unfinished | None, limit: float) -> Verdict:
+    """Return whether a server that gives no old message has any left.
+
+    Args:
+        silence: What was seen.
+        told: The server's own numbers. None if it does not tell.
+        limit: Seconds after which a message that was under way to a killed driver has come again.
+    """
+    if silence.seconds < QUIET:
+        return Verdict.WAIT
+    if told is None:
+        return Verdict.DONE if silence.seconds >= limit else Verdict.WAIT
+    is_empty = not (told.waiting or told.held)
+    # A second connection may be our own that broke, and hold what is old.
+    if not told.orphaned and (is_empty or (silence.caught_up and told.clients == 1)):
+        return Verdict.DONE
+    if silence.seconds < limit:
+        return Verdict.WAIT
+    return Verdict.DONE if silence.flows and not told.orphaned else Verdict.STUCK
+
+
+class Draining:
+    """Watches one puller until its nsqd has given all that was published before now. Blocking; used from one thread.
+
+    Args:
+        puller: Pulls from the nsqd.
+        node: The nsqd. With HTTP port 0, which is not known, the port above its TCP port is tried.
+        limit: See :func:`judge`.
+    """
+
+    def __init__(self, puller: Puller, node: Node, limit: float) -> None:
+        self._puller = puller
+        self._is_known = node.http_port != 0
+        self._node = node if self._is_known else Node(node.host, node.tcp_port, node.tcp_port + 1)
+        self._limit = limit
+        self._may_ask = True
+        self._asked_at = float("-inf")
+        self._mark_ns: int | None = None
+        self._begun_at = time.monotonic()
+        clock = self._run(self._clock)
+        # Its clock may be ahead, and tells whole seconds: too many messages count as old then, never too few.
+        self._older_than_ns = max(time.time_ns(), 0 if clock is None else int((clock + 1.0) * 1e9))
+        puller.drain(self._older_than_ns)
+
+    def is_done(self) -> bool:
+        """Return whether the nsqd has given all; the puller then takes no more.
+
+        Raises:
+            ResponseTimeoutError: It holds messages and delivers none of them for longer than they may be under way.
+        """
+        puller, now = self._puller, time.monotonic()
+        if puller.is_drained:
+            return True
+        # Before the question, so that what comes meanwhile counts as seen after it.
+        seconds, newest_ns = puller.quiet_for, puller.newest_ns
+        if seconds < QUIET:
+            self._mark_ns = None
+        if seconds < QUIET or now - self._asked_at < ASK:
+            return False
+        self._asked_at = now
+        told = self._run(self._unfinished)
+        caught_up = self._mark_ns is not None and newest_ns > self._mark_ns
+        verdict = judge(Silence(seconds, newest_ns > self._older_than_ns, caught_up), told, self._limit)
+        if told is None or told.orphaned:
+            self._mark_ns = None
+        elif self._mark_ns is None:
+            self._mark_ns = self._older_than_ns + int((time.monotonic() - self._begun_at) * 1e9)
+        if verdict is Verdict.STUCK:
+            raise ResponseTimeoutError(_stuck(puller, told))
+        if verdict is Verdict.DONE and puller.quiet_for >= seconds:
+            puller.finish_draining()
+            return True
+        return False
+
+    def _run(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
+        return asyncio.run(self._ask(question)) if self._may_ask else None
+
+    async def _ask(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
+        """Ask the node. None if it does not answer, or is not the one."""
+        try:
+            async with NsqdHttp(self._node, timeout=_TIMEOUT) as peer:
+                if not self._is_known:
+                    self._may_ask = self._is_known = await peer.tcp_port() == self._node.tcp_port
+                return await question(peer) if self._may_ask else None
+        except NsqError as error:
+            log.info("nsqd %s does not tell what it still holds: %s", self._node.address, error)
+            return None
+
+    async def _unfinished(self, peer: NsqdHttp) -> Unfinished | None:
+        return await peer.unfinished(self._puller.topic, self._puller.channel)
+
+    async def _clock(self, peer: NsqdHttp) -> float | None:
+        return await peer.clock()
+
+
+def _stuck(puller: Puller, told: Unfinished | None) -> str:
+    counts = told or Unfinished(0, 0, 0, 0, paused=False)
+    return (
+        f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.nsqd} delivers nothing, but holds "
+        f"{counts.waiting} messages and has {counts.held + counts.orphaned} under way to other clients"
+        f"{'; the channel is paused' if counts.paused else ''}. "
+        "Resume the channel or stop its other clients, and start the query again"
+    )
