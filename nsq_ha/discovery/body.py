@@ -17,6 +17,7 @@ from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.redaction import harmless, redact
 
 _SHOWN: Final = 120
+_READ: Final = 16 * 1024
 _NULL: Final = msgspec.Raw(b"null")
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class Body:
 
     Attributes:
         status: The true status; a wrapped 404 arrives as 500.
-        data: JSON of the content; of a refusal whatever came.
+        data: JSON of the content; empty for a refusal.
         message: The server's text of a refusal, cut to a readable length; empty for a success.
     """
 
@@ -61,11 +62,14 @@ def unwrap(status: int, body: bytes) -> Body:
     if wrapped is not None:
         # Without the version header every refusal is wrapped in a 500, and only the text tells which it was.
         status = wrapped.status_code if status == 200 else status
-        return Body(status, bytes(wrapped.data), "" if status == 200 else _shown(wrapped.status_txt))
+        if status != 200:
+            return Body(status, b"", _shown(wrapped.status_txt))
+        return Body(status, bytes(wrapped.data))
     if status == 200:
         return Body(status, body)
     refusal = try_json(body, _Refusal)
-    return Body(status, body, _shown(refusal.message if refusal is not None else body.decode("utf-8", "replace")))
+    text = refusal.message if refusal is not None else body[:_READ].decode("utf-8", "replace")
+    return Body(status, b"", _shown(text))
 
 
 def decode_json(data: bytes, shape: type[T]) -> T:
@@ -77,7 +81,8 @@ def decode_json(data: bytes, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        # The body is left out: it can be megabytes of anything.
+        # The body is left out: it can be megabytes of anything. An error that is kept must not hold it either.
+        del data
         raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from harmless(error)
 
 
@@ -91,5 +96,5 @@ def try_json(data: bytes, shape: type[T]) -> T | None:
 
 def _shown(text: str) -> str:
     # Secrets are replaced before the rest is cut off: a part of one tells much of it.
-    printable = "".join(letter if letter.isprintable() else "?" for letter in redact(text)[: _SHOWN + 1])
+    printable = "".join(letter if letter.isprintable() else "?" for letter in redact(text[:_READ])[: _SHOWN + 1])
     return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."

@@ -191,11 +191,15 @@ async def _read(response: httpx.Response) -> bytes:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise RemoteProtocolError("answered with a compressed body that was not asked for")
     body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise RemoteProtocolError(f"answer is longer than {MAX_BODY_BYTES} bytes")
-    return bytes(body)
+    try:
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise RemoteProtocolError(f"answer is longer than {MAX_BODY_BYTES} bytes")
+        return bytes(body)
+    finally:
+        # An error that somebody keeps holds this frame with its traceback, and must not hold megabytes.
+        body.clear()
 
 
 def _ours(error: Exception) -> NsqError:

@@ -8,23 +8,25 @@ Source: protocol reference 12.
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nsq_ha.addresses import lookupd_urls
 from nsq_ha.discovery import answers
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.names import check_topic
+from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     import httpx
 
     from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
     from nsq_ha.discovery.body import Body
     from nsq_ha.policy.topology import LookupAnswer, Node
+
+T = TypeVar("T")
 
 Access = Literal["r", "w"]
 """``r`` names every leader, ``w`` only those that may be written now."""
@@ -65,9 +67,7 @@ class LookupClient(HttpPeer):
         Cancellation leaves nothing behind.
         """
         params = {"topic": check_topic(topic), "access": access, "metainfo": "true"}
-        body = await self._get("/lookup", params)
-        with self._failures():
-            return answers.decode_lookup(body, self.lookupd)
+        return await self._ask("/lookup", params, lambda body: answers.decode_lookup(body, self.lookupd))
 
     async def plain_nodes(self, topic: str) -> tuple[Node, ...]:
         """Ask for the nsqds of a topic without partitions, as a plain nsqlookupd tells them; none for an unknown topic.
@@ -77,9 +77,7 @@ class LookupClient(HttpPeer):
             LookupUnavailableError: No usable answer; ask another one, or later.
         """
         params = {"topic": check_topic(topic), "metainfo": "true"}
-        body = await self._get("/lookup", params)
-        with self._failures():
-            nodes = answers.decode_plain_nodes(body)
+        nodes = await self._ask("/lookup", params, answers.decode_plain_nodes)
         if nodes is None:
             raise ConfigError(f"topic {topic!r} has partitions")
         return nodes
@@ -90,9 +88,8 @@ class LookupClient(HttpPeer):
         Raises:
             LookupUnavailableError: No usable answer; ask another one, or later.
         """
-        body = await self._get("/listlookup")
-        with self._failures():
-            return answers.decode_lookupd_list(body, self.lookupd.partition(":")[0])
+        scheme = self.lookupd.partition(":")[0]
+        return await self._ask("/listlookup", None, lambda body: answers.decode_lookupd_list(body, scheme))
 
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Return all topics by name.
@@ -100,9 +97,7 @@ class LookupClient(HttpPeer):
         Raises:
             LookupUnavailableError: No usable answer; ask another one, or later.
         """
-        body = await self._get("/topics", {"metaInfo": "true"})
-        with self._failures():
-            return answers.decode_topics(body)
+        return await self._ask("/topics", {"metaInfo": "true"}, answers.decode_topics)
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
         """Return the nsqds that are registered at this nsqlookupd, with the partitions they lead.
@@ -110,9 +105,7 @@ class LookupClient(HttpPeer):
         Raises:
             LookupUnavailableError: No usable answer; ask another one, or later.
         """
-        body = await self._get("/nodes")
-        with self._failures():
-            return answers.decode_nodes(body)
+        return await self._ask("/nodes", None, answers.decode_nodes)
 
     async def channels(self, topic: str) -> tuple[str, ...]:
         """Return the channels of ``topic``; none for an unknown topic.
@@ -121,20 +114,17 @@ class LookupClient(HttpPeer):
             ConfigError: The topic's name is not legal.
             LookupUnavailableError: No usable answer; ask another one, or later.
         """
-        body = await self._get("/channels", {"topic": check_topic(topic)})
-        with self._failures():
-            return answers.decode_channels(body)
+        return await self._ask("/channels", {"topic": check_topic(topic)}, answers.decode_channels)
 
-    async def _get(self, path: str, params: Mapping[str, str] | None = None) -> Body:
-        with self._failures():
-            return await self._exchange("GET", path, params)
+    async def _ask(self, path: str, params: Mapping[str, str] | None, decode: Callable[[Body], T]) -> T:
+        """Ask, and turn any failure into the error that says who was asked.
 
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Turn what one question fails with into the error that says whom was asked."""
+        No local variable holds the answer: an error that somebody keeps holds the frames that it went through, and
+        would hold megabytes with them.
+        """
         try:
-            yield
+            return decode(await self._exchange("GET", path, params))
         except ClosedError:
             raise
         except NsqError as error:
-            raise LookupUnavailableError("no usable answer", ((self.lookupd, str(error)),)) from error
+            raise LookupUnavailableError("no usable answer", ((self.lookupd, str(error)),)) from without_frames(error)

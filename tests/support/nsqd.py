@@ -131,6 +131,11 @@ class Peer:
         """Whether writes are lost, as on a TLS connection of the partitioned nsqd after 5 s."""
         return asyncio.get_running_loop().time() >= self._mute_at
 
+    @property
+    def has_gone(self) -> bool:
+        """Whether the connection has ended, as far as this side knows: one that reads nothing learns it by writing."""
+        return not self.is_open or self._writer.is_closing()
+
     def mute(self) -> None:
         """Lose all further writes."""
         self._mute_at = 0.0

@@ -1,0 +1,1 @@
+"""What hostile peers cost a client: memory above idle, and the time until their connections are closed."""
