@@ -156,7 +156,7 @@ async def test_a_topic_that_was_made_anew_and_is_longer_than_before_is_data_loss
 ) -> None:
     job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=20, after=50)
     job.make_older(3600)
-    with pytest.raises(StreamingQueryException, match="the topic was made anew"):
+    with pytest.raises(StreamingQueryException, match="the topic was re-created"):
         await asyncio.to_thread(job.drain, spark)
     job.options["failOnDataLoss"] = "false"
     await asyncio.to_thread(job.drain, spark)

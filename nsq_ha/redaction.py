@@ -1,11 +1,10 @@
-"""Keep this process's secrets out of texts that come from outside.
+"""Keep this process's secrets out of texts from outside.
 
-A server knows the secret that it was sent, and may send it back in any text: an
-error frame, an HTTP answer, a version. Errors and log lines go to places that
-secrets do not go to.
+A server knows the secret that it received, and may send it back in any text: an
+error frame, an HTTP answer, a version. Errors and log lines must not contain it.
 
-The invariant: a secret that was given to :func:`conceal` does not appear in what
-:func:`redact` and :func:`excerpt` return, neither as it is nor in a usual
+The invariant: a secret that was given to :func:`conceal` does not appear in the
+results of :func:`redact` and :func:`excerpt`, neither unchanged nor in a usual
 encoding (escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
 """
 
@@ -21,10 +20,10 @@ from typing import Final, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 REDACTED: Final = "***"
-"""Stands in place of a secret."""
+"""Replaces a secret."""
 
 MAX_SECRETS: Final = 1000
-"""Beyond these the oldest secret is forgotten: a process that gets a new token each hour must not grow."""
+"""Maximum number of secrets; the oldest is forgotten, so that hourly new tokens do not fill the memory."""
 
 _secrets: Final[dict[str, tuple[str, ...]]] = {}
 _lock: Final = threading.Lock()
@@ -32,7 +31,7 @@ _pattern: re.Pattern[str] | None = None
 
 
 def conceal(secret: str | None) -> None:
-    """Let no text show ``secret`` from now on. None and an empty secret are ignored."""
+    """Hide ``secret`` in all later texts. None and an empty secret are ignored."""
     global _pattern  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
     if not secret or secret in _secrets:
         return
@@ -53,7 +52,7 @@ def redact(text: str) -> str:
 def excerpt(data: bytes, most: int = 64) -> str:
     """Return the beginning of ``data`` as a literal without secrets, for an error message.
 
-    Secrets are replaced before the rest is cut off, or part of one could stay.
+    Secrets are replaced before the text is cut, or part of one could remain.
     """
     shown = data[:most]
     if _pattern is not None:
@@ -62,12 +61,12 @@ def excerpt(data: bytes, most: int = 64) -> str:
 
 
 def harmless(error: E) -> E | None:
-    """Return ``error`` if its traceback shows no secret, else None: to raise another error ``from`` it."""
+    """Return ``error`` if its traceback shows no secret, else None; for ``raise ... from``."""
     return error if _pattern is None or _pattern.search(trace_of(error)) is None else None
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of ``error`` as text, with its causes; secrets are in it."""
+    """Return the traceback of ``error`` and its causes as text, with secrets."""
     return "".join(traceback.format_exception(error))
 
 
@@ -80,7 +79,7 @@ def forget() -> None:
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    """Return the texts in which a secret may come back."""
+    """Return the forms in which a server may return a secret."""
     # Here, not above: most processes have no secret, and it takes memory.
     from urllib.parse import quote, quote_plus  # noqa: PLC0415
 

@@ -19,9 +19,9 @@ class StartFrom:
     the channel's only one.
 
     A message that nsqd has already queued for delivery may still come first, on
-    an ordered topic too; it comes again in its place. With ``syncdisk`` above 1
-    nsqd counts a message only when it is flushed, up to 6 seconds after it was
-    acknowledged: the end is then the end of what is flushed.
+    an ordered topic too, and again in its place. With ``syncdisk`` above 1 nsqd
+    counts a message only when it is flushed, up to 6 seconds after it was
+    acknowledged; the end is then the end of the flushed messages.
 
     Source: protocol reference 5, "Start positions".
     """

@@ -1,12 +1,12 @@
-"""One partition's subscription: it finds the leader, subscribes, and does so again whatever happens.
+"""One partition's subscription: it finds the leader, subscribes, and repeats this after every failure.
 
-Owns the connection. What is done when is ``policy.subscription``'s: this module
-tells it what happened and does what it says.
+This module owns the connection. It reports events to ``policy.subscription``,
+which decides what to do.
 
-The invariant: messages are asked for over at most one connection at a time; a
-new leader is connected to before the old connection is left, and subscribed to
-after. Where nsqd cannot write to a connection for ever (``consumer.renewal``),
-the one that takes its place is subscribed with RDY 0 before CLS is sent.
+The invariant: messages are asked for over at most one connection at a time; the
+client connects to a new leader before it leaves the old connection, and subscribes
+after that. If nsqd can write to a connection for a limited time only
+(``consumer.renewal``), its replacement is subscribed with RDY 0 before CLS is sent.
 
 Source: failures reference 4 (Consumer 1-3), 3.7, 3.9.
 """

@@ -95,6 +95,6 @@ def try_json(data: bytes, shape: type[T]) -> T | None:
 
 
 def _shown(text: str) -> str:
-    # Secrets are replaced before the rest is cut off: a part of one tells much of it.
+    # Secrets are replaced before the text is cut: part of one would reveal much of it.
     printable = "".join(letter if letter.isprintable() else "?" for letter in redact(text[:_READ])[: _SHOWN + 1])
     return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."

@@ -1,12 +1,10 @@
-"""What a stream leaves in Spark's checkpoint: an offset a partition, and when they were taken.
+"""The offsets of a stream in Spark's checkpoint: one per partition, and when they were taken.
 
-Owns the form of that JSON, ``{topic: {partition: offset}}`` with partitions as text
-since JSON makes them so, beside a time under a name that no topic can have. The
-time is there because an offset alone does not tell whose log it is of: what is
-before it was written before it was taken, and in the log of a topic that was made
-anew it was not. Where ``failOnDataLoss=false`` lets a query go back to an earlier
-offset, the partition is named beside the offsets as well: any other step back is
-an error.
+The JSON is ``{topic: {partition: offset}}``, with partitions as text, beside a time
+under a name that no topic can have. The time is needed because an offset alone does
+not identify its log: messages before it are older than the offset, unless the topic
+was re-created. If ``failOnDataLoss=false`` lets a query go back to an earlier offset,
+the checkpoint names the partition as well; any other step back is an error.
 
 **Source:** Spark reference 1.5, 2.1 ("Offset JSON").
 """
@@ -28,7 +26,7 @@ PLANNED: Final = "@planned"
 """Where the time is, in seconds since 1970; older checkpoints have none."""
 
 RESTARTED: Final = "@restarted"
-"""Names the partitions that go back on purpose, ``{topic: {partition: offset}}``; the step reads no message."""
+"""Key of the partitions that go back on purpose, ``{topic: {partition: offset}}``; the step reads no message."""
 
 MARGIN: Final = 60.0
 """Seconds that the clocks of the driver and of the nsqds may differ."""
@@ -41,7 +39,7 @@ def to_json(places: Mapping[Place, int], restarted: Mapping[Place, int] | None =
     """Return offsets in the form of the checkpoint, without a time.
 
     Args:
-        places: Where each partition is.
+        places: The offset of each partition.
         restarted: The partitions among them that go back on purpose.
     """
     found: dict[str, Any] = {}
@@ -69,7 +67,7 @@ def restarted_in(told: Mapping[str, Any]) -> dict[Place, int]:
     """Return the partitions that go back to these offsets on purpose; see :data:`RESTARTED`.
 
     Raises:
-        ConfigError: It is not of our form.
+        ConfigError: The JSON has another form.
     """
     return from_json(told.get(RESTARTED) or {})
 
@@ -110,9 +108,9 @@ def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | No
 
 
 def is_of_another_log(written_ns: int, planned: int, ahead: float, margin: float = MARGIN) -> bool:
-    """Tell whether a message before an offset shows that the offset was taken of another log.
+    """Return whether a message before an offset shows that the offset was taken from another log.
 
-    What a log holds before an offset was written before the offset was taken.
+    In the same log, messages before an offset were written before it was taken.
 
     Args:
         written_ns: When the message was written, by the server's clock, in nanoseconds since 1970.

@@ -1,7 +1,7 @@
-"""What becomes of a stream's offsets when their messages are gone, or their log is another one.
+"""Handle offsets of a stream whose messages are gone, or whose log is another one.
 
-Owns the decision between an error and going on (``failOnDataLoss``), and where a
-partition goes on: never so that a message is read twice.
+This module decides between an error and continuing (``failOnDataLoss``), and where
+a partition continues; no message is ever read twice.
 
 **Source:** Spark reference 1.5.
 """
@@ -31,8 +31,8 @@ class Losses:
     """Judges the logs of one query. Blocking; used from one thread.
 
     Args:
-        options: Of the read.
-        cluster: Whom to ask.
+        options: The options of the read.
+        cluster: The cluster.
     """
 
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
@@ -42,7 +42,7 @@ class Losses:
         self._reported: set[Place] = set()
 
     def lose(self, topic: str, partition: int, said: str) -> None:
-        """Raise :class:`DataLossError`; if losing messages is allowed, warn about the partition once instead."""
+        """Raise :class:`DataLossError`, or warn once about the partition if data loss is allowed."""
         text = f"{topic}-{partition}: {said}"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}; set failOnDataLoss=false to go on with what is left")
@@ -51,17 +51,17 @@ class Losses:
             log.warning("%s; going on with what is left", text)
 
     def restart(self, seen: Survey, partition: int, at: float, start: int | None, planned: int | None) -> int | None:
-        """Return where a partition goes back to if its log is not the one that ``start`` was taken of, else None.
+        """Return the offset to go back to if ``start`` was taken from another log, else None.
 
         Args:
-            seen: A look at the topic that has the partition.
+            seen: A survey of the topic.
             partition: The partition.
-            at: When that look was, by the monotonic clock.
-            start: An offset from the checkpoint. None for a partition that has none.
-            planned: When it was taken. None when that is not known.
+            at: When the survey was made, by the monotonic clock.
+            start: An offset from the checkpoint; None for a new partition.
+            planned: When it was taken; None if unknown.
 
         Raises:
-            DataLossError: It is not, and that is an error.
+            DataLossError: It was, and that is an error.
             NsqError: Not known yet.
         """
         extent, place = seen.extents[partition], (seen.topic, partition)
@@ -76,13 +76,13 @@ class Losses:
         return found
 
     def is_lost_for_sure(self, seen: Survey, partition: int, at: float, offset: int, planned: int | None) -> bool:
-        """Return whether the log is another one than ``offset`` was taken of; wait until that is known.
+        """Return whether ``offset`` was taken from another log; wait until that is known.
 
         Without a leader this returns False: the task waits for one. The arguments are those of :meth:`restart`.
 
         Raises:
-            DataLossError: It is, and that is an error.
-            NsqError: It is not known for longer than the read is patient.
+            DataLossError: It was, and that is an error.
+            NsqError: That is not known within the patience of the read.
         """
         until = time.monotonic() + self._options.patience
         look = seen
@@ -100,23 +100,23 @@ class Losses:
         return False
 
     def _is_lost(self, seen: Survey, partition: int, at: float, offset: int, planned: int | None) -> bool:
-        """Return whether the log is another one than ``offset`` was taken of; raise if that is an error.
+        """Return whether ``offset`` was taken from another log; raise if that is an error.
 
         Raises:
-            DataLossError: It is, and that is an error.
-            NsqError: Not known yet. To read on would lose the messages before ``offset`` for good, and in silence: the
-                next offsets are of the new log.
+            DataLossError: It was, and that is an error.
+            NsqError: Not known yet. To read on would silently lose the messages before ``offset``, since the next
+                offsets are from the new log.
         """
         if not self._sameness.is_lost(seen, partition, at, offset, planned):
             return False
-        said = f"the log holds messages before the offset {offset} that are younger than it: the topic was made anew"
+        said = f"the log holds messages before the offset {offset} that are younger than it: the topic was re-created"
         self.lose(seen.topic, partition, said)
         return True
 
     def _is_shorter(self, place: Place, start: int) -> bool:
-        """Tell whether the log still ends before ``start`` after a while; raise if it does and that is an error.
+        """Return whether the log still ends before ``start`` after a while; raise if that is an error.
 
-        Only a leader's answer counts: without one nothing is lost yet.
+        Only a leader's answer counts; without one, nothing is lost yet.
         """
         topic, partition = place
         until = time.monotonic() + self._options.fetch_timeout
@@ -136,5 +136,5 @@ class Losses:
             time.sleep(PAUSE)
         if end is None:
             return False
-        self.lose(topic, partition, f"the log ends at {end}, before the offset {start} reached: made anew, or cut")
+        self.lose(topic, partition, f"the log ends at {end}, before the offset {start} reached: re-created, or cut")
         return True

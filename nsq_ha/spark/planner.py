@@ -79,7 +79,7 @@ def plan(options: ReadOptions, cluster: Cluster, narrowed: Narrowed | None = Non
     """Return the ranges of a batch read, one a partition unless they are cut; empty ones are left out.
 
     Args:
-        options: Of the read.
+        options: The options of the read.
         cluster: The cluster.
         narrowed: What the query's filters leave. None for everything.
 
@@ -219,7 +219,7 @@ class Bounds:
                     f"though the log ends at {extent.end}"
                 )
             return found
-        # A log that ends before the offset was deleted and made anew, or lost its tail: never "no data".
+        # A log that ends before the offset was deleted and re-created, or lost its tail: never "no data".
         name = self.positions.name
         said = f"option {option!r}: offset {offset} of {name} is not in the log [{extent.start}, {extent.end})"
         if self.options.fail_on_data_loss:

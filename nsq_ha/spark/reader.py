@@ -187,7 +187,7 @@ class RangeReader:
         if position < extent.start:
             return f"the log begins at {extent.start} by now, what was before is cleaned", min(extent.start, end)
         if final and extent.end < end:
-            return f"the log ends at {extent.end}: its tail was never committed, or the topic was made anew", end
+            return f"the log ends at {extent.end}: its tail was never committed, or the topic was re-created", end
         if final and stashed is not None:
             return f"no message begins there, the next one is at {stashed}", stashed
         return None

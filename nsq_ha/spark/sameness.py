@@ -28,14 +28,14 @@ FRESH: Final = 5.0
 """Seconds between two looks that need no question; in so little hardly a topic is deleted, made and filled again."""
 
 TICK: Final = 3.0
-"""Seconds by which the measured difference of two clocks may be wrong: they tell whole seconds, asking takes time."""
+"""Seconds by which the measured difference of two clocks may be wrong, since they show whole seconds."""
 
 
 class Sameness:
-    """Remembers of which partitions it is known. Blocking; used from one thread.
+    """Remembers which partitions still have the same log. Blocking; used from one thread.
 
     Args:
-        options: Of the read.
+        options: The options of the read.
         cluster: The cluster.
     """
 
@@ -45,18 +45,18 @@ class Sameness:
         self._sure: dict[Place, tuple[Node, Extent, float]] = {}
 
     def is_lost(self, seen: Survey, partition: int, at: float, offset: int, planned: int | None) -> bool:
-        """Return whether the log is another one than ``offset`` was taken of.
+        """Return whether ``offset`` was taken from another log.
 
         Args:
-            seen: A look at the topic that has the partition.
+            seen: A survey of the topic.
             partition: The partition.
-            at: When that look was, by the monotonic clock.
+            at: When the survey was made, by the monotonic clock.
             offset: An offset from the checkpoint.
-            planned: When it was taken. None when that is not known: nothing is asked then.
+            planned: When it was taken; None if unknown, and then nothing is asked.
 
         Raises:
-            NsqError: Not known yet: the message that tells cannot be read, or the leader gave no usable answer.
-                Nothing may be read from ``offset`` before it is known.
+            NsqError: Not known yet: the decisive message cannot be read, or the leader gave no usable answer.
+                Do not read from ``offset`` before it is known.
         """
         place = seen.topic, partition
         node, extent = seen.leaders[partition], seen.extents[partition]
@@ -79,11 +79,11 @@ class Sameness:
         return False
 
     def resumes_at(self, seen: Survey, partition: int, planned: int | None) -> int:
-        """Return where to go on in a log that ends before the offset reached, so that no message is repeated.
+        """Return where to continue in a log that ends before the offset reached, without repeating a message.
 
         Returns:
-            The first message of a log that was created after ``planned``. The end of any other one: what it still
-            holds was read before it lost its tail, or that cannot be excluded.
+            The first message of a log that was created after ``planned``. The end of any other one, since its
+            messages may have been read before it lost its tail.
 
         Raises:
             NsqError: Not known yet, as for :meth:`is_lost`.
@@ -96,7 +96,7 @@ class Sameness:
         return extent.start if self._is_younger(oldest, log.node, planned, TICK) else extent.end
 
     def _is_younger(self, message: StoredMessage | None, node: Node, planned: int, margin: float) -> bool:
-        """Return whether a message was written after ``planned``, however far the node's clock is ahead."""
+        """Return whether a message was written after ``planned``, allowing for the node's clock."""
         if message is None or not is_of_another_log(message.timestamp_ns, planned, 0.0, margin):
             return False
         clock = self._cluster.clock(node)

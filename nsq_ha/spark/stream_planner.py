@@ -274,7 +274,7 @@ class StreamPlanner:
                     self._target[place] = extent.end
             elif extent.end >= begin.get(place, 0):
                 ends[place] = extent.end
-            # Else one look was wrong; the next one tells more.
+            # Else one answer was wrong; the next one will show.
         if self._target is not None:
             ends = self._up_to_target(begin, ends)
         stay = {place: begin[place] for place in back.keys() | unsure.keys()}

@@ -49,7 +49,7 @@ def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> 
     """Return the topics of ``options``: the named ones, or those that match the pattern now.
 
     Args:
-        options: Of the read.
+        options: The options of the read.
         cluster: The cluster.
         patience: Seconds to wait for an nsqlookupd that answers.
 

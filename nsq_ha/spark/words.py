@@ -56,7 +56,7 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
         "failOnDataLoss": _Option("bs", "true", "fail when messages of the range are gone; false reads what is left"),
         "includeHeaders": _Option("bs", "false", "add the column headers"),
         "fetchTimeout": _Option("bs", "5s", "without progress for so long a task opens its channel anew"),
-        "fetchRetries": _Option("bs", "10", "how often in a row before it fails; planning waits for as long"),
+        "fetchRetries": _Option("bs", "10", "how often in a row before the read fails; planning waits as long"),
         "metadataRefresh": _Option("s", "100ms", "how long the ends of the partitions are taken for true"),
         "driverBytes": _Option(
             "s",
@@ -98,7 +98,7 @@ _TABLE: Final[Mapping[str, _Option]] = MappingProxyType(
             "what to do with a row that cannot be published (empty, too large, without a place): fail, drop (and count "
             "it in the log), deadLetter",
         ),
-        "deadLetterTopic": _Option("w", "", "of onBadRow=deadLetter: the topic that gets such rows, as JSON"),
+        "deadLetterTopic": _Option("w", "", "with onBadRow=deadLetter: the topic for bad rows, as JSON"),
         "publishTimeout": _Option("w", "60s", "limit for one MPUB with its retries; an election takes 22 s"),
         "authSecret": _Option("bsw", "", "for servers that ask for AUTH"),
         "tls": _Option("bsw", "false", "talk to the nsqds over TLS"),

@@ -24,7 +24,7 @@ async def open_while(
     news: asyncio.Event,
     is_wanted: Callable[[], bool],
 ) -> Connection:
-    """Open a connection as :meth:`Connection.open` does, but give up when it is not wanted any more.
+    """Open a connection as :meth:`Connection.open` does, but give up when it is no longer needed.
 
     A frozen node accepts and never answers: without this an attempt at it would
     hold up its partition to the end of ``connect_timeout``, though the new
@@ -38,7 +38,7 @@ async def open_while(
         news: Set when ``is_wanted`` may have changed; cleared here.
         is_wanted: Tells whether to go on.
 
-    Cancelled, even repeatedly, or failed, it leaves neither task nor socket behind.
+    If it fails or is cancelled, even repeatedly, neither a task nor a socket remains.
 
     Raises:
         ConnectError: As for :meth:`Connection.open`, or it was given up.

@@ -1,4 +1,4 @@
-"""What a stream leaves in its checkpoint, and how that tells a log that was made anew."""
+"""What a stream leaves in its checkpoint, and how that shows a log that was re-created."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
     model = one(NEW, NEW, NEW, NEW)
     with pytest.raises(DataLossError, match=f"t-0: the log holds messages before the offset {start} that are younger"):
         planner(model).latest(at(start))
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="re-created"):
         planner(model).ranges(at(10), at(start))
     same = one(OLD, OLD, OLD, NEW)
     assert planner(same).latest(at(30)) == {"t": {"0": 40}}
@@ -178,9 +178,9 @@ def test_nothing_is_read_until_it_is_known_whether_the_log_is_the_same() -> None
             assert [(part.start, part.end) for part in plan.ranges(at(10), at(30))] == [(10, 30)]
         else:
             # It was cut, and others took the place: its first message does not tell.
-            with pytest.raises(DataLossError, match="made anew"):
+            with pytest.raises(DataLossError, match="re-created"):
                 plan.latest(at(30))
-            with pytest.raises(DataLossError, match="made anew"):
+            with pytest.raises(DataLossError, match="re-created"):
                 plan.ranges(at(10), at(30))
 
 
@@ -222,7 +222,7 @@ def test_a_driver_whose_clock_is_behind_loses_nothing(monkeypatch: pytest.Monkey
     model.now = NEW / 1000 + 10.0
     assert planner(model).latest(at(20)) == {"t": {"0": 20}}, "the server's clock is an hour ahead"
     model.now = THEN + 10.0
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="re-created"):
         planner(model).latest(at(20))
 
 

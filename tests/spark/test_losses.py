@@ -1,4 +1,4 @@
-"""Logs that are not what was planned: cleaned, cut, made anew, grown; each is told, or read as far as it goes."""
+"""Logs that are not what was planned: cleaned, cut, re-created, grown; each is reported, or read as far as it goes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_topic_that_was_deleted_and_made_anew(
     dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
 ) -> None:
     topic = made_anew(dev_cluster, publish, numbered(5, 60))
-    with pytest.raises(DataLossError, match="the log ends at 180, before the offset 1800 reached: made anew, or cut"):
+    with pytest.raises(DataLossError, match="the log ends at 180, before the offset 1800 reached: re-created, or cut"):
         stream(topic, strict=True)[0].latest(end_of(topic, 50))
     lossy, options = stream(topic, strict=False)
     an_hour_ago = end_of(topic, 50) | {PLANNED: int(time.time()) - 3600}
@@ -142,7 +142,9 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_before(
     an_hour_ago = {PLANNED: int(time.time()) - 3600}
     start, end = end_of(topic, 40) | an_hour_ago, end_of(topic, 50) | an_hour_ago
     planner, _ = stream(topic, strict=True)
-    with pytest.raises(DataLossError, match="before the offset 1800 that are younger than it: the topic was made anew"):
+    with pytest.raises(
+        DataLossError, match="before the offset 1800 that are younger than it: the topic was re-created"
+    ):
         planner.latest(end)
     with pytest.raises(DataLossError, match="before the offset 1800 that are younger than it"):
         # Planned before a restart, and never read.
@@ -152,7 +154,7 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_before(
     again = lossy.latest(end)
     assert lossy.ranges(end, again) == []
     assert rows(lossy.ranges(again, lossy.latest(again)), options, asked) == numbered(70, 100)
-    assert caplog.text.count("made anew") == 1
+    assert caplog.text.count("re-created") == 1
 
 
 def test_the_same_topic_is_not_taken_for_one_that_was_made_anew(

@@ -115,7 +115,7 @@ def test_a_start_outside_of_the_log_is_data_loss(offset: int, lossy: tuple[int, 
         DataLossError, match=rf"'startingOffsets': offset {offset} of flights-0 is not in the log \[100, 500\)"
     ):
         planned(Answers(), {"flights": {0: offset}})
-    # A log shorter than the start was made anew: all of it is unread.
+    # A log shorter than the start was re-created: all of it is unread.
     assert bounds(planned(Answers(), {"flights": {0: offset}}, fail_on_data_loss=False)) == {0: lossy}
 
 
