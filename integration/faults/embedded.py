@@ -128,12 +128,11 @@ class Looks(Probes):
     async def _look(self) -> None:
         while True:
             for (name, number), times in self.taken.items():
-                topic = self._of._state().topics.get(name)
-                partition = topic.partitions.get(number) if topic is not None else None
+                partition = self._of._state().placement.partition(name, number)
                 if partition is not None and self._takes(partition):
                     times.append(time.monotonic())
             await lasts(LOOK)  # the rhythm of the looks
 
     def _takes(self, partition: Partition) -> bool:
-        leader = self._of._state().leader_of(partition)
+        leader = partition.led
         return leader is not None and leader.refusal is None and not leader.stalled and not leader.node.exiting

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
-from nsq_ha.devcluster.control.placement import TopicOptions
 from nsq_ha.devcluster.faults import Faults
+from nsq_ha.devcluster.storage.replica import TopicOptions
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
 
 SYNC_EVERY: Final = 2500
-"""Default of ``sync_every``; the real server's ``-sync-every``."""
+"""Default of :meth:`DevCluster.create_topic`; the real server's default of ``-sync-every``."""
 
 
 class DevCluster(Faults):
@@ -25,29 +25,29 @@ class DevCluster(Faults):
             cluster.create_topic("orders", 4, ordered=True)
             Producer(lookupd=cluster.lookupd)
 
-    All methods are synchronous and may be called from any thread, from inside a
-    running event loop too: the cluster runs in a thread of its own and never
-    waits for the caller.
+    All methods are synchronous. Any thread may call them, even from inside a
+    running event loop: the cluster runs in a thread of its own and never waits
+    for the caller.
 
     Args:
         nsqlookupds: Number of nsqlookupds, ``nsqlookupd-0`` and up.
         nsqds: Number of nsqds, ``nsqd-0`` and up.
-        time_scale: Factor on the real cluster's own delays (elections, look-up
-            lag ...); what clients ask for is never scaled. 1.0 is the real pace.
-        seed: Of everything that is left to chance.
+        time_scale: Factor for the real cluster's own delays (elections, look-up
+            lag ...). Delays that clients ask for are never scaled. 1.0 is the real pace.
+        seed: Seed of all random choices.
         write_without_channels: False makes ``access=w`` refuse topics without a
-            channel, as an nsqlookupd with default settings does.
+            channel, like an nsqlookupd with default settings.
         slow_leaders: Seconds, times ``time_scale``, during which ``access=r`` names a newly elected leader
-            that still refuses everything as not writable. On the real server 0 to 60.
-        lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, take free ones.
-        tls: Server's context; None for a server without TLS.
-        tls_required: All commands but IDENTIFY need TLS, and the nsqds' HTTP refuses everything, as with
-            ``-tls-required``.
-        tls_write_deadline: Seconds after a TLS handshake from which each write of an nsqd fails: messages
-            and heartbeats are lost silently, and an answer ends the connection. The real partitioned
-            server does so after 5.0. None for a server without this defect.
-        allowed_hosts: Host names besides the loopback's that are allowed in ``Host`` and ``Origin`` of HTTP
-            requests; others get a 403. ``("*",)`` allows all.
+            that refuses everything as not writable. Real leaders take from 0 seconds to a minute.
+        lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, use free ports.
+        tls: The server's context. None for a server without TLS.
+        tls_required: All commands but IDENTIFY need TLS, and the HTTP of the nsqds refuses everything, as
+            with ``-tls-required``.
+        tls_write_deadline: Seconds after a TLS handshake at which every write of an nsqd begins to fail:
+            messages and heartbeats are silently lost, an answer ends the connection. The real partitioned
+            server does this after 5.0 seconds. None for no failures.
+        allowed_hosts: Names besides the loopback's that are allowed in ``Host`` and ``Origin`` of HTTP
+            requests; others are refused with 403. ``("*",)`` allows all.
     """
 
     # ------------------------------------------------------------ topics
@@ -68,23 +68,23 @@ class DevCluster(Faults):
         """Create a topic and wait until every nsqlookupd names all its partitions as writable.
 
         Args:
-            name: Its name.
+            name: The name of the topic.
             partitions: Number of partitions.
-            replicas: Replicas of each; 3 survives the loss of one node quickly.
+            replicas: Replicas of each partition; 3 survive the loss of one node quickly.
             ordered: Only ordered subscriptions.
             extended: Messages may carry JSON headers.
-            multi_part: Several partitions may share a node. None when it has to be so.
+            multi_part: Several partitions may share a node. None allows it if there are too few nodes.
             disable_channel_auto_create: Channels must be registered first.
-            sync_every: How many acknowledged messages may stay in a buffer, where ``/message/get`` does not
-                see them; the real server's ``syncdisk``. 0 and 1 flush each message at once.
-            wait: False returns at once, as ``/topic/create`` does.
+            sync_every: Number of acknowledged messages that may wait in a buffer, where ``/message/get``
+                does not see them (``syncdisk`` of the real server). 0 and 1 flush each message at once.
+            wait: False returns at once, like ``/topic/create``.
 
         Returns:
             The name.
 
         Raises:
-            ChangeRefusedError: It exists with other options, or needs more nodes.
-            TimeoutError: It did not become usable.
+            ChangeRefusedError: The topic exists with other options, or needs more nodes.
+            TimeoutError: The topic did not become usable within 60 s.
         """
         if multi_part is None:
             multi_part = not ordered and partitions * replicas > len(self._state().nsqds)
@@ -103,32 +103,33 @@ class DevCluster(Faults):
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; the nsqlookupds forget it in their own time.
+        """Delete a topic; the nsqlookupds forget it after their own delays.
 
         Raises:
-            ChangeRefusedError: There is none.
+            ChangeRefusedError: There is no such topic.
         """
         self._call(lambda: self._change().delete(name))
 
     def expand(self, name: str, partitions: int) -> None:
-        """Give a topic more partitions; returns at once, as the real call does.
+        """Give a topic more partitions, and return at once, like the real call.
 
         A topic that is neither ordered nor ``multi_part=True`` has each partition on
-        nodes of its own, so all of them together need partitions x replicas nodes:
-        with 3 replicas on the usual 3 nodes such a topic has no room to grow.
+        nodes of its own, so it needs partitions x replicas nodes: with 3 replicas on
+        the usual 3 nodes such a topic cannot grow.
 
         Raises:
-            ChangeRefusedError: It has more already, or needs more nodes (``No node is available for topic``).
+            ChangeRefusedError: The topic has more partitions already, or needs more nodes (``No node is available
+                for topic``).
         """
         self._call(lambda: self._change().expand(name, partitions))
 
     def clean(self, topic: str, partition: int, messages: int) -> None:
-        """Forget the oldest messages of a partition on all its replicas, as retention does.
+        """Delete the oldest messages of a partition on all its replicas, like retention.
 
         Args:
             topic: The topic.
             partition: The partition.
-            messages: Number of the first message that is kept, counted from 0 since the topic was made.
+            messages: Number of the first message to keep, counted from 0 since the topic was created.
         """
 
         def act() -> None:
@@ -150,7 +151,7 @@ class DevCluster(Faults):
     # ------------------------------------------------------------ leaders
 
     def leader(self, topic: str, partition: int = 0) -> str | None:
-        """Name of the elected leader. None while there is none."""
+        """Return the name of the elected leader, or None while there is none."""
 
         def find() -> str | None:
             leader = self._partition(topic, partition).leader
@@ -159,7 +160,7 @@ class DevCluster(Faults):
         return self._call(find)
 
     def followers(self, topic: str, partition: int = 0) -> list[str]:
-        """Names of the other nodes that hold the partition."""
+        """Return the names of the other nodes that hold the partition."""
 
         def find() -> list[str]:
             found = self._partition(topic, partition)
@@ -168,19 +169,19 @@ class DevCluster(Faults):
         return self._call(find)
 
     def move_leader(self, topic: str, partition: int = 0, to: str | None = None) -> str:
-        """Move a leader and wait until it leads and the nsqlookupds know.
+        """Move a leader, and wait until it leads and the nsqlookupds know it.
 
         Args:
             topic: The topic.
             partition: The partition.
-            to: Name of the node; one without a replica gets the leader's. None for the next in-sync one.
+            to: Name of the node; one without a replica replaces the leader. None for the next in-sync one.
 
         Returns:
-            Name of the new leader.
+            The name of the new leader.
 
         Raises:
-            ChangeRefusedError: It is in no state to be moved.
-            TimeoutError: It did not come to an end.
+            ChangeRefusedError: The partition cannot be moved now.
+            TimeoutError: The move did not finish within 60 s.
         """
 
         def begin() -> Nsqd:

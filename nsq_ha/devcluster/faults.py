@@ -1,44 +1,51 @@
-"""Faults on command: kill, stop, freeze, cut, delay, refuse - of nsqds and nsqlookupds alike.
+"""Faults on command, for nsqds and nsqlookupds: kill, stop, freeze, cut, delay, refuse.
 
-Each control makes the fault itself; what the others notice and decide follows
-in the cluster's own time.
+Each control makes only the fault itself. The other nodes notice it and react after the cluster's own delays.
 
 Source: failures reference 3.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.runtime import Runtime
 
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
+
 
 class Faults(Runtime):
-    """The controls that break things; a node is named ``nsqd-0`` or ``nsqlookupd-0``.
+    """The controls that cause faults. Nodes are called ``nsqd-0`` or ``nsqlookupd-0``.
 
-    Doing to a node what was done to it already has no effect.
+    Repeating a fault on the same node has no effect.
     """
 
     def kill(self, node: str) -> None:
-        """End a process without goodbye: connections are reset, attempts refused; its data stays.
+        """Kill a process: its connections are reset, attempts are refused, its data stays.
 
-        An nsqd is missed after its key has ended: then followers lead.
+        Followers of an nsqd take over once its key has expired.
         """
 
         def act() -> None:
             found = self._node(node)
-            if not found.alive:
-                return
-            found.kill()
-            if isinstance(found, Nsqd):
-                timing = self._state().timing
-                self._state().went(found, link=timing.link_broken, key=timing.key_expires)
+            if found.alive:
+                found.kill()
+                self._went(found, link=self._timing.link_broken)
 
         self._call(act)
 
-    def stop(self, node: str) -> None:
-        """Stop a process in good order, and wait until it is gone.
+    def _went(self, node: Nsqd | Nsqlookupd, *, link: float) -> None:
+        if isinstance(node, Nsqd):
+            self._state().went(node, link=link, key=self._timing.key_expires)
+        else:
+            self._state().lookupd_went(node)
 
-        An nsqd hands its partitions over within about a second (scaled).
+    def stop(self, node: str) -> None:
+        """Stop a process in good order, and wait until it has ended.
+
+        An nsqd hands over its partitions within about a second (scaled).
         """
         self._call(lambda: self._begin_stop(node))
         found = self._node(node)
@@ -46,27 +53,29 @@ class Faults(Runtime):
 
     def _begin_stop(self, node: str) -> None:
         found, coordinator = self._node(node), self._state()
-        if not found.reachable:
-            if found.alive:  # A frozen process cannot take its leave.
-                found.kill()
-            return
         if not isinstance(found, Nsqd):
-            found.kill()
+            if found.alive:
+                found.kill()
+                coordinator.lookupd_went(found)
+            return
+        if not found.reachable:
+            if found.alive:  # A frozen process cannot stop in good order.
+                found.kill()
             return
         if found.exiting:
             return
         found.leave()
-        coordinator.went(found, link=0.0, key=coordinator.timing.handover)
+        coordinator.went(found, link=0.0, key=self._timing.handover)
 
         def end() -> None:
             if found.exiting:
                 found.kill()
                 coordinator.check_followers_of(found)
 
-        coordinator.after(coordinator.timing.exiting, end)
+        coordinator.host.after(self._timing.exiting, end)
 
     def start(self, node: str) -> None:
-        """Start a process that was killed or stopped; it catches up in its own time."""
+        """Start a process that was killed or stopped; it catches up after the cluster's own delays."""
 
         def act() -> None:
             found, coordinator = self._node(node), self._state()
@@ -75,25 +84,24 @@ class Faults(Runtime):
             found.start()
             if isinstance(found, Nsqd):
                 coordinator.came(found)
+            else:
+                coordinator.lookupd_came(found)
 
         self._call(act)
 
     def freeze(self, node: str) -> None:
-        """Let a process hang: connections stay open and silent, new ones are accepted by the kernel alone."""
+        """Freeze a process: connections stay open and silent, and only the kernel accepts new ones."""
 
         def act() -> None:
             found = self._node(node)
-            if not found.reachable:
-                return
-            found.freeze()
-            if isinstance(found, Nsqd):
-                timing = self._state().timing
-                self._state().went(found, link=timing.link_silent, key=timing.key_expires)
+            if found.reachable:
+                found.freeze()
+                self._went(found, link=self._timing.link_silent)
 
         self._call(act)
 
     def thaw(self, node: str) -> None:
-        """Let a frozen process go on: first it learns what it lost, then it works off what waited."""
+        """Continue a frozen process: first it learns what it lost, then it processes what waited."""
 
         def act() -> None:
             found = self._node(node)
@@ -102,15 +110,17 @@ class Faults(Runtime):
             found.thaw()
             if isinstance(found, Nsqd):
                 self._state().arrived(found)
+            else:
+                self._state().lookupd_came(found)
 
         self._call(act)
 
     def cut(self, node: str) -> None:
-        """Reset the connections of all clients; they may come back at once."""
+        """Reset the connections of all clients; they may reconnect at once."""
         self._call(lambda: self._node(node).cut())
 
     def delay(self, node: str, seconds: float) -> None:
-        """Let everything that a node is sent arrive ``seconds`` late; 0 ends that."""
+        """Delay everything that a node receives by ``seconds``; 0 ends the delay."""
 
         def act() -> None:
             self._node(node).delay = seconds
@@ -118,10 +128,10 @@ class Faults(Runtime):
         self._call(act)
 
     def refuse_writes(self, node: str | None = None, *, refuse: bool = True) -> None:
-        """Disable writing, as an operator does: on one nsqd, or with None in the whole cluster.
+        """Disable writing, as an operator does: on one nsqd, or on None in the whole cluster.
 
-        Publishes are answered ``E_FAILED_ON_NOT_LEADER``; with None ``access=w``
-        answers ``null`` too.
+        nsqd then answers publishes with ``E_FAILED_ON_NOT_LEADER``. With None,
+        ``access=w`` answers ``null`` too.
         """
 
         def act() -> None:

@@ -1,11 +1,11 @@
-"""Fixtures for pytest. They are not loaded by themselves: name this module in ``conftest.py``.
+"""Fixtures for pytest. They are not loaded automatically: name this module in ``conftest.py``.
 
 ::
 
     pytest_plugins = ["nsq_ha.devcluster.fixtures"]
 
-All are ordinary functions, since the cluster runs in a thread of its own: they
-serve tests of any kind, coroutines too.
+All are synchronous, since the cluster runs in a thread of its own. They work in
+tests of any kind, also in coroutines.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _numbers: Final = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def nsq_cluster() -> Iterator[DevCluster]:
-    """A cluster of 2 nsqlookupds and 3 nsqds for the whole run; leave it as you found it."""
+    """Share a cluster of 2 nsqlookupds and 3 nsqds in the whole run; leave it as you found it."""
     with DevCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def nsq_own_cluster() -> Iterator[DevCluster]:
-    """A cluster for this test alone, to be broken as you like."""
+    """Provide a cluster for this test alone; break it as you like."""
     with DevCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def nsq_make_topic(nsq_cluster: DevCluster) -> Iterator[Callable[..., str]]:
-    """Make topics with names of their own on ``nsq_cluster``; they are deleted after the test.
+    """Provide a function that creates topics with unique names on ``nsq_cluster``; delete them after the test.
 
-    Takes what :meth:`nsq_ha.devcluster.DevCluster.create_topic` takes behind the name.
+    The function takes the arguments of :meth:`nsq_ha.devcluster.DevCluster.create_topic` after the name.
     """
     made: list[str] = []
 
@@ -56,5 +56,5 @@ def nsq_make_topic(nsq_cluster: DevCluster) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def nsq_topic(nsq_make_topic: Callable[..., str]) -> str:
-    """An ordered topic of 2 partitions, for this test alone."""
+    """Create an ordered topic of 2 partitions for this test alone."""
     return nsq_make_topic(2, ordered=True)

@@ -1,44 +1,55 @@
-"""How long the cluster takes to notice and to act, as measured on the real one.
+"""What every node runs on: clock, delays, chance, switches; and what nsqd and nsqlookupd have in common.
 
-Owns the figures and the one factor that scales them. What a client asks for
-(heartbeats, message timeouts, delays) is never scaled.
+Storage, nsqd and HTTP see the rest of the cluster only through :class:`Host`.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from nsq_ha.devcluster.security import Security
+
+VERSION: Final = "0.3.7-HA.1.13.0"
+"""The version that the nodes report: they behave like this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds between a fault and what follows from it.
+    """Seconds between an event and its effects, measured on the real cluster.
+
+    Delays that a client asks for (heartbeats, message timeouts, requeue delays) are never scaled.
 
     Source: failures reference 3.0 - 3.9.
     """
 
     link_broken: float = 0.3
-    """nsqlookupd sees that the TCP link of a killed nsqd is gone."""
+    """nsqlookupd notices that a killed nsqd closed its connection."""
     link_silent: float = 15.0
-    """nsqlookupd drops an nsqd that is connected and silent."""
+    """nsqlookupd drops an nsqd that is connected but silent."""
     key_expires: float = 20.0
-    """The etcd key of a node that went without goodbye ends."""
+    """The etcd key of a crashed node expires."""
     election: float = 2.0
-    """From the end of a key to the new leader."""
+    """From the expiry of a key to the new leader."""
     handover: float = 0.9
-    """From an orderly goodbye to the new leader."""
+    """From an orderly stop to the new leader."""
     exiting: float = 0.3
     """How long a stopping nsqd answers ``E_PUB_FAILED exiting`` before it closes."""
     replica_wait: float = 12.0
-    """How long a leader waits for a follower before it refuses to write."""
+    """How long a leader waits for a follower before it refuses writes."""
     replica_reported: float = 13.0
     """From a follower's silence until nsqlookupd leaves the partition out of ``access=w``."""
     move: float = 0.3
-    """A leader move within the replicas; writes stop that long."""
+    """A leader moves to another replica; writes stop for this long."""
     copy: float = 1.5
-    """Copying a small partition to a new replica."""
+    """A small partition is copied to a new replica."""
     register: float = 0.7
-    """A started nsqd registers; a started nsqlookupd is complete again."""
+    """A started nsqd registers; a started nsqlookupd knows everything again."""
     rejoin: float = 6.0
     """A started nsqd catches up until it joins the in-sync replicas again."""
     rejoin_stop: float = 0.5
@@ -46,39 +57,38 @@ class Timing:
     waking: float = 0.5
     """How long a deposed leader that wakes up still answers ``NOT_WRITABLE``."""
     leading_lookupd: float = 17.0
-    """A new nsqlookupd leads after the leading one went."""
+    """Another nsqlookupd leads after the leading one failed."""
     periodic_check: float = 55.0
-    """A new leading nsqlookupd finds partitions without leader."""
+    """A new leading nsqlookupd finds partitions without a leader."""
     flush: float = 2.0
-    """Seconds between the turns of a node's flush clock; a partition waits for at most three."""
+    """Between two turns of a node's flush clock; a partition waits for at most three turns."""
     scan: float = 0.5
-    """Seconds between two checks of timeouts and delays; at least a tick of the node."""
+    """Between two scans for messages that timed out or whose delay ended; at least one tick of the node."""
     scan_refresh: float = 5.0
-    """Seconds until a new channel is included in these checks."""
+    """Until the scans include a new channel."""
     create: float = 0.3
-    """``/topic/create`` to the replicas on their nodes; each later step takes as long again."""
+    """From ``/topic/create`` to the replicas on their nodes; each later step takes this long too."""
     expand: float = 0.3
-    """``/topic/partition/expand`` to the new number, and from there to the new leaders."""
+    """From ``/topic/partition/expand`` to the new number of partitions, and from there to their leaders."""
     lookup_lag: float = 0.1
-    """Another nsqlookupd learns of a leader later than the leading one."""
+    """A nsqlookupd that does not lead learns of a new leader."""
     meta_lag: float = 2.0
-    """Another nsqlookupd learns later of a new number of partitions, or that a topic is gone."""
-
+    """A nsqlookupd that does not lead learns of a new number of partitions, or that a topic is deleted."""
     full_check: float = 60.0
-    """Seconds after a node came or went until the leading nsqlookupd calls the cluster stable."""
+    """From a node's start or failure until the leading nsqlookupd has checked everything and reports it as stable."""
     slow_leader: float = 0.0
-    """Seconds during which ``access=r`` names a new leader that does not work yet; 0 to 60 were measured."""
+    """How long ``access=r`` names a new leader that does not work yet; from 0 to a minute on real clusters."""
 
     @classmethod
     def scaled(cls, factor: float, *, slow_leader: float = 0.0) -> Self:
         """Return the measured figures multiplied by ``factor``.
 
         Args:
-            factor: What to multiply with.
-            slow_leader: Replaces the measured figure, before it is multiplied.
+            factor: The factor.
+            slow_leader: Replaces the measured figure before scaling.
 
         Raises:
-            ValueError: ``factor`` is not above 0, or ``slow_leader`` is below.
+            ValueError: ``factor`` is not above 0, or ``slow_leader`` is below 0.
         """
         if not factor > 0:
             raise ValueError(f"time_scale must be above 0, not {factor}")
@@ -86,3 +96,82 @@ class Timing:
             raise ValueError(f"slow_leaders must not be below 0, not {slow_leader}")
         measured = cls(slow_leader=slow_leader)
         return replace(measured, **{field.name: getattr(measured, field.name) * factor for field in fields(cls)})
+
+
+class Host:
+    """What the nodes of one cluster share.
+
+    Attributes:
+        loop: The loop that runs the cluster.
+        timing: How long things take.
+        security: TLS and HTTP access of all nodes.
+        chance: The only source of chance, seeded.
+        writes_disabled: An operator disabled writing in the whole cluster.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timing: Timing, seed: int, security: Security) -> None:
+        self.loop = loop
+        self.timing = timing
+        self.security = security
+        self.chance = random.Random(seed)  # noqa: S311 - a test cluster's dice
+        self.writes_disabled = False
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def now(self) -> float:
+        """Return the time of the cluster's clock."""
+        return self.loop.time()
+
+    def after(self, delay: float, act: Callable[[], None]) -> None:
+        """Call ``act`` after ``delay`` seconds, unless the cluster closes first."""
+
+        def run() -> None:
+            self._timers.discard(handle)
+            act()
+
+        handle = self.loop.call_later(delay, run)
+        self._timers.add(handle)
+
+    def close(self) -> None:
+        """Cancel everything that :meth:`after` planned."""
+        for handle in self._timers:
+            handle.cancel()
+        self._timers.clear()
+
+
+class Absence:
+    """One time that a node is away. Plans made for it are void once the node is back."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+
+
+class Node:
+    """A process of the cluster: an nsqd or an nsqlookupd.
+
+    Attributes:
+        name: Its name in controls, ``nsqd-0`` or ``nsqlookupd-0``.
+        host: What it runs on.
+        alive: The process runs.
+        frozen: The process runs but does nothing.
+        exiting: The process (an nsqd) is about to stop in good order.
+        writes_disabled: An operator disabled writing on this node (an nsqd).
+        delay: Seconds by which everything that arrives is delayed.
+        absence: Set while the node is away. None while it is in good standing.
+    """
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self.host = host
+        self.alive = self.frozen = self.exiting = self.writes_disabled = False
+        self.delay = 0.0
+        self.absence: Absence | None = None
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the node answers."""
+        return self.alive and not self.frozen
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Whether an operator disabled writing on this node or in the cluster."""
+        return self.writes_disabled or self.host.writes_disabled

@@ -1,8 +1,8 @@
-"""A listening port on the loopback that can close, freeze and come back with the same number.
+"""Ports on the loopback, for TCP and HTTP, that can close, freeze and reopen with the same number.
 
-The invariant: the port belongs to its node for the node's whole life. While the
-node is down, a second socket that never listens keeps the number, so that
-nobody else gets it and a connection attempt is refused.
+The invariant: a port belongs to its node for the node's whole life. While the
+node is down, a second socket that never listens reserves the number, so no other
+process gets it and connection attempts are refused.
 """
 
 from __future__ import annotations
@@ -11,29 +11,37 @@ import asyncio
 import functools
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from nsq_ha.devcluster.security import App
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512
 
 
 class Listener:
-    """One port.
+    """One TCP port. Creating it reserves the port; :meth:`open` listens.
 
     Args:
         factory: Makes the protocol of a new connection.
-        port: Its number. 0 for a free one.
+        port: The number of the port, 0 for a free one.
 
     Attributes:
-        port: Its number.
+        port: The number of the port.
+
+    Raises:
+        OSError: The port is taken.
     """
 
     def __init__(self, factory: Callable[[], asyncio.Protocol], port: int = 0) -> None:
-        """Reserve the port; nothing listens yet.
-
-        Raises:
-            OSError: Somebody else has it.
-        """
         self._factory = factory
         self._keeper: socket.socket | None = _bound(port)
         self.port: int = self._keeper.getsockname()[1]
@@ -47,7 +55,7 @@ class Listener:
             self.thaw()
 
     def close(self) -> None:
-        """Stop listening; attempts to connect are refused from now on."""
+        """Stop listening; connection attempts are refused from now on."""
         if self._socket is not None:
             self.freeze()
             self._socket.close()
@@ -56,26 +64,26 @@ class Listener:
             task.cancel()
 
     def cut(self) -> None:
-        """Close what waits to be accepted, and go on listening."""
+        """Close the connections that wait to be accepted, and continue to listen."""
         for task in self._accepting:
             task.cancel()
         while (connection := self._next()) is not None:
             connection.close()
 
     def release(self) -> None:
-        """Give up the port for good."""
+        """Close, and release the port."""
         self.close()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
 
     def freeze(self) -> None:
-        """Accept nothing more; the kernel still completes connections, and they wait."""
+        """Accept no more connections; the kernel still completes them, and they wait."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
 
     def thaw(self) -> None:
-        """Accept what waits, and go on."""
+        """Accept the waiting connections, and continue."""
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
@@ -91,12 +99,12 @@ class Listener:
         return listening
 
     def _next(self) -> socket.socket | None:
-        """A connection that waits. None when there is none."""
+        """Return a connection that waits to be accepted, or None."""
         if self._socket is None:
             return None
         try:
             return self._socket.accept()[0]
-        except OSError:  # Nothing waits any more, or the peer has gone already.
+        except OSError:  # No connection waits, or the peer has gone already.
             return None
 
     def _accept(self) -> None:
@@ -113,8 +121,104 @@ class Listener:
             connection.close()
 
 
+class WebServer:
+    """The HTTP port of one node. Creating it reserves the port; :meth:`open` listens.
+
+    It uses uvicorn's protocol without its server: tests kill, freeze and restart
+    nodes, and a server that owns its sockets and signals cannot do this.
+
+    Args:
+        app: Answers the requests.
+        delay: Returns the seconds to wait before an answer, for each request.
+        port: The number of the port, 0 for a free one.
+
+    Attributes:
+        port: The number of the port.
+
+    Raises:
+        OSError: The port is taken.
+    """
+
+    def __init__(self, app: App, delay: Callable[[], float], port: int = 0) -> None:
+        self._app = app
+        self._delay = delay
+        self._awake = asyncio.Event()
+        self._state = ServerState()
+        self._config = uvicorn.Config(
+            self._gate,
+            interface="asgi3",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=60,
+        )
+        self._config.load()
+        self._listener = Listener(self._protocol, port)
+        self.port = self._listener.port
+
+    def open(self) -> None:
+        """Listen and answer."""
+        self._awake.set()
+        self._listener.open()
+
+    def abort(self) -> None:
+        """Stop at once: reset connections, refuse attempts."""
+        self._listener.close()
+        self.cut()
+        for task in tuple(self._state.tasks):
+            task.cancel()
+
+    def release(self) -> None:
+        """Stop, and release the port."""
+        self.abort()
+        self._listener.release()
+
+    def cut(self) -> None:
+        """Reset the open connections, also those that wait to be accepted."""
+        self._listener.cut()
+        for protocol in tuple(self._state.connections):
+            protocol.transport.abort()
+
+    def freeze(self) -> None:
+        """Accept connections like a hanging process, and answer no requests."""
+        self._awake.clear()
+        self._listener.freeze()
+
+    def thaw(self) -> None:
+        """Answer the waiting requests."""
+        self._awake.set()
+        self._listener.thaw()
+
+    def _protocol(self) -> asyncio.Protocol:
+        return H11Protocol(self._config, self._state, {})
+
+    async def _gate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except asyncio.CancelledError:
+            # The node ended and closed the connection. uvicorn would report this as a failure of the application.
+            return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._awake.wait()
+        if (delay := self._delay()) > 0:
+            await asyncio.sleep(delay)
+            await self._awake.wait()
+
+        async def dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [(b"date", formatdate(usegmt=True).encode()), *message.get("headers", [])]
+            await send(message)
+
+        await self._app(scope, receive, dated)
+
+
 def _bound(port: int) -> socket.socket:
-    # Named as TCP, or asyncio would not switch Nagle's algorithm off for what is accepted: answers would wait 40 ms.
+    # Without the protocol's name asyncio leaves Nagle's algorithm on for accepted connections, and answers wait 40 ms.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

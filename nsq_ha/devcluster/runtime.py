@@ -1,23 +1,26 @@
 """The running cluster: its thread, its nodes, and how other threads reach them.
 
-The invariant: everything of the cluster happens on its own loop; a caller only
-hands over a function and waits for its result, so a control may be called from
-any thread, from inside another running loop too.
+The invariant: the whole cluster runs on its own loop. A control passes a function
+to that loop and waits for its result, so any thread may call it, even from inside
+another running loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from nsq_ha.devcluster.background import BackgroundLoop
 from nsq_ha.devcluster.control.changes import Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
-from nsq_ha.devcluster.host import Timing
+from nsq_ha.devcluster.host import Host, Timing
+from nsq_ha.devcluster.http.nsqd import nsqd_app
+from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
 from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security
@@ -26,16 +29,83 @@ if TYPE_CHECKING:
     import ssl
 
     from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.security import App
 
 TICK: Final = 0.05
-"""Seconds between looks at timeouts and heartbeats; the real server scans each 0.5 s."""
+"""Seconds between two checks of timeouts and heartbeats; the real server checks every 0.5 s."""
 _POLL: Final = 0.002
 _Result = TypeVar("_Result")
-_NOT_RUNNING: Final = "the cluster does not run: use it as a context manager"
+_NOT_RUNNING: Final = "the cluster is not running: use it as a context manager (with DevCluster() as cluster: ...)"
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, so that the cluster answers while the test blocks or runs a loop itself.
+
+    Attributes:
+        loop: The loop. Any other thread may use the methods.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, function: Callable[[], _Result], timeout: float = 30.0) -> _Result:
+        """Run a function on the loop and return what it returns.
+
+        Raises:
+            RuntimeError: Called from the loop's own thread, so it would wait for itself.
+            TimeoutError: The loop did not finish within ``timeout`` seconds.
+        """
+
+        async def run() -> _Result:
+            return function()
+
+        return self.run(run(), timeout)
+
+    def run(self, coroutine: Coroutine[Any, Any, _Result], timeout: float = 30.0) -> _Result:
+        """Run a coroutine on the loop and return what it returns.
+
+        Raises:
+            RuntimeError: As for :meth:`call`.
+            TimeoutError: As for :meth:`call`; the coroutine is cancelled.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a cluster cannot be controlled from its own thread")
+        future: Future[_Result] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancel all tasks, then stop the loop and its thread."""
+        self.run(self._cancel_all())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    @staticmethod
+    async def _cancel_all() -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets aborted transports close their sockets
 
 
 class Runtime:
-    """Starts, holds and stops the nodes; see :class:`nsq_ha.devcluster.DevCluster`."""
+    """Starts, holds and stops the nodes; see :class:`nsq_ha.devcluster.DevCluster`.
+
+    Raises:
+        ValueError: There are no nodes, a time is not above 0, or TLS is required but not configured.
+    """
 
     def __init__(
         self,
@@ -52,13 +122,8 @@ class Runtime:
         tls_write_deadline: float | None = None,
         allowed_hosts: Sequence[str] = (),
     ) -> None:
-        """Keep the options; nothing runs yet.
-
-        Raises:
-            ValueError: There are no nodes, a time is not above 0, or TLS is required without ``tls``.
-        """
         if nsqlookupds < 1 or nsqds < 1:
-            raise ValueError("a cluster needs at least one nsqlookupd and one nsqd")
+            raise ValueError(f"a cluster needs at least 1 nsqlookupd and 1 nsqd, not {nsqlookupds} and {nsqds}")
         self._timing = Timing.scaled(time_scale, slow_leader=slow_leaders)
         self._sizes = nsqlookupds, nsqds
         self._seed = seed
@@ -75,10 +140,10 @@ class Runtime:
     # ------------------------------------------------------------ life
 
     def __enter__(self) -> Self:
-        """Start all nodes; they answer when this returns.
+        """Start all nodes, and return once they answer.
 
         Raises:
-            OSError: A port of ``lookupd_ports`` is taken.
+            OSError: A port in ``lookupd_ports`` is taken.
         """
         self._background = BackgroundLoop("nsq_ha-devcluster")
         try:
@@ -91,7 +156,7 @@ class Runtime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything; no thread, task or socket is left."""
+        """Stop everything; leave no thread, task or socket behind."""
         self.close()
 
     def close(self) -> None:
@@ -102,24 +167,26 @@ class Runtime:
             background.close()
 
     async def _start(self) -> None:
-        coordinator = Coordinator(asyncio.get_running_loop(), self._timing, self._seed)
-        changes = Changes(coordinator)
-        self._coordinator, self._changes = coordinator, changes
+        host = Host(asyncio.get_running_loop(), self._timing, self._seed, self._security)
+        coordinator = self._coordinator = Coordinator(host)
+        changes = self._changes = Changes(coordinator)
         lookupds, nsqds = self._sizes
-        for number in range(lookupds):
-            lookupd = Nsqlookupd(
-                f"nsqlookupd-{number}",
-                coordinator,
-                changes,
-                write_without_channels=self._write_without_channels,
-                security=self._security,
-                http_port=self._lookupd_ports[number],
-            )
+
+        def lookupd_http(lookupd: Nsqlookupd) -> App:
+            answering = self._write_without_channels
+            return self._security.guarded(lookupd_app(lookupd, coordinator, changes, write_without_channels=answering))
+
+        def nsqd_http(node: Nsqd) -> App:
+            return self._security.guarded(nsqd_app(node, coordinator.placement), plain=False)
+
+        for number, port in enumerate(self._lookupd_ports[:lookupds]):
+            lookupd = Nsqlookupd(f"nsqlookupd-{number}", host, coordinator.placement, lookupd_http, port)
             coordinator.lookupds.append(lookupd)
         for number in range(nsqds):
-            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", coordinator, self._security))
+            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", host, nsqd_http))
         for lookupd in coordinator.lookupds:
             lookupd.start()
+            coordinator.lookupd_came(lookupd)
         for node in coordinator.nsqds:
             node.start()
         self._ticker = asyncio.create_task(self._tick())
@@ -128,7 +195,7 @@ class Runtime:
         coordinator = self._state()
         while True:
             await asyncio.sleep(TICK)
-            now = coordinator.loop.time()
+            now = coordinator.host.now()
             for node in coordinator.nsqds:
                 node.tick(now)
 
@@ -136,7 +203,7 @@ class Runtime:
         if self._ticker is not None:
             self._ticker.cancel()
         if self._coordinator is not None:
-            self._coordinator.close()
+            self._coordinator.host.close()
             for node in self._nodes():
                 node.release()
 
@@ -176,23 +243,23 @@ class Runtime:
     def _nsqd(self, name: str) -> Nsqd:
         node = self._node(name)
         if not isinstance(node, Nsqd):
-            raise KeyError(f"{name!r} is not an nsqd; there are {', '.join(self.nsqds)}")
+            raise KeyError(f"{name!r} is not an nsqd; the nsqds are {', '.join(self.nsqds)}")
         return node
 
     def _node(self, name: str) -> Nsqd | Nsqlookupd:
         for node in self._nodes():
             if node.name == name:
                 return node
-        raise KeyError(f"no node is called {name!r}; there are {', '.join(node.name for node in self._nodes())}")
+        raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(node.name for node in self._nodes())}")
 
     def _nodes(self) -> list[Nsqd | Nsqlookupd]:
         return [*self._state().nsqds, *self._state().lookupds]
 
     def _partition(self, topic: str, partition: int) -> Partition:
-        found = self._state().topics.get(topic)
-        if found is None or partition not in found.partitions:
-            raise KeyError(f"there is no partition {topic}-{partition}")
-        return found.partitions[partition]
+        found = self._state().placement.partition(topic, partition)
+        if found is None:
+            raise KeyError(f"the cluster has no partition {topic}-{partition}")
+        return found
 
     def _call(self, function: Callable[[], _Result]) -> _Result:
         if self._background is None:
@@ -200,7 +267,7 @@ class Runtime:
         return self._background.call(function)
 
     def _until(self, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-        """Wait in the cluster's own loop until ``condition`` holds."""
+        """Wait on the cluster's loop until ``condition`` holds."""
         if self._background is None:
             raise RuntimeError(_NOT_RUNNING)
         limit = time.monotonic() + timeout
@@ -208,7 +275,7 @@ class Runtime:
         async def wait() -> None:
             while not condition():
                 if time.monotonic() > limit:
-                    raise TimeoutError(f"waited {timeout:g} s in vain until {what}")
+                    raise TimeoutError(f"waited {timeout:g} s, but this did not become true: {what}")
                 await asyncio.sleep(_POLL)
 
         self._background.run(wait(), timeout + 5)

@@ -1,8 +1,8 @@
-"""TLS settings of a cluster's nsqds, and protection of their HTTP against browsers.
+"""TLS settings of the nsqds, and the guard that protects the HTTP of every node.
 
-The servers listen on the loopback only. A browser on the same machine can still
-be made to send requests there: by a form of another site, or by a foreign name
-that resolves to the loopback. Those requests are refused.
+The servers listen on the loopback only. The guard rejects requests that another
+site can make a browser on the same machine send there: a form that it posts, and
+a foreign host name that resolves to the loopback.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 _LOOPBACK: Final = frozenset(("127.0.0.1", "localhost", "::1"))
 _READING: Final = frozenset(("GET", "HEAD"))
 ANY: Final = "*"
-"""The entry of ``allowed_hosts`` that allows all."""
+"""Allows all hosts."""
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How nsqds accept connections.
+    """Access to the nodes of a cluster.
 
     Attributes:
-        tls: The server's context; None without TLS.
+        tls: The server's context. None for a server without TLS.
         required: Refuse everything outside TLS (``-tls-required``): all commands but IDENTIFY, and plain HTTP.
-        write_deadline: Seconds after a handshake from which each write fails; None if writes never fail.
-        hosts: Host names besides the loopback's that are allowed in ``Host`` and ``Origin``.
+        write_deadline: Seconds after a handshake at which every write begins to fail. None for no failures.
+        hosts: Names besides the loopback's that are allowed in ``Host`` and ``Origin`` of HTTP requests.
+
+    Raises:
+        ValueError: TLS is required but not configured, or the deadline is not above 0.
     """
 
     tls: ssl.SSLContext | None = None
@@ -45,22 +48,17 @@ class Security:
     hosts: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ValueError: TLS is required without ``tls``, or the deadline is not above 0.
-        """
         if self.required and self.tls is None:
-            raise ValueError("tls_required needs tls: a server's context")
+            raise ValueError("tls_required=True needs tls=, the server's ssl.SSLContext")
         if self.write_deadline is not None and not self.write_deadline > 0:
             raise ValueError(f"tls_write_deadline must be above 0, not {self.write_deadline}")
 
     def guarded(self, app: App, *, plain: bool = True) -> App:
-        """Wrap ``app`` so that forbidden requests are refused.
+        """Let ``app`` answer only allowed requests.
 
         Args:
-            app: The application.
-            plain: It answers without TLS even if TLS is required, as an nsqlookupd does.
+            app: Answers the requests.
+            plain: Answer without TLS even if TLS is required, like an nsqlookupd.
         """
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:

@@ -70,7 +70,7 @@ from nsq_ha.protocol.identify import (
     upgrades,
     without_secret,
 )
-from nsq_ha.protocol.introduction import Introduction, read_introduction
+from nsq_ha.protocol.introduction import SessionSettings, read_identify
 from nsq_ha.protocol.lines import Announced, Malformed, forbidden_now, refusal
 from nsq_ha.protocol.messages import (
     DamagedMessage,
@@ -121,7 +121,6 @@ __all__ = [
     "Identity",
     "Input",
     "InternalCreateTopic",
-    "Introduction",
     "Layout",
     "Limits",
     "Malformed",
@@ -138,6 +137,7 @@ __all__ = [
     "Received",
     "Request",
     "Requeue",
+    "SessionSettings",
     "SnappyCodec",
     "State",
     "Sub",
@@ -175,7 +175,7 @@ __all__ = [
     "forbidden_now",
     "layout_for",
     "named_refusal",
-    "read_introduction",
+    "read_identify",
     "refusal",
     "refuses_publish",
     "trace_id_of",

@@ -1,7 +1,4 @@
-"""IDENTIFY as the server reads it: the client's JSON to what holds for its connection.
-
-Owns the ranges, the defaults and the refusals. Does not own what needs the
-server's own options: whether it has TLS or compression, and so the answer.
+"""IDENTIFY on the server's side: the client's JSON becomes the settings of its session, and these the answer.
 
 Source: protocol reference 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2``,
 ``Identify`` and the setters it calls.
@@ -14,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from nsq_ha.protocol.identify import Identity
 from nsq_ha.protocol.lines import Malformed, refusal
 
 _MAX_HEARTBEAT_MS: Final = 60_000
@@ -21,30 +19,31 @@ _MAX_OUTPUT_BUFFER: Final = 65536
 _MAX_OUTPUT_TIMEOUT_MS: Final = 1000
 _MAX_MSG_TIMEOUT_MS: Final = 900_000
 _MAX_TAG_BYTES: Final = 100
+_MAX_DEFLATE_LEVEL: Final = 6
 _WORD: Final = b"IDENTIFY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction:
-    """What holds for a connection; the defaults are those of one that never identified.
+class SessionSettings:
+    """The settings of one session. The defaults hold for a client that did not identify.
 
     Attributes:
         client_id: Short name.
         hostname: Name of the client's machine.
-        user_agent: Its library.
-        feature_negotiation: Answer with JSON and upgrade; otherwise a plain ``OK`` and nothing else.
+        user_agent: The client's library.
+        feature_negotiation: Answer with JSON and upgrade; otherwise answer a plain ``OK``.
         heartbeat_interval: Milliseconds; 0 when switched off, which forbids SUB.
         output_buffer_size: Bytes.
         output_buffer_timeout: Milliseconds; 0 to write at once.
         sample_rate: Percent; 0 for all messages.
         msg_timeout: Milliseconds.
         tls_v1: The client asks for TLS.
-        snappy: It asks for snappy.
-        deflate: It asks for DEFLATE.
-        deflate_level: As given; 0 when it was not.
+        snappy: The client asks for snappy.
+        deflate: The client asks for DEFLATE.
+        deflate_level: As given, 0 if absent.
         desired_tag: Dispatch tag; empty for none.
-        extend_support: It reads extension headers.
-        ext_filter: Its filter. None for none.
+        extend_support: The client reads extension headers.
+        ext_filter: The client's filter, or None.
     """
 
     client_id: str = ""
@@ -64,13 +63,34 @@ class Introduction:
     extend_support: bool = False
     ext_filter: dict[str, Any] | None = None
 
+    def identity(self, version: str, *, tls: bool) -> Identity:
+        """Return the answer to IDENTIFY.
+
+        Args:
+            version: The server's version.
+            tls: The server has a certificate.
+        """
+        return Identity(
+            version=version,
+            msg_timeout=self.msg_timeout,
+            tls_v1=tls and self.tls_v1,
+            deflate=self.deflate,
+            deflate_level=max(0, min(self.deflate_level, _MAX_DEFLATE_LEVEL)) if self.deflate else 0,
+            max_deflate_level=_MAX_DEFLATE_LEVEL,
+            snappy=self.snappy,
+            sample_rate=self.sample_rate,
+            output_buffer_size=self.output_buffer_size,
+            output_buffer_timeout=self.output_buffer_timeout,
+            desired_tag=self.desired_tag,
+        )
+
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class _Body(msgspec.Struct):
-    """The JSON; null counts as absent, as Go's decoder has it."""
+    """The JSON of IDENTIFY; null counts as absent, as in Go's decoder."""
 
     short_id: str | None = None
     long_id: str | None = None
@@ -93,20 +113,20 @@ class _Body(msgspec.Struct):
 
 
 def _decode(data: bytes) -> _Body:
-    """Decode as Go does: names in any case, bytes that are not UTF-8 replaced, a bare null for an empty object."""
+    """Decode as Go does: names in any case, invalid UTF-8 replaced, a bare null for an empty object."""
     content = msgspec.json.decode(data.decode("utf-8", "replace"), type=dict[str, Any] | None)
     return msgspec.convert({name.lower(): value for name, value in (content or {}).items()}, _Body)
 
 
-def read_introduction(data: bytes, before: Introduction | None = None) -> Introduction | Malformed:
-    """Read the body of an IDENTIFY.
+def read_identify(data: bytes, before: SessionSettings | None = None) -> SessionSettings | Malformed:
+    """Return the settings that the body of an IDENTIFY asks for, or the server's refusal.
 
     Args:
         data: The body.
-        before: What held until now; intervals, buffers and timeouts that are
-            absent or 0 stay as they are.
+        before: The settings until now; intervals, buffers and timeouts that are
+            absent or 0 do not change.
     """
-    before = before or Introduction()
+    before = before or SessionSettings()
     try:
         body = _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -115,7 +135,7 @@ def read_introduction(data: bytes, before: Introduction | None = None) -> Introd
     if complaint is not None:
         return refusal(_WORD, "E_BAD_BODY", f"IDENTIFY {complaint}")
     size = body.output_buffer_size or 0
-    return Introduction(
+    return SessionSettings(
         client_id=body.client_id or body.short_id or "",
         hostname=body.hostname or body.long_id or "",
         user_agent=body.user_agent or "",
@@ -130,7 +150,7 @@ def read_introduction(data: bytes, before: Introduction | None = None) -> Introd
         deflate=bool(body.deflate),
         deflate_level=body.deflate_level or 0,
         desired_tag=body.desired_tag or before.desired_tag,
-        # Can be switched on, never off again.
+        # Cannot be switched off again.
         extend_support=bool(body.extend_support) or before.extend_support,
         ext_filter=body.ext_filter,
     )

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.devcluster.storage.channel import MAX_CONFIRM_WINDOW, Channel, Refusal
-from nsq_ha.devcluster.storage.cursor import Cursor
-from nsq_ha.devcluster.storage.log import Log
-from nsq_ha.devcluster.storage.record import Draft, Record
+from nsq_ha.devcluster.storage.log import Cursor, Draft, Log, Record
 
 _numbers = itertools.count(1)
 

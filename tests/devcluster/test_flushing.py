@@ -56,7 +56,7 @@ def clock(seen: Probe) -> None:
 
     def turn() -> None:
         replica.flushing.turn()
-        replica.deliver(node.now())
+        replica.deliver(node.host.now())
 
     seen.cluster._call(turn)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.devcluster.storage.cursor import Cursor
-from nsq_ha.devcluster.storage.log import Log
-from nsq_ha.devcluster.storage.record import Draft
+from nsq_ha.devcluster.storage.log import Cursor, Draft, Log
 
 
 def filled(count: int, partition: int = 0, *, extended: bool = False) -> Log:

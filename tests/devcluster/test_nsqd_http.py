@@ -204,6 +204,6 @@ def test_a_publish_over_http_waits_for_the_replicas_too() -> None:
 
 
 def waiting(seen: Probe) -> object:
-    replica = seen.cluster._coordinator.leader_of(seen.cluster._partition("orders", 0))  # type: ignore[union-attr]
+    replica = seen.cluster._partition("orders", 0).led
     assert replica is not None
     return replica._waiting

@@ -137,7 +137,7 @@ def test_required_tls_refuses_all_but_identify() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"tls_required": True}, "tls_required needs tls"), ({"tls_write_deadline": 0.0}, "must be above 0")],
+    [({"tls_required": True}, "tls_required=True needs tls="), ({"tls_write_deadline": 0.0}, "must be above 0")],
 )
 def test_options_that_make_no_sense(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):

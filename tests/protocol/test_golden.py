@@ -23,10 +23,10 @@ from nsq_ha.protocol import (
     FrameDecoder,
     FrameType,
     Identify,
-    Introduction,
     Layout,
     Malformed,
     Received,
+    SessionSettings,
     SnappyCodec,
     Sub,
     SubAdvanced,
@@ -43,7 +43,7 @@ from nsq_ha.protocol import (
     encode_message,
     encode_traced,
     layout_for,
-    read_introduction,
+    read_identify,
     upgrades,
 )
 from tests.golden import TCP_FILES, Conversation, Step, conversations
@@ -224,8 +224,8 @@ def malformed_in(decoder: CommandDecoder, data: bytes) -> list[Malformed]:
     found: list[Malformed] = []
     while (event := decoder.next_event()) is not None:
         if isinstance(event, Identify):
-            introduction = read_introduction(event.body)
-            found += [introduction] if isinstance(introduction, Malformed) else []
+            settings = read_identify(event.body)
+            found += [settings] if isinstance(settings, Malformed) else []
         elif isinstance(event, Malformed):
             found.append(event)
         elif not isinstance(event, Command):
@@ -257,17 +257,17 @@ def test_introductions_hold_what_the_server_answered() -> None:
     """The answer echoes intervals and buffers, so the reading of IDENTIFY can be checked against it."""
     compared = 0
     for conversation in ALL:
-        introduction: Introduction | Malformed = Introduction()
+        settings: SessionSettings | Malformed = SessionSettings()
         for step, answer in zip(conversation.steps, conversation.steps[1:], strict=False):
             commands = decode_commands(step.data) if step.direction == "c2s" else []
             if not commands or not isinstance(commands[0], Identify) or not answer.data[8:].startswith(b"{"):
                 continue
-            before = introduction if isinstance(introduction, Introduction) else None
-            introduction = read_introduction(commands[0].body, before)
-            assert isinstance(introduction, Introduction)
+            before = settings if isinstance(settings, SessionSettings) else None
+            settings = read_identify(commands[0].body, before)
+            assert isinstance(settings, SessionSettings)
             identity = decode_identity(answer.data[8:])
             for name in ("msg_timeout", "sample_rate", "output_buffer_size", "output_buffer_timeout", "desired_tag"):
-                assert getattr(introduction, name) == getattr(identity, name), name
+                assert getattr(settings, name) == getattr(identity, name), name
             compared += 1
     assert compared > 150
 

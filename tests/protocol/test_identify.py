@@ -12,13 +12,13 @@ from nsq_ha.errors import ConfigError, RemoteProtocolError, server_error
 from nsq_ha.protocol import (
     Authorization,
     Identity,
-    Introduction,
     Offer,
+    SessionSettings,
     decode_authorization,
     decode_identity,
     encode_identity,
     named_refusal,
-    read_introduction,
+    read_identify,
     upgrades,
     without_secret,
 )
@@ -127,7 +127,7 @@ def test_a_tag_has_at_most_100_bytes() -> None:
 
 def test_the_server_reads_an_offer_as_it_was_meant() -> None:
     config = ConsumerConfig(msg_timeout=2.0, sample_rate=5, tag="t", compression=Compression.SNAPPY)
-    assert read_introduction(offered(config, extend_support=True).command().body) == Introduction(
+    assert read_identify(offered(config, extend_support=True).command().body) == SessionSettings(
         client_id="host",
         hostname="host",
         user_agent="nsq_ha/1",

@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from nsq_ha.protocol import Introduction, Malformed, read_introduction
+from nsq_ha.protocol import Malformed, SessionSettings, read_identify
 
 
-def read(**fields: Any) -> Introduction:  # noqa: ANN401 - JSON
-    introduction = read_introduction(json.dumps(fields).encode())
-    assert isinstance(introduction, Introduction)
-    return introduction
+def read(**fields: Any) -> SessionSettings:  # noqa: ANN401 - JSON
+    settings = read_identify(json.dumps(fields).encode())
+    assert isinstance(settings, SessionSettings)
+    return settings
 
 
 def test_an_empty_object_changes_nothing() -> None:
-    assert read() == Introduction()
+    assert read() == SessionSettings()
 
 
 def test_null_counts_as_absent() -> None:
-    assert read(heartbeat_interval=None, snappy=None, desired_tag=None) == Introduction()
-    assert read_introduction(b"null") == Introduction()
+    assert read(heartbeat_interval=None, snappy=None, desired_tag=None) == SessionSettings()
+    assert read_identify(b"null") == SessionSettings()
 
 
 def test_names_may_come_in_any_case_and_texts_in_any_bytes() -> None:
-    found = read_introduction(b'{"HeartBeat_Interval":5000,"client_id":"\xff"}')
-    assert found == Introduction(heartbeat_interval=5000, client_id="\ufffd")
+    found = read_identify(b'{"HeartBeat_Interval":5000,"client_id":"\xff"}')
+    assert found == SessionSettings(heartbeat_interval=5000, client_id="\ufffd")
 
 
 def test_old_names_stand_in() -> None:
@@ -48,8 +48,8 @@ def test_large_buffers_are_clamped_and_short_waits_raised() -> None:
 
 def test_a_second_identify_keeps_what_it_does_not_name() -> None:
     first = read(heartbeat_interval=5000, msg_timeout=9000, desired_tag="blue", extend_support=True, sample_rate=7)
-    second = read_introduction(b'{"extend_support":false,"output_buffer_size":100}', first)
-    assert isinstance(second, Introduction)
+    second = read_identify(b'{"extend_support":false,"output_buffer_size":100}', first)
+    assert isinstance(second, SessionSettings)
     assert (second.heartbeat_interval, second.msg_timeout, second.desired_tag) == (5000, 9000, "blue")
     assert (second.extend_support, second.sample_rate, second.output_buffer_size) == (True, 0, 100)
 
@@ -69,7 +69,7 @@ def test_a_second_identify_keeps_what_it_does_not_name() -> None:
     ],
 )
 def test_what_is_out_of_range_is_refused(fields: dict[str, Any], text: str) -> None:
-    answer = read_introduction(json.dumps(fields).encode())
+    answer = read_identify(json.dumps(fields).encode())
     assert answer == Malformed(b"IDENTIFY", f"E_BAD_BODY IDENTIFY {text}".encode())
 
 
@@ -90,5 +90,19 @@ def test_what_is_out_of_range_is_refused(fields: dict[str, Any], text: str) -> N
     ids=range(10),
 )
 def test_what_is_not_the_json_it_should_be_is_refused(data: bytes) -> None:
-    answer = read_introduction(data)
+    answer = read_identify(data)
     assert answer == Malformed(b"IDENTIFY", b"E_BAD_BODY IDENTIFY failed to decode JSON body")
+
+
+def test_the_answer_has_what_both_sides_can_do() -> None:
+    plain = read(tls_v1=True, snappy=True, msg_timeout=9000).identity("1.2", tls=False)
+    assert (plain.version, plain.tls_v1, plain.snappy, plain.deflate_level, plain.msg_timeout) == (
+        "1.2",
+        False,
+        True,
+        0,
+        9000,
+    )
+    packed = read(tls_v1=True, deflate=True, deflate_level=9).identity("1.2", tls=True)
+    assert (packed.tls_v1, packed.deflate, packed.deflate_level, packed.max_deflate_level) == (True, True, 6, 6)
+    assert read(deflate=True, deflate_level=-3).identity("1.2", tls=True).deflate_level == 0

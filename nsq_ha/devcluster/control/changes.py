@@ -1,7 +1,6 @@
-"""What operators ask of the cluster: make, delete, grow and move.
+"""Changes that operators make: create, delete and expand topics, move leaders.
 
-Each answers at once and takes effect later, as the HTTP calls of the real
-nsqlookupd do.
+Each call returns at once and takes effect later, like the HTTP calls of the real nsqlookupd.
 
 Source: failures reference 2, 3.7 - 3.9; protocol reference 12.
 """
@@ -11,28 +10,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.control.placement import Partition, Topic
+from nsq_ha.devcluster.control.placement import Partition
+from nsq_ha.devcluster.storage.replica import Topic
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.coordinator import Coordinator
-    from nsq_ha.devcluster.control.placement import TopicOptions
     from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.replica import TopicOptions
 
 
 class ChangeRefusedError(Exception):
-    """The cluster does not do it; the text is the real one's."""
+    """The cluster refuses a change; the text is the real server's."""
 
 
 class Changes:
-    """Changes of topics in one cluster.
-
-    Args:
-        coordinator: Whose topics.
-    """
+    """Changes the topics of one cluster."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        """Begin with nothing planned."""
         self._coordinator = coordinator
+        self._placement = coordinator.placement
+        self._timing = coordinator.host.timing
+        self._after = coordinator.host.after
         self._turn = 0
 
     # ------------------------------------------------------------ create
@@ -41,22 +39,21 @@ class Changes:
         """Create a topic; its partitions appear and become writable later.
 
         Raises:
-            ChangeRefusedError: It exists with other options, or there are not enough nodes.
+            ChangeRefusedError: The topic exists with other options, or there are not enough nodes.
         """
-        coordinator = self._coordinator
-        existing = coordinator.topics.get(name)
+        existing = self._placement.topics.get(name)
         if existing is not None:
             if existing.options != options:
                 raise ChangeRefusedError("already exist")
             return
         topic = Topic(name, options)
         places = self._place(topic, range(options.partitions))
-        coordinator.topics[name] = topic
-        self._announce_meta(name, coordinator.timing.lookup_lag)
-        coordinator.after(coordinator.timing.create, lambda: self._make(topic, places))
+        self._placement.topics[name] = topic
+        self._coordinator.announce_topic(name, self._timing.lookup_lag)
+        self._after(self._timing.create, lambda: self._make(topic, places))
 
     def _place(self, topic: Topic, numbers: range) -> dict[int, list[Nsqd]]:
-        """Choose nodes in turn, so that leaders are spread.
+        """Choose nodes in turn, to spread the leaders.
 
         Raises:
             ChangeRefusedError: There are not enough nodes.
@@ -64,7 +61,7 @@ class Changes:
         options = topic.options
         nodes = [node for node in self._coordinator.nsqds if node.reachable and not node.exiting]
         shared = options.ordered or options.multi_part
-        taken = {node for partition in topic.partitions.values() for node in partition.replicas}
+        taken = {node for partition in self._placement.partitions_of(topic) for node in partition.replicas}
         if not shared:
             nodes = [node for node in nodes if node not in taken]
         needed = options.replicas if shared else options.replicas * len(numbers)
@@ -78,26 +75,25 @@ class Changes:
         return places
 
     def _make(self, topic: Topic, places: dict[int, list[Nsqd]]) -> None:
-        coordinator = self._coordinator
         if topic.deleted:
             return
         made = []
         for number, nodes in places.items():
-            partition = topic.partitions[number] = Partition(topic, number, nodes)
+            partition = Partition(topic, number, nodes)
             partition.stops = 1
             partition.leader = nodes[0]
             for node in nodes:
                 node.replica_of(partition)
+            self._placement.add(partition)
             made.append(partition)
-        coordinator.after(coordinator.timing.create, lambda: self._open(made))
+        self._after(self._timing.create, lambda: self._open(made))
 
     def _open(self, partitions: list[Partition]) -> None:
-        """Elect; writing begins one step later."""
-        coordinator = self._coordinator
+        """Elect the leaders; writing begins one step later."""
         for partition in partitions:
             if not partition.topic.deleted:
-                coordinator.elect(partition)
-        coordinator.after(coordinator.timing.create, lambda: self._allow(partitions))
+                self._coordinator.elect(partition)
+        self._after(self._timing.create, lambda: self._allow(partitions))
 
     def _allow(self, partitions: list[Partition]) -> None:
         for partition in partitions:
@@ -108,94 +104,87 @@ class Changes:
     # ------------------------------------------------------------ delete
 
     def delete(self, name: str) -> None:
-        """Delete a topic with all its data; consumers are cut without a word.
+        """Delete a topic with all its data, and disconnect its consumers without an error.
 
         Raises:
             ChangeRefusedError: There is no such topic.
         """
-        topic = self._coordinator.topics.pop(name, None)
-        if topic is None:
-            raise ChangeRefusedError("Key not found")
+        topic = self._topic(name)
         topic.deleted = True
-        for partition in topic.partitions.values():
+        for partition in self._placement.remove(topic):
             for node in self._coordinator.nsqds:
                 node.drop_replica(partition)
-        self._announce_meta(name, self._coordinator.timing.meta_lag)
+        self._coordinator.announce_topic(name, self._timing.meta_lag)
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._placement.topics.get(name)
+        if topic is None:
+            raise ChangeRefusedError("Key not found")
+        return topic
 
     # ------------------------------------------------------------ expand
 
     def expand(self, name: str, partition_num: int) -> None:
         """Give a topic more partitions.
 
-        The leading nsqlookupd tells the new number before the partitions are
-        there, another one long after.
+        The leading nsqlookupd answers the new number before the partitions
+        exist, the others long after.
 
         Raises:
-            ChangeRefusedError: There is no such topic, it has more already, or there are not enough nodes.
+            ChangeRefusedError: There is no such topic, it has more partitions already, or there are not enough nodes.
         """
-        coordinator = self._coordinator
-        topic = coordinator.topics.get(name)
-        if topic is None:
-            raise ChangeRefusedError("Key not found")
-        if partition_num < topic.partition_num:
+        topic = self._topic(name)
+        present = topic.options.partitions
+        if partition_num < present:
             raise ChangeRefusedError("the partition number should not less than the current")
-        numbers = range(topic.partition_num, partition_num)
-        places = self._place(topic, numbers)
-        topic.partition_num = partition_num
+        places = self._place(topic, range(present, partition_num))
         topic.options = replace(topic.options, partitions=partition_num)
 
-        def tell() -> None:
-            self._announce_meta(name, coordinator.timing.meta_lag)
+        def grow() -> None:
+            self._coordinator.announce_topic(name, self._timing.meta_lag)
             self._make(topic, places)
 
-        coordinator.after(coordinator.timing.expand, tell)
-
-    def _announce_meta(self, name: str, lag: float) -> None:
-        for lookupd in self._coordinator.lookupds:
-            delay = 0.0 if lookupd is self._coordinator.leading else lag
-            self._coordinator.after(delay, lambda lookupd=lookupd: lookupd.learn_meta(name))  # type: ignore[misc]
+        self._after(self._timing.expand, grow)
 
     # ------------------------------------------------------------ move
 
     def move(self, partition: Partition, to: Nsqd) -> None:
-        """Move the leader to another node; a node without a replica gets the old leader's, copied first.
+        """Move the leader to another node. A node without a replica first gets a copy, and replaces the old leader.
 
         Raises:
-            ChangeRefusedError: The partition has no leader that answers, or ``to`` does not answer.
+            ChangeRefusedError: The leader of the partition or ``to`` does not answer.
         """
-        coordinator = self._coordinator
-        leader = coordinator.leader_of(partition)
+        leader = partition.led
         if leader is None or leader.stalled or partition.stops or not to.reachable:
             raise ChangeRefusedError("the cluster is unstable")
-        if leader.node is to:
+        if partition.leader is to:
             return
         if to in partition.isr:
             self._hand_over(partition, to, leave=False)
             return
         partition.replicas.append(to)
         to.replica_of(partition)
-        coordinator.after(coordinator.timing.copy, lambda: self._hand_over(partition, to, leave=True))
+        self._after(self._timing.copy, lambda: self._hand_over(partition, to, leave=True))
 
     def _hand_over(self, partition: Partition, to: Nsqd, *, leave: bool) -> None:
         """Stop writing, then change the leader."""
         partition.stops += 1
         partition.registered = None
         self._coordinator.refresh(partition)
-        self._coordinator.after(self._coordinator.timing.move, lambda: self._take_over(partition, to, leave=leave))
+        self._after(self._timing.move, lambda: self._take_over(partition, to, leave=leave))
 
     def _take_over(self, partition: Partition, to: Nsqd, *, leave: bool) -> None:
         coordinator = self._coordinator
         partition.stops -= 1
         if partition.topic.deleted:
             return
-        leader = coordinator.leader_of(partition)
+        leader, former = partition.led, partition.leader
         possible = leader is not None and not leader.stalled and to.reachable and not to.exiting
-        if leader is None or not possible:
+        if leader is None or former is None or not possible:
             if leader is not None:
-                partition.registered = leader.node
+                partition.registered = former
             coordinator.refresh(partition)
             return
-        former = leader.node
         to.replica_of(partition).copy_from(leader)
         if leave:
             partition.isr.append(to)

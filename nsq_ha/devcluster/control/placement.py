@@ -1,61 +1,37 @@
-"""What the cluster agrees on: topics, their partitions, who holds and who leads them.
+"""Which topics exist, and which nodes hold and lead their partitions. The real cluster keeps this in etcd.
 
-This is what the real cluster keeps in etcd. It is shared by all nodes of the
-dev cluster; what a *node* believes is in its replicas, what an *nsqlookupd*
-believes in its memory, and both may lag behind.
+All nodes share it. Each replica has its own idea of its role, and each
+nsqlookupd its own memory of the partitions; both may lag behind.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from nsq_ha.devcluster.storage.replica import TopicPartition
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.replica import Replica, Topic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOptions:
-    """How a topic was created.
-
-    Attributes:
-        partitions: Number of partitions at creation.
-        replicas: Replicas of each.
-        ordered: Only ordered subscriptions (``orderedmulti``).
-        multi_part: Several partitions may share a node.
-        extended: Messages may carry JSON headers.
-        disable_channel_auto_create: Channels must be registered first.
-        sync_every: Messages that may stay in the writer's buffer (``syncdisk``); 0 and 1 flush each.
-    """
-
-    partitions: int
-    replicas: int
-    ordered: bool = False
-    multi_part: bool = False
-    extended: bool = False
-    disable_channel_auto_create: bool = False
-    sync_every: int = 0
-
-
-class Partition:
-    """One partition as the cluster sees it.
+class Partition(TopicPartition):
+    """One partition as the cluster sees it. It begins without a leader.
 
     Attributes:
-        number: 0 and up.
-        replicas: Nodes that shall hold it.
-        isr: Nodes that hold all that was acknowledged.
-        leader: The elected one. None while there is none.
-        registered: The leader as it is registered at the nsqlookupds. None while
-            it is not linked to them, or writes are being handed over.
-        writable: Whether ``access=w`` names it.
-        stops: How many moves and joins stop writing at the moment.
-        suffering: A follower is silent for so long that ``access=w`` leaves the partition out.
+        replicas: Nodes that hold it.
+        isr: The in-sync replicas: nodes that hold every acknowledged message.
+        leader: The elected leader, or None.
+        registered: The leader that is registered at the nsqlookupds. None while the leader
+            is not linked to them, or while it hands over its writes.
+        writable: ``access=w`` includes the partition.
+        stops: Number of moves and joins that stop writing at the moment.
+        suffering: A follower has been silent for so long that ``access=w`` leaves the partition out.
     """
 
     def __init__(self, topic: Topic, number: int, replicas: list[Nsqd]) -> None:
-        """Begin without a leader."""
-        self.topic = topic
-        self.number = number
+        super().__init__(topic, number)
         self.replicas = replicas
         self.isr = list(replicas)
         self.leader: Nsqd | None = None
@@ -65,41 +41,53 @@ class Partition:
         self.suffering = False
 
     @property
-    def key(self) -> tuple[str, int]:
-        """Topic name and number."""
-        return self.topic.name, self.number
-
-    @property
-    def majority(self) -> int:
-        """In-sync replicas that a write needs."""
-        return self.topic.options.replicas // 2 + 1
-
-    @property
     def has_majority(self) -> bool:
         """Whether enough replicas are in sync to write."""
-        return len(self.isr) >= self.majority
+        return len(self.isr) > self.topic.options.replicas // 2
+
+    @property
+    def led(self) -> Replica | None:
+        """The leader's replica, if the elected node answers and knows of its election."""
+        node = self.leader
+        if node is None or not node.reachable:
+            return None
+        replica = node.replicas.get(self.key)
+        return replica if replica is not None and replica.leads else None
+
+    @property
+    def followers(self) -> list[Replica]:
+        """The in-sync replicas besides the leader."""
+        return [node.replica_of(self) for node in self.isr if node is not self.leader]
 
 
-@dataclass(eq=False)
-class Topic:
-    """One topic.
+class Placement:
+    """The topics and partitions of the cluster.
 
     Attributes:
-        name: Its name.
-        options: How it was created.
-        partitions: By number.
-        channels: Channels registered at the nsqlookupds, for topics that create none by themselves.
-        deleted: It is gone; what still refers to it must let go.
-        partition_num: Number of partitions that the cluster decided on; some may not exist yet.
+        topics: By name.
     """
 
-    name: str
-    options: TopicOptions
-    partitions: dict[int, Partition] = field(default_factory=dict)
-    channels: set[str] = field(default_factory=set)
-    deleted: bool = False
-    partition_num: int = 0
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self._partitions: dict[tuple[str, int], Partition] = {}
 
-    def __post_init__(self) -> None:
-        """Begin with the number it was created with."""
-        self.partition_num = self.options.partitions
+    def add(self, partition: Partition) -> None:
+        """Add a partition of a topic."""
+        self._partitions[partition.key] = partition
+
+    def remove(self, topic: Topic) -> list[Partition]:
+        """Remove a topic and return its partitions."""
+        del self.topics[topic.name]
+        return [self._partitions.pop(partition.key) for partition in self.partitions_of(topic)]
+
+    def partition(self, topic: str, number: int) -> Partition | None:
+        """Return a partition, or None if there is none."""
+        return self._partitions.get((topic, number))
+
+    def partitions(self) -> Iterator[Partition]:
+        """Yield all partitions of all topics."""
+        yield from tuple(self._partitions.values())
+
+    def partitions_of(self, topic: Topic) -> list[Partition]:
+        """Return the partitions of a topic."""
+        return [partition for partition in self._partitions.values() if partition.topic is topic]

@@ -1,6 +1,6 @@
-"""Publishing over nsqd's HTTP.
+"""nsqd's HTTP for messages: publish, and get one by id, count or offset.
 
-Source: protocol reference 13; youzan/nsq ``internalPUB``, ``doMPUB``.
+Source: protocol reference 13; Spark reference 1.1; youzan/nsq ``internalPUB``, ``doMPUB``, ``doMessageGet``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.devcluster.http.answers import HttpError
-from nsq_ha.devcluster.http.query import NOT_EXIST, replica_of
-from nsq_ha.devcluster.storage.record import Draft
+from nsq_ha.devcluster.http.answers import NOT_EXIST, HttpError, replica_of
+from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
+from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
+from nsq_ha.message import partition_of
 from nsq_ha.protocol import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from nsq_ha.protocol.headers import TRACE_KEY
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.storage.log import Log, Record
+    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
 
 _EXT_PREFIX: Final = "x-nsqext-"
@@ -29,11 +30,10 @@ _BAD_HEADER: Final = "E_INVALID_JSON_HEADER"
 _BAD_TRACE_ID: Final = "INVALID_TRACE_ID"
 
 
-class HttpPublisher:
-    """Publishes what comes by HTTP to one node."""
+class PubRoutes:
+    """Publish to one node."""
 
-    def __init__(self, node: Nsqd) -> None:
-        """Publish here."""
+    def __init__(self, node: StorageNode) -> None:
         self._node = node
 
     async def pub(self, request: Request) -> str:
@@ -51,7 +51,7 @@ class HttpPublisher:
         return _traced(records[0], text)
 
     async def pub_ext(self, request: Request) -> str | dict[str, Any]:
-        """``/pub_ext``: the header comes from ``ext`` and from ``X-Nsqext-*``."""
+        """``/pub_ext``: the header is in ``ext`` and ``X-Nsqext-*``."""
         replica, body = await self._begin(request)
         header = _header(request)
         trace = header.get(TRACE_KEY)
@@ -68,7 +68,7 @@ class HttpPublisher:
         return "OK" if not isinstance(trace, str) else _traced(records[0], trace)
 
     async def mpub(self, request: Request) -> str:
-        """``/mpub``: lines, or counted messages with ``binary``."""
+        """``/mpub``: lines, or counted messages if ``binary`` is set."""
         replica = replica_of(self._node, request)
         body = await _body(request, MAX_BODY_BYTES, "BODY_TOO_BIG")
         messages = _binary(body) if "binary" in request.query_params else [m for m in body.split(b"\n") if m]
@@ -81,7 +81,7 @@ class HttpPublisher:
         """Read the body and find the replica.
 
         Raises:
-            HttpError: The body is empty or too big, or there is no replica here, or it does not lead.
+            HttpError: The body is empty or too big, or this node has no replica that leads.
         """
         body = await _body(request, MAX_MESSAGE_BYTES, "MSG_TOO_BIG")
         if not body:
@@ -98,15 +98,15 @@ class HttpPublisher:
         if replica.stalled:
             return await _stored(replica, drafts)
         records = replica.store(drafts)
-        replica.deliver(self._node.now())
+        replica.deliver(self._node.host.now())
         return records
 
 
 async def _body(request: Request, largest: int, too_big: str) -> bytes:
-    """Read the body, but never more than is allowed.
+    """Read the body.
 
     Raises:
-        HttpError: There is more.
+        HttpError: It is larger than ``largest``.
     """
     body = bytearray()
     async for part in request.stream():
@@ -127,7 +127,7 @@ async def _stored(replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
     """Store once the followers answer.
 
     Raises:
-        HttpError: The wait was given up.
+        HttpError: The wait for the followers ended without an answer.
     """
     done: asyncio.Future[list[Record] | bytes] = asyncio.get_running_loop().create_future()
 
@@ -172,10 +172,10 @@ def _traced(record: Record, trace_id: str) -> dict[str, Any]:
 
 
 def _binary(body: bytes) -> list[bytes]:
-    """Cut a counted batch.
+    """Split a counted batch.
 
     Raises:
-        HttpError: Its counts do not fit.
+        HttpError: Its counts do not match its length.
     """
     count = int.from_bytes(body[:4], "big", signed=True)
     if count <= 0 or count > len(body):
@@ -189,3 +189,62 @@ def _binary(body: bytes) -> list[bytes]:
         messages.append(body[position : position + size])
         position += size
     return messages
+
+
+async def get_message(node: StorageNode, request: Request) -> dict[str, Any]:
+    """``/message/get``: wrong for messages that are not flushed, as with nsqd."""
+    asked = request.query_params
+    mode = asked.get("search_mode", "")
+    position = _number(asked.get("search_pos", ""), "ParseInt")
+    partition = partition_of(position) if mode == "id" else _number(asked.get("partition", ""), "Atoi")
+    replica = node.replicas.get((asked.get("topic", ""), partition))
+    if replica is None:
+        raise HttpError(400, "topic not exist")
+    try:
+        index = _index(replica.log, mode, position)
+    except SearchError as error:
+        raise HttpError(404, str(error)) from None
+    index = _read(replica.log, index)
+    record = replica.log.records[index]
+    ext = record.ext if asked.get("needext") == "true" and record.ext else b""
+    return {
+        "id": record.internal_id,
+        "trace_id": record.trace_id,
+        "body": record.body.decode("utf-8", "replace"),
+        "timestamp": record.timestamp_ns,
+        "attempts": 0,
+        "offset": record.offset,
+        "queue_cnt_index": index + 1,
+        "ext": ext.decode("utf-8", "replace"),
+    }
+
+
+def _index(log: Log, mode: str, position: int) -> int:
+    if mode == "id":
+        return by_id(log, position)
+    if mode == "count":
+        return by_count(log, position)
+    if mode == "virtual_offset":
+        return by_offset(log, position)
+    raise HttpError(400, "search mode should be one of id/count/virtual_offset")
+
+
+def _read(log: Log, index: int) -> int:
+    """Return the index of the record that nsqd reads at ``index``.
+
+    nsqd does not check whether it could move there: behind the end it stays where
+    it began, so it answers with the queue's first message. At the end itself
+    there is nothing to read, and it fails.
+    """
+    if index > log.flushed:
+        index = log.start
+    if index >= log.flushed:
+        raise HttpError(500, "INTERNAL_ERROR")
+    return index
+
+
+def _number(text: str, function: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise HttpError(400, f'strconv.{function}: parsing "{text}": invalid syntax') from None

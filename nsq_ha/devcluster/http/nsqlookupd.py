@@ -13,18 +13,21 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
-from nsq_ha.devcluster.control.placement import TopicOptions
+from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, not_found, plain, require, wrong_method
 from nsq_ha.devcluster.ports import HOST
-from nsq_ha.devcluster.version import VERSION
+from nsq_ha.devcluster.storage.replica import TopicOptions
 from nsq_ha.names import MAX_PARTITIONS, is_valid_name
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from nsq_ha.devcluster.control.changes import Changes
+    from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd, Registered
-    from nsq_ha.devcluster.control.placement import Partition, Topic
+    from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.replica import Topic
 
 _MAX_REPLICAS: Final = 5
 _MAX_SYNC_EVERY: Final = 4000
@@ -32,9 +35,19 @@ _NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"
 _TRUE: Final = "true"
 
 
-def lookupd_app(lookupd: Nsqlookupd) -> Starlette:
-    """The HTTP of one nsqlookupd."""
-    ask, change = Questions(lookupd), Orders(lookupd)
+def lookupd_app(
+    lookupd: Nsqlookupd, coordinator: Coordinator, changes: Changes, *, write_without_channels: bool
+) -> Starlette:
+    """Make the HTTP application of one nsqlookupd.
+
+    Args:
+        lookupd: The nsqlookupd.
+        coordinator: The cluster.
+        changes: Executes changes.
+        write_without_channels: False makes ``access=w`` refuse topics without a channel.
+    """
+    ask = QueryRoutes(lookupd, coordinator, write_without_channels=write_without_channels)
+    change = ChangeRoutes(lookupd, coordinator, changes)
     return Starlette(
         routes=[
             Route("/listlookup", enveloped(ask.list_lookup)),
@@ -59,7 +72,7 @@ def lookupd_app(lookupd: Nsqlookupd) -> Starlette:
 
 
 def peer(node: Nsqd) -> dict[str, Any]:
-    """A node as lookups name it."""
+    """Return an nsqd as lookups describe it."""
     registration = f"{HOST}:{node.registration_port}"
     return {
         "id": registration,
@@ -73,16 +86,18 @@ def peer(node: Nsqd) -> dict[str, Any]:
     }
 
 
-class Questions:
-    """What a nsqlookupd tells, from its own memory."""
+class QueryRoutes:
+    """Answer questions, from the memory of one nsqlookupd."""
 
-    def __init__(self, lookupd: Nsqlookupd) -> None:
-        """Answer for one."""
+    def __init__(self, lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_channels: bool) -> None:
         self._lookupd = lookupd
+        self._coordinator = coordinator
+        self._placement = coordinator.placement
+        self._write_without_channels = write_without_channels
 
     async def list_lookup(self, _request: Request) -> dict[str, Any]:
         """``/listlookup``."""
-        coordinator = self._lookupd.coordinator
+        coordinator = self._coordinator
         leading = coordinator.leading or coordinator.last_leading
         return {
             "lookupdleader": _lookupd_entry(leading),
@@ -97,19 +112,18 @@ class Questions:
         access = request.query_params.get("access") or "r"
         if access not in ("r", "w"):
             raise HttpError(400, "INVALID_ACCESS_MODE")
-        meta = lookupd.metas.get(topic)
-        if access == "w" and meta is None:
+        if access == "w" and topic not in lookupd.options:
             raise HttpError(404, "Key not found")
         known = self._known(request, topic, access)
         channels = self._channels(topic, known)
-        if access == "w" and known and not lookupd.write_without_channels:
+        if access == "w" and known and not self._write_without_channels:
             known = {number: entry for number, entry in known.items() if self._channels(topic, {number: entry})}
             if not known:
                 raise HttpError(404, "Topic has no channel, should init at least one for the new topic")
         answer: dict[str, Any] = {"channels": channels}
         if request.query_params.get("metainfo"):
             answer["meta"] = self._meta(topic)
-        if access == "w" and lookupd.coordinator.writes_disabled:
+        if access == "w" and self._coordinator.host.writes_disabled:
             return {**answer, "channels": [], "partitions": None, "producers": None}
         nodes = dict.fromkeys(entry.leader for entry in known.values())
         answer["partitions"] = {str(number): peer(entry.leader) for number, entry in sorted(known.items())}
@@ -119,41 +133,42 @@ class Questions:
     def _known(self, request: Request, topic: str, access: str) -> dict[int, Registered]:
         only = request.query_params.get("partition")
         consistent = bool(request.query_params.get("consistent"))
-        elected = self._lookupd.coordinator.topics.get(topic)
         known = {}
         for (name, number), entry in self._lookupd.registered.items():
             if name != topic or (access == "w" and not entry.writable) or (only and only != str(number)):
                 continue
-            partition = elected.partitions.get(number) if elected else None
+            partition = self._placement.partition(topic, number)
             if consistent and (partition is None or partition.leader is not entry.leader):
                 continue
             known[number] = entry
         return known
 
     def _channels(self, topic: str, known: dict[int, Registered]) -> list[str]:
-        registered = self._lookupd.coordinator.topics.get(topic)
-        names = set(registered.channels) if registered else set()
+        names = self._registered_channels(topic)
         for number, entry in known.items():
             replica = entry.leader.replicas.get((topic, number))
             if replica is not None:
                 names |= replica.cursors.keys()
         return sorted(names)
 
+    def _registered_channels(self, name: str) -> set[str]:
+        topic = self._placement.topics.get(name)
+        return set(topic.channels) if topic else set()
+
     def _meta(self, topic: str) -> dict[str, Any]:
-        meta = self._lookupd.metas.get(topic)
-        options = meta.options if meta else TopicOptions(partitions=0, replicas=0)
+        options = self._lookupd.options.get(topic) or TopicOptions(partitions=0, replicas=0)
         return {
             "disable_channel_auto_create": options.disable_channel_auto_create,
             "extend_support": options.extended,
             "multi_part": options.multi_part,
             "ordered": options.ordered,
-            "partition_num": meta.partition_num if meta else 0,
+            "partition_num": options.partitions,
             "replica": options.replicas,
         }
 
     async def topics(self, request: Request) -> dict[str, Any]:
         """``/topics``."""
-        names = sorted(self._lookupd.metas)
+        names = sorted(self._lookupd.options)
         answer: dict[str, Any] = {"topics": names}
         if request.query_params.get("metaInfo"):
             answer["meta_info"] = [self._topic_meta(name) for name in names]
@@ -161,12 +176,10 @@ class Questions:
 
     def _topic_meta(self, name: str) -> dict[str, Any]:
         meta = self._meta(name)
-        topic = self._lookupd.coordinator.topics.get(name)
-        registered = topic.channels if topic else set()
         return {
             "topic_name": name,
             **{key: meta[key] for key in ("extend_support", "ordered", "multi_part", "disable_channel_auto_create")},
-            "registered_channels": sorted(registered) or None,
+            "registered_channels": sorted(self._registered_channels(name)) or None,
         }
 
     async def channels(self, request: Request) -> dict[str, Any]:
@@ -177,7 +190,7 @@ class Questions:
     async def nodes(self, _request: Request) -> dict[str, Any]:
         """``/nodes``."""
         producers = []
-        for node in self._lookupd.coordinator.nsqds:
+        for node in self._coordinator.nsqds:
             if not node.linked:
                 continue
             partitions: dict[str, list[str]] = {}
@@ -205,10 +218,10 @@ class Questions:
         return "OK"
 
     async def cluster_stats(self, _request: Request) -> dict[str, Any]:
-        """``/cluster/stats``, told by the leading one only."""
-        if not self._lookupd.leads:
+        """``/cluster/stats``: only the leading nsqlookupd answers."""
+        coordinator = self._coordinator
+        if coordinator.leading is not self._lookupd:
             raise HttpError(400, _NOT_LEADING)
-        coordinator = self._lookupd.coordinator
         loads = [
             {
                 **{key: peer(node)[key] for key in ("hostname", "broadcast_address", "tcp_port", "http_port")},
@@ -221,13 +234,14 @@ class Questions:
         return {"stable": coordinator.stable, "node_stat_list": loads, "topn_topics": []}
 
 
-class Orders:
-    """What a leading nsqlookupd does."""
+class ChangeRoutes:
+    """Execute changes, if the nsqlookupd leads."""
 
-    def __init__(self, lookupd: Nsqlookupd) -> None:
-        """Do it for one."""
+    def __init__(self, lookupd: Nsqlookupd, coordinator: Coordinator, changes: Changes) -> None:
         self._lookupd = lookupd
-        self._changes = lookupd.changes
+        self._coordinator = coordinator
+        self._placement = coordinator.placement
+        self._changes = changes
 
     async def create(self, request: Request) -> None:
         """``/topic/create``."""
@@ -274,23 +288,23 @@ class Orders:
         former = self._node(require(request, "move_from", "MISSING_ARG"))
         if former not in partition.replicas:
             raise HttpError(400, "the move source node is not in the replicas")
-        if not self._lookupd.coordinator.stable:
+        if not self._coordinator.stable:
             raise HttpError(400, "the cluster is unstable")
         if request.query_params.get("move_leader") != _TRUE:
             raise HttpError(400, "moving a replica that does not lead is not supported here")
         _do(400, lambda: self._changes.move(partition, to))
 
     async def update_meta(self, request: Request) -> None:
-        """``/topic/meta/update``: also makes the leading nsqlookupd look for what it missed."""
+        """``/topic/meta/update``: also starts the periodic check early."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         self._must_lead(400, _NOT_LEADING)
-        if name not in self._lookupd.coordinator.topics:
+        if name not in self._placement.topics:
             raise HttpError(400, "Key not found")
-        coordinator = self._lookupd.coordinator
-        coordinator.after(coordinator.timing.create, coordinator.check)
+        host = self._coordinator.host
+        host.after(host.timing.create, self._coordinator.check)
 
     async def create_channel(self, request: Request) -> None:
-        """``/channel/create``, for topics that create no channels by themselves."""
+        """``/channel/create``: register a channel of a topic that does not create channels automatically."""
         topic, channel = self._registration(request)
         if channel in topic.channels:
             raise HttpError(400, f"channel {channel} already registered")
@@ -309,19 +323,19 @@ class Orders:
         if kind not in ("all", "ordered", "none"):
             raise HttpError(400, "INVALID_ARG_TYPE")
         self._must_lead(400, _NOT_LEADING)
-        self._lookupd.coordinator.disable_writes(disabled=kind == "all")
+        self._coordinator.disable_writes(disabled=kind == "all")
 
     # ------------------------------------------------------------ arguments
 
     def _must_lead(self, status: int, text: str) -> None:
-        if not self._lookupd.leads:
+        if self._coordinator.leading is not self._lookupd:
             raise HttpError(status, text)
 
     def _registration(self, request: Request) -> tuple[Topic, str]:
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         channel = require(request, "channel", "MISSING_ARG_CHANNEL")
         self._must_lead(400, _NOT_LEADING)
-        topic = self._lookupd.coordinator.topics.get(name)
+        topic = self._placement.topics.get(name)
         if topic is None:
             raise HttpError(400, "Key not found")
         if not topic.options.disable_channel_auto_create:
@@ -329,14 +343,13 @@ class Orders:
         return topic, channel
 
     def _partition(self, name: str, number: str) -> Partition:
-        topic = self._lookupd.coordinator.topics.get(name)
-        partition = topic.partitions.get(int(number)) if topic and number.isdecimal() else None
+        partition = self._placement.partition(name, int(number)) if number.isdecimal() else None
         if partition is None:
             raise HttpError(400, "Key not found")
         return partition
 
     def _node(self, distributed_id: str) -> Nsqd:
-        for node in self._lookupd.coordinator.nsqds:
+        for node in self._coordinator.nsqds:
             if node.distributed_id == distributed_id:
                 return node
         raise HttpError(400, "the node is not found")

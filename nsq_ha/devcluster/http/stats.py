@@ -9,9 +9,9 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http.answers import enveloped
-from nsq_ha.devcluster.nsqd.sub import Subscription
-from nsq_ha.devcluster.version import VERSION
+from nsq_ha.devcluster.nsqd.sub import Subscriber
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -25,21 +25,21 @@ _NO_LATENCY: Final[dict[str, Any]] = {"count": 0, "percentiles": None}
 _CHANNEL_BUCKETS: Final = 12
 _TOPIC_BUCKETS: Final = 16
 _NS: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
 _STATE_SUBSCRIBED: Final = 3
 _STATE_CLOSING: Final = 4
 
 
-class Stats:
-    """Tells the numbers of one node."""
+class StatsRoute:
+    """Answer ``/stats`` for one node."""
 
     def __init__(self, node: Nsqd) -> None:
-        """Tell of one."""
         self._node = node
         self._json = enveloped(self._numbers)
         self._text = enveloped(self._lines)
 
     async def route(self, request: Request) -> Response:
-        """``/stats``: JSON when asked for, else text."""
+        """``/stats``: JSON if asked for, else text."""
         answer = self._json if request.query_params.get("format") == "json" else self._text
         return await answer(request)
 
@@ -79,11 +79,11 @@ class Stats:
 
 
 def topic_stats(replica: Replica, *, only: str | None, clients: bool) -> dict[str, Any]:
-    """The numbers of one replica.
+    """Return the numbers of one replica.
 
     Args:
-        replica: Of which.
-        only: Name of the one channel to list, if it is there. None for all.
+        replica: The replica.
+        only: Name of the only channel to list, if it exists. None lists all.
         clients: List the clients of channels.
     """
     log, options, number = replica.log, replica.options, replica.partition.number
@@ -116,13 +116,13 @@ def topic_stats(replica: Replica, *, only: str | None, clients: bool) -> dict[st
 
 
 def channel_stats(replica: Replica, name: str, *, clients: bool) -> dict[str, Any]:
-    """The numbers of one channel; a follower knows only its position."""
+    """Return the numbers of one channel; a follower knows only its position."""
     log, cursor = replica.log, replica.cursors[name]
     channel = replica.channels.get(name)
     end = channel.end if channel else log.flushed
     depth = max(0, end - cursor.confirmed - len(cursor.beyond))
     oldest = log.records[cursor.confirmed] if cursor.confirmed < end else None
-    consumers = [consumer for consumer in channel.consumers if isinstance(consumer, Subscription)] if channel else []
+    consumers = [consumer for consumer in channel.consumers if isinstance(consumer, Subscriber)] if channel else []
     return {
         "channel_name": name,
         "backlogs": 0,
@@ -158,18 +158,17 @@ def _counts(channel: Channel | None) -> dict[str, int]:
     }
 
 
-def client_stats(consumer: Subscription) -> dict[str, Any]:
-    """The numbers of one consumer; durations are nanoseconds."""
-    session = consumer.session
-    terms = session.terms
-    client = terms.client
+def client_stats(consumer: Subscriber) -> dict[str, Any]:
+    """Return the numbers of one consumer; durations are nanoseconds."""
+    connection = consumer.connection
+    client = connection.settings
     return {
-        "name": client.client_id or session.connection.peer,
-        "client_id": client.client_id or session.connection.peer,
-        "hostname": client.hostname or session.connection.peer,
+        "name": client.client_id or connection.peer,
+        "client_id": client.client_id or connection.peer,
+        "hostname": client.hostname or connection.peer,
         "version": "V2",
-        "remote_address": session.connection.peer,
-        "state": _STATE_CLOSING if session.is_closing else _STATE_SUBSCRIBED,
+        "remote_address": connection.peer,
+        "state": _STATE_CLOSING if consumer.closing else _STATE_SUBSCRIBED,
         "ready_count": consumer.ready,
         "in_flight_count": consumer.holds,
         "message_count": consumer.received,
@@ -177,7 +176,7 @@ def client_stats(consumer: Subscription) -> dict[str, Any]:
         "requeue_count": consumer.requeued,
         "timeout_count": 0,
         "deferred_count": 0,
-        "connect_ts": int(session.connection.connected_time),
+        "connect_ts": int(connection.connected_time),
         "sample_rate": client.sample_rate,
         "deflate": client.deflate,
         "snappy": client.snappy,
@@ -188,9 +187,9 @@ def client_stats(consumer: Subscription) -> dict[str, Any]:
         "tls_version": "",
         "tls_negotiated_protocol": "",
         "tls_negotiated_protocol_is_mutual": False,
-        "output_buffer_size": terms.gather_bytes,
-        "output_buffer_timeout": round(terms.gather_timeout * _NS),
-        "msg_timeout": round(terms.msg_timeout * _NS),
+        "output_buffer_size": connection.gather_bytes,
+        "output_buffer_timeout": client.output_buffer_timeout * _NS_PER_MS,
+        "msg_timeout": client.msg_timeout * _NS_PER_MS,
         "ext_filter": client.ext_filter or {},
         "limited_rdy": 50000,
     }

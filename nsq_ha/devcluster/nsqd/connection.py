@@ -1,10 +1,10 @@
 """One TCP connection of an nsqd: bytes in, bytes out, buffering, heartbeats, TLS and compression.
 
-Does not know what commands mean (``session``). Everything that one read makes us
-say goes out in one write.
+A connection does not know what commands mean; its :class:`Reader` does. All
+answers to the bytes of one read go out in one write.
 
-The invariant: while an operation waits (for a replica, for TLS), no later
-command of this connection is looked at, so answers keep the order of commands.
+The invariant: while an operation waits (for a replica, for TLS), the connection
+reads no later command, so answers keep the order of the commands.
 
 Source: protocol reference 1, 3, 7; youzan/nsq ``protocol_v2.go`` ``IOLoop``, ``messagePump``.
 """
@@ -14,133 +14,176 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.frames import HEARTBEAT, OK, FrameType, encode_frame
+from nsq_ha.protocol.introduction import SessionSettings
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.host import Node
     from nsq_ha.protocol.compression import Codec
 
 HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _SILENT_INTERVALS: Final = 3
+_CONSUMER_BUFFER: Final = 4096
+_DEFAULT_BUFFER: Final = SessionSettings().output_buffer_size
+
+
+class Reader(Protocol):
+    """Interprets the bytes of a connection."""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes; :meth:`run` interprets them."""
+
+    def run(self) -> None:
+        """Execute all complete commands, until one waits."""
+
+    def forget_unread(self) -> None:
+        """Drop the bytes that were not read yet."""
+
+    def fall_silent(self) -> None:
+        """Take no more messages: writes fail from now on."""
+
+    def end(self) -> None:
+        """Release what the client held, and execute no more commands."""
 
 
 class Connection(asyncio.Protocol):
     """The socket's side of one client.
 
+    Args:
+        node: The nsqd.
+        reader: Interprets what the client sends.
+        client_id: Number of the connection on its node.
+        connections: The open connections of the node; the connection adds and removes itself.
+
     Attributes:
         node: The nsqd.
-        session: Interprets the commands.
+        client_id: Number of the connection on its node, as in error texts.
+        settings: What IDENTIFY settled.
+        gather_bytes: How many bytes of messages it gathers; SUB enlarges the small default.
         peer: Address of the client, ``host:port``.
-        connected_time: When it connected, in seconds since the epoch.
-        is_secured: It has switched to TLS.
+        connected_time: Seconds since the epoch.
+        is_secured: The connection has switched to TLS.
     """
 
-    def __init__(self, node: Nsqd) -> None:
-        """Wait for the transport."""
+    def __init__(self, node: Node, reader: Reader, client_id: int, connections: set[Connection]) -> None:
         self.node = node
-        self.session = Session(self)
+        self.client_id = client_id
         self.peer = ""
         self.connected_time = time.time()
         self.is_secured = False
-        self.codec: Codec | None = None
+        self._host = node.host
+        self._reader = reader
+        self._connections = connections
+        self._codec: Codec | None = None
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._urgent = False  # something was said that must not wait
+        self._urgent = False  # something must be written in this turn of the loop
         self._timer: asyncio.TimerHandle | None = None
         self._working = False
         self._pauses: set[str] = set()
         self._delayed: deque[tuple[float, bytes]] = deque()
-        self._last_read = node.now()
-        self._next_heartbeat = self._last_read + self.session.terms.heartbeat
+        self._last_read = node.host.now()
         self._tls_task: asyncio.Task[None] | None = None
-        self._deadline: float | None = None  # when writes start to fail
-        self._answering = False  # the gathered bytes include an answer
+        self._deadline: float | None = None  # every write from this time on fails
+        self._answering = False  # the gathered frames include an answer
+        self._heartbeat = 0.0
+        self.settle(SessionSettings())
+
+    def settle(self, settings: SessionSettings) -> None:
+        """Use new settings; another heartbeat interval starts now."""
+        self.settings = settings
+        size = settings.output_buffer_size
+        self.gather_bytes = _CONSUMER_BUFFER if size == _DEFAULT_BUFFER else size
+        self._gather_timeout = settings.output_buffer_timeout / 1000
+        heartbeat = settings.heartbeat_interval / 1000
+        if heartbeat != self._heartbeat:
+            self._heartbeat = heartbeat
+            self._next_heartbeat = self._host.now() + heartbeat
 
     # ------------------------------------------------------------ asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Register with the node."""
         self._transport = cast("asyncio.Transport", transport)
         host, port = transport.get_extra_info("peername")[:2]
         self.peer = f"{host}:{port}"
-        self.node.connections.add(self)
+        self._connections.add(self)
         if not self.node.alive:
             self.abort()
         elif self.node.frozen:
             self.freeze()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give back what this client held."""
+        """Release what the client held."""
         self._transport = None
-        self.node.connections.discard(self)
+        self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self.session.end()
+        self._reader.end()
 
     def data_received(self, data: bytes) -> None:
-        """Take what was read."""
+        """Interpret what was read, after the node's delay."""
         delay = self.node.delay
         if delay <= 0 and not self._delayed:
             self._take(data)
             return
-        due = self.node.now() + delay
+        due = self._host.now() + delay
         self._delayed.append((due, data))
-        self.node.coordinator.after(delay, self._take_delayed)
+        self._host.after(delay, self._take_delayed)
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: look at no more commands until it did."""
+        """Execute no more commands: the client reads too slowly."""
         self._pause("writing")
 
     def resume_writing(self) -> None:
-        """The client read."""
+        """Continue: the client has read."""
         self._resume("writing")
 
     # ------------------------------------------------------------ input
 
     def _take_delayed(self) -> None:
-        while self._delayed and self._delayed[0][0] <= self.node.now() + 0.001:
+        while self._delayed and self._delayed[0][0] <= self._host.now() + 0.001:
             _, data = self._delayed.popleft()
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        self._last_read = self.node.now()
-        if self.codec is not None:
+        self._last_read = self._host.now()
+        if self._codec is not None:
             try:
-                data = self.codec.decompress(data)
+                data = self._codec.decompress(data)
             except RemoteProtocolError:
                 self.abort()
                 return
-        self.session.feed(data)
+        self._reader.feed(data)
         self.work()
 
     def work(self) -> None:
-        """Do the commands that are whole, unless one waits."""
+        """Execute the complete commands, unless an operation waits."""
         if self._working or self._transport is None:
             return
         self._working = True
         try:
-            self.session.run()
+            self._reader.run()
         finally:
             self._working = False
         if self._urgent:
             self.flush()
 
     def block(self) -> None:
-        """An operation waits: look at no more commands."""
+        """Execute no more commands: an operation waits."""
         self._pause("waiting")
 
     def unblock(self) -> None:
-        """The operation ended: go on with the commands that wait."""
-        self._last_read = self.node.now()
+        """Continue with the waiting commands: the operation ended."""
+        self._last_read = self._host.now()
         self._resume("waiting")
         self.flush()
-        self.node.coordinator.loop.call_soon(self.work)
+        self._host.loop.call_soon(self.work)
 
     @property
     def blocked(self) -> bool:
@@ -148,12 +191,12 @@ class Connection(asyncio.Protocol):
         return "waiting" in self._pauses
 
     def freeze(self) -> None:
-        """Read nothing any more."""
+        """Stop reading."""
         self._pause("frozen")
 
     def thaw(self) -> None:
-        """Read what waits; silence is counted from now on."""
-        now = self.node.now()
+        """Continue reading; the client's silence counts from now on."""
+        now = self._host.now()
         self._last_read = now
         self._next_heartbeat = min(self._next_heartbeat, now)
         self._resume("frozen")
@@ -171,29 +214,42 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ output
 
     def send(self, frame: bytes) -> None:
-        """Write an answer, together with other frames of this turn."""
+        """Send an answer, in one write with the other frames of this turn."""
         self._answering = True
         self._out.append(frame)
         self._flush_soon()
 
+    def refuse(self, data: bytes) -> None:
+        """Send an error after which the connection continues.
+
+        Args:
+            data: The code, a blank, and a text that may be empty.
+        """
+        self.send(encode_frame(FrameType.ERROR, data))
+
+    def fail(self, data: bytes) -> None:
+        """Send an error (none if empty) and close."""
+        if data:
+            self.refuse(data)
+        self.close()
+
     def send_message(self, frame: bytes, *, at_once: bool) -> None:
-        """Deliver a message, gathered with others for a while unless ``at_once``."""
+        """Deliver a message; gather it with others for a while unless ``at_once``."""
         self._out.append(frame)
         self._out_bytes += len(frame)
-        terms = self.session.terms
-        if at_once or self._out_bytes >= terms.gather_bytes:
+        if at_once or self._out_bytes >= self.gather_bytes:
             self._flush_soon()
         elif self._timer is None and not self._urgent:
-            self._timer = self.node.coordinator.loop.call_later(terms.gather_timeout, self.flush)
+            self._timer = self._host.loop.call_later(self._gather_timeout, self.flush)
 
     def _flush_soon(self) -> None:
         if not self._urgent:
             self._urgent = True
             if not self._working:
-                self.node.coordinator.loop.call_soon(self.flush)
+                self._host.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered frames."""
         self._urgent = False
         if self._timer is not None:
             self._timer.cancel()
@@ -204,45 +260,41 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self._out_bytes = 0
         answering, self._answering = self._answering, False
-        if self._deadline is not None and self.node.now() >= self._deadline:
+        if self._deadline is not None and self._host.now() >= self._deadline:
             self._fail_to_write(answering=answering)
             return
         if self._transport is None or self._transport.is_closing():
             return
-        self._transport.write(data if self.codec is None else self.codec.compress(data))
+        self._transport.write(data if self._codec is None else self._codec.compress(data))
 
     def _fail_to_write(self, *, answering: bool) -> None:
-        """Lose the bytes to write; nsqd ends the connection only if they include an answer.
+        """Lose the data of a failed write: nsqd ends the connection only if it was an answer.
 
         Source: youzan/nsq ``UpgradeTLS``, ``messagePump``, ``handleRequestReponseForClient``.
         """
         if answering:
             self.abort()
         else:
-            self.session.fall_silent()
+            self._reader.fall_silent()
 
     def close(self) -> None:
-        """Write what was said, then close."""
+        """Write the gathered frames, then close."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
-        self.session.end()
+        self._reader.end()
 
     def abort(self) -> None:
         """Reset the connection."""
         if self._transport is not None:
             self._transport.abort()
-        self.session.end()
+        self._reader.end()
 
     # ------------------------------------------------------------ time
 
-    def heartbeat_from_now(self) -> None:
-        """Begin a new rhythm, after IDENTIFY."""
-        self._next_heartbeat = self.node.now() + self.session.terms.heartbeat
-
     def tick(self, now: float) -> None:
-        """Send a heartbeat when it is time; cut a client that has been silent for three."""
-        interval = self.session.terms.heartbeat
+        """Send a heartbeat when it is due; disconnect a client that was silent for three intervals."""
+        interval = self._heartbeat
         if interval <= 0 or self._transport is None:
             return
         if now >= self._next_heartbeat:
@@ -255,28 +307,28 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ layers
 
     def switch(self, *, tls: bool, codec: Codec | None) -> None:
-        """Switch to TLS, then to compression; each says ``OK`` inside the new layer."""
+        """Switch to TLS, then to compression; send ``OK`` inside each new layer."""
         self.flush()
         self._delayed.clear()
-        self.session.forget_unread()
+        self._reader.forget_unread()
         if not tls:
             self._switch_codec(codec)
             return
         self._pauses.add("waiting")
         if self._transport is not None:
-            # The following bytes belong to the handshake, which resumes reading; none of them may count as a command.
+            # The next bytes belong to the handshake, which resumes reading; none of them may count as a command.
             self._transport.pause_reading()
-        self._tls_task = self.node.coordinator.loop.create_task(self._switch_tls(codec))
+        self._tls_task = self._host.loop.create_task(self._switch_tls(codec))
 
     async def _switch_tls(self, codec: Codec | None) -> None:
-        context, transport = self.node.security.tls, self._transport
-        if context is None or transport is None:
+        security, transport = self._host.security, self._transport
+        if security.tls is None or transport is None:
             return
-        after = self.node.security.write_deadline
-        deadline = None if after is None else self.node.now() + after
+        after = security.write_deadline
+        deadline = None if after is None else self._host.now() + after
         try:
-            secured = await self.node.coordinator.loop.start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=5.0
+            secured = await self._host.loop.start_tls(
+                transport, self, security.tls, server_side=True, ssl_handshake_timeout=5.0
             )
         except (OSError, asyncio.CancelledError):
             transport.abort()
@@ -292,6 +344,6 @@ class Connection(asyncio.Protocol):
     def _switch_codec(self, codec: Codec | None) -> None:
         if codec is None:
             return
-        self.codec = codec
+        self._codec = codec
         self.send(OK_FRAME)
         self.flush()

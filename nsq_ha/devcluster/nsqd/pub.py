@@ -1,56 +1,56 @@
-"""The PUB family: where a message goes, what it is answered, and what waits for a replica.
+"""The PUB family: find the replica, store the messages, wait for the followers, answer.
 
 Source: protocol reference 6; youzan/nsq ``preparePub``, ``internalPubExtAndTrace``.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.nsqd.delivery import OK_FRAME, traced_frame
-from nsq_ha.devcluster.storage.record import Draft
+from nsq_ha.devcluster.nsqd.connection import OK_FRAME
+from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
+from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.headers import trace_id_of
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.session import Session
-    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.nsqd.connection import Connection
+    from nsq_ha.devcluster.storage.log import Record
+    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol import commands
     from nsq_ha.protocol.requests import Publishing
 
 Answer = Callable[[Sequence["Record"]], bytes]
-"""Makes the success frame from what was stored."""
+"""Encodes the success frame from the stored records."""
 
 NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
 _PARTITION_NEEDED: Final = b"E_BAD_PARTITION topic partition is not valid for multi partition: -1"
+_TRACED: Final = struct.Struct(">ii2sQQQI")
 
 
-class Publisher:
-    """Publishes for one session."""
+class PubCommands:
+    """Execute the publishes of one connection."""
 
-    def __init__(self, session: Session) -> None:
-        """Begin without a target."""
-        self._session = session
+    def __init__(self, connection: Connection, node: StorageNode) -> None:
+        self._connection = connection
+        self._node = node
         self._replica: Replica | None = None
+        self._changed: list[Replica] = []  # replicas that stored messages in this turn
 
     def target(self, publishing: Publishing) -> bool | None:
-        """Find the replica that a publish is for; tell whether its topic is extended.
+        """Find the replica for a publish and return whether its topic is extended.
 
-        None when the connection was closed with the server's refusal.
+        Return None after closing the connection with the server's refusal.
         """
-        session = self._session
-        node = session.node
-        number = publishing.partition
-        if number is None:
-            number = node.led_partition(publishing.topic)
-        replica = None if number is None else node.replicas.get((publishing.topic, number))
+        replica = self._node.find(publishing.topic, publishing.partition)
         if replica is None:
-            session.fail(NOT_EXIST)
+            self._connection.fail(NOT_EXIST)
             return None
         if publishing.partition is None and replica.options.ordered:
-            session.fail(_PARTITION_NEEDED)
+            self._connection.fail(_PARTITION_NEEDED)
             return None
         self._replica = replica
         return replica.options.extended
@@ -76,45 +76,53 @@ class Publisher:
         self._store([Draft(body) for body in command.bodies], b"E_MPUB_FAILED ", _ok)
 
     def mpub_trace(self, command: commands.MpubTrace) -> None:
-        """MPUB_TRACE: the answer tells of the first message, and the size of all."""
+        """MPUB_TRACE: the answer has the position of the first message, and the size of all."""
         drafts = [Draft(body, trace_id) for trace_id, body in command.messages]
         self._store(drafts, b"E_MPUB_FAILED ", _traced_batch)
 
     def mpub_ext(self, command: commands.MpubExt) -> None:
-        """MPUB_EXT: an empty header is none."""
+        """MPUB_EXT: an empty header counts as none."""
         drafts = [Draft(body, (trace_id_of(ext) or 0) if ext else 0, ext or None) for ext, body in command.messages]
         self._store(drafts, b"E_MPUB_FAILED ", _ok)
 
     def _store(self, drafts: Sequence[Draft], failed: bytes, answer: Answer) -> None:
-        session, replica = self._session, self._replica
+        connection, replica = self._connection, self._replica
         if replica is None:
-            raise RuntimeError("a publish without its header")
-        if session.node.exiting:
-            session.refuse(failed + EXITING)
+            raise RuntimeError("internal error: a publish without its header")
+        if self._node.exiting:
+            connection.refuse(failed + EXITING)
             return
         if replica.refusal is not None:
-            session.refuse(replica.refusal)
+            connection.refuse(replica.refusal)
             return
         if replica.stalled:
             self._store_later(replica, drafts, answer)
             return
-        session.send(answer(replica.store(drafts)))
-        if replica not in session.changed:
-            session.changed.append(replica)
+        connection.send(answer(replica.store(drafts)))
+        if replica not in self._changed:
+            self._changed.append(replica)
 
     def _store_later(self, replica: Replica, drafts: Sequence[Draft], answer: Answer) -> None:
-        session = self._session
+        connection = self._connection
 
         def stored(records: list[Record]) -> None:
-            session.send(answer(records))
-            session.connection.unblock()
+            connection.send(answer(records))
+            connection.unblock()
 
         def refuse(frame: bytes) -> None:
-            session.refuse(frame)
-            session.connection.unblock()
+            connection.refuse(frame)
+            connection.unblock()
 
-        session.connection.block()
+        connection.block()
         replica.store_later(drafts, stored, refuse)
+
+    def deliver(self) -> None:
+        """Let the channels of the changed replicas deliver, at the end of a turn."""
+        if self._changed:
+            now = self._node.host.now()
+            for replica in self._changed:
+                replica.deliver(now)
+            self._changed.clear()
 
 
 def _ok(_records: Sequence[Record]) -> bytes:
@@ -123,8 +131,9 @@ def _ok(_records: Sequence[Record]) -> bytes:
 
 def _traced(records: Sequence[Record]) -> bytes:
     record = records[0]
-    return traced_frame(record, record.trace_id, record.raw_size)
+    return _TRACED.pack(34, 0, OK, record.internal_id, record.trace_id, record.offset, record.raw_size)
 
 
 def _traced_batch(records: Sequence[Record]) -> bytes:
-    return traced_frame(records[0], 0, sum(record.raw_size for record in records))
+    first = records[0]
+    return _TRACED.pack(34, 0, OK, first.internal_id, 0, first.offset, sum(record.raw_size for record in records))

@@ -1,27 +1,28 @@
-"""One subscribed connection: SUB with its refusals, deliveries, and FIN, REQ, TOUCH.
+"""One subscribed connection: SUB and its refusals, deliveries, FIN, REQ and TOUCH.
 
 Source: protocol reference 5, 7; youzan/nsq ``internalSUB``, ``FIN``, ``REQ``, ``TOUCH``.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.nsqd.delivery import error_frame, message_frame
 from nsq_ha.devcluster.storage.channel import Refusal
 from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
-from nsq_ha.devcluster.storage.search import SearchError
-from nsq_ha.devcluster.storage.start import start_index
+from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.gotext import byte_list
 from nsq_ha.protocol.messages import layout_for
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.session import Session
+    from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.channel import Channel
-    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.storage.log import Record
+    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.protocol.messages import Layout
 
 NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
 _ORDER_IS_MUST: Final = b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"
@@ -31,115 +32,64 @@ _EXTEND_FORBIDDEN: Final = (
 )
 _NOT_REGISTERED: Final = b"E_SUB_CHANNEL_NOT_REGISTERED channel is not registered under topic."
 _NO_SAMPLING: Final = b"E_INVALID order consume is not allowed while sample rate is not 0"
+_HEAD: Final = struct.Struct(">iiqHQQ")
+_DETAIL: Final = struct.Struct(">QI")
+_JSON: Final = b"\x04"
 
 
-class Subscription:
+class Subscriber:
     """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.channel.Consumer`.
 
+    It begins with RDY 0.
+
     Attributes:
-        client_id: Number of the connection, as it stands in error texts.
+        connection: The client's connection.
+        client_id: Number of the connection, as in error texts.
+        closing: The client sent CLS.
         ready: RDY.
         holds: Messages in flight here.
-        msg_timeout: Seconds until an unanswered one comes again.
-        connected: When it subscribed, seconds since the epoch.
+        msg_timeout: Seconds until an unanswered message comes again.
         received: Messages delivered here.
-        finished: FINs that counted.
-        requeued: REQs that counted.
+        finished: FINs that succeeded.
+        requeued: REQs that succeeded.
     """
 
-    def __init__(self, session: Session, replica: Replica, channel: Channel, *, detail: bool) -> None:
-        """Begin with RDY 0."""
-        self.session = session
+    def __init__(self, connection: Connection, replica: Replica, channel: Channel, *, detail: bool) -> None:
+        settings = connection.settings
+        self.connection = connection
         self.replica = replica
         self.channel = channel
-        self.client_id = session.client_id
+        self.client_id = connection.client_id
+        self.closing = False
         self.ready = self.holds = 0
         self.received = self.finished = self.requeued = 0
+        self.msg_timeout = settings.msg_timeout / 1000
+        self._host = connection.node.host
         self._silent = False
-        self.msg_timeout = session.terms.msg_timeout
-        self._layout = layout_for(detail=detail, ext=replica.options.extended and session.terms.client.extend_support)
-        self._sample = session.terms.client.sample_rate
-
-    # ------------------------------------------------------------ SUB
-
-    @classmethod
-    def begin(cls, session: Session, command: commands.Sub) -> None:
-        """SUB: check in nsqd's order, then wait for the replicas if need be, then subscribe."""
-        node = session.node
-        start = command.start if isinstance(command, commands.SubAdvanced) else None
-        if session.terms.heartbeat <= 0:
-            session.fail(b"E_INVALID cannot SUB with heartbeats disabled")
-            return
-        number = command.partition if start is None else None
-        if number is None:
-            number = node.led_partition(command.topic)
-        replica = None if number is None else node.replicas.get((command.topic, number))
-        if replica is None:
-            session.fail(NOT_EXIST)
-            return
-        refusal = _refusal(session, command, replica)
-        if refusal is not None:
-            session.fail(refusal)
-        elif replica.stalled and not replica.gave_up:
-            session.connection.block()
-            replica.wait(_waiting(session, lambda: cls._subscribe(session, command, replica)))
-        else:
-            cls._subscribe(session, command, replica)
-
-    @classmethod
-    def _subscribe(cls, session: Session, command: commands.Sub, replica: Replica) -> None:
-        if not replica.leads:
-            session.fail(NOT_LEADER)
-            return
-        if replica.stalled or not replica.writable:
-            session.fail(NOT_WRITABLE)
-            return
-        ordered = isinstance(command, commands.SubOrdered)
-        if ordered and session.terms.client.sample_rate:
-            session.fail(_NO_SAMPLING)
-            return
-        channel = replica.channel(command.channel)
-        start = command.start if isinstance(command, commands.SubAdvanced) else None
-        try:
-            index = None if start is None else start_index(replica.log, channel.end, start)
-        except ValueError as error:
-            session.fail(f"E_INVALID {error}".encode())
-            return
-        except SearchError as error:
-            if not channel.consumers:
-                session.fail(f"E_INVALID {error}".encode())
-                return
-            index = None  # nsqd does not search for a position that it would not use
-        if ordered:
-            channel.switch_to_ordered()
-            channel.dispatch(session.node.now())
-        if index is not None and not channel.consumers:
-            channel.reset(index)
-        subscription = cls(session, replica, channel, detail=command.word != b"SUB")
-        channel.add(subscription)
-        session.subscribed(subscription)
+        self._layout = layout_for(detail=detail, ext=replica.options.extended and settings.extend_support)
+        self._sample = settings.sample_rate
 
     def leave(self) -> None:
-        """Give back what is held and leave the channel."""
+        """Return the unanswered messages and leave the channel."""
         self.ready = 0
-        self.channel.remove(self, self.session.node.now())
+        self.channel.remove(self, self._host.now())
         self.replica.leave(self.channel)
 
     # ------------------------------------------------------------ Consumer
 
     def wants(self, record: Record) -> bool:
-        """Whether the record is delivered; sampling confirms the others."""
-        return not self._sample or self.session.node.coordinator.chance.randrange(100) <= self._sample
+        """Return whether to deliver the record; sampling confirms the others."""
+        return not self._sample or self._host.chance.randrange(100) <= self._sample
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
-        """Write the message; at once when the client can take no more."""
+        """Write the message; at once if the client can take no more."""
         self.received += 1
         frame = message_frame(record, attempts, self._layout)
-        self.session.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
+        self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
     def drop(self) -> None:
-        """Close the connection without a word."""
-        self.session.connection.close()
+        """Close the connection without an error frame."""
+        self.connection.close()
 
     # ------------------------------------------------------------ answers
 
@@ -149,7 +99,7 @@ class Subscription:
             return
         self.ready = count
         if count > self.holds:
-            self.channel.dispatch(self.session.node.now())
+            self.channel.dispatch(self._host.now())
 
     def fall_silent(self) -> None:
         """Accept no more messages."""
@@ -157,23 +107,22 @@ class Subscription:
         self.ready = 0
 
     def finish(self, message_id: bytes) -> None:
-        """FIN; on an ordered channel it needs the replicas, like a write."""
+        """FIN. On an ordered channel it needs the replicas, like a write."""
         replica = self.replica
         if not replica.leads:
-            self.session.fail(NOT_LEADER)
+            self.connection.fail(NOT_LEADER)
             return
         if replica.stalled and self.channel.ordered:
             if replica.gave_up:
-                self.session.fail(NOT_WRITABLE)
+                self.connection.fail(NOT_WRITABLE)
                 return
-            self.session.connection.block()
-            replica.wait(_waiting(self.session, lambda: self._finish(message_id)))
+            _wait(self.connection, replica, lambda: self._finish(message_id))
             return
         self._finish(message_id)
 
     def _finish(self, message_id: bytes) -> None:
         try:
-            self.channel.finish(int.from_bytes(message_id[:8], "big"), self, self.session.node.now())
+            self.channel.finish(int.from_bytes(message_id[:8], "big"), self, self._host.now())
             self.finished += 1
         except Refusal as refusal:
             self._refuse("FIN", message_id, f"ErrType:7 ErrCode:0 : {refusal}")
@@ -181,7 +130,7 @@ class Subscription:
     def requeue(self, message_id: bytes, delay: float) -> None:
         """REQ."""
         try:
-            self.channel.requeue(int.from_bytes(message_id[:8], "big"), self, delay, self.session.node.now())
+            self.channel.requeue(int.from_bytes(message_id[:8], "big"), self, delay, self._host.now())
             self.requeued += 1
         except Refusal as refusal:
             self._refuse("REQ", message_id, str(refusal))
@@ -189,23 +138,88 @@ class Subscription:
     def touch(self, message_id: bytes) -> None:
         """TOUCH."""
         try:
-            self.channel.touch(int.from_bytes(message_id[:8], "big"), self, self.session.node.now())
+            self.channel.touch(int.from_bytes(message_id[:8], "big"), self, self._host.now())
         except Refusal as refusal:
             self._refuse("TOUCH", message_id, str(refusal))
 
     def _refuse(self, word: str, message_id: bytes, why: str) -> None:
-        text = f"E_{word}_FAILED {word} {byte_list(message_id)} failed {why}"
-        self.session.send(error_frame(text.encode()))
+        self.connection.refuse(f"E_{word}_FAILED {word} {byte_list(message_id)} failed {why}".encode())
 
 
-def _refusal(session: Session, command: commands.Sub, replica: Replica) -> bytes | None:
-    """The first reason, in nsqd's order, to refuse a SUB for good. None when there is none."""
-    options = replica.options
+def subscribe(
+    connection: Connection, node: StorageNode, command: commands.Sub, subscribed: Callable[[Subscriber], None]
+) -> None:
+    """Execute SUB: check in nsqd's order, wait for the replicas if they do not answer, then subscribe.
+
+    Args:
+        connection: The client's connection; closed if SUB is refused.
+        node: The nsqd.
+        command: The SUB command.
+        subscribed: Called with the new subscriber, before the answer is sent.
+    """
+    if connection.settings.heartbeat_interval <= 0:
+        connection.fail(b"E_INVALID cannot SUB with heartbeats disabled")
+        return
+    replica = node.find(command.topic, command.partition if _start_of(command) is None else None)
+    if replica is None:
+        connection.fail(NOT_EXIST)
+        return
+    refusal = _refusal(connection, command, replica)
+    if refusal is not None:
+        connection.fail(refusal)
+    elif replica.stalled and not replica.gave_up:
+        _wait(connection, replica, lambda: _subscribe(connection, command, replica, subscribed))
+    else:
+        _subscribe(connection, command, replica, subscribed)
+
+
+def _subscribe(
+    connection: Connection, command: commands.Sub, replica: Replica, subscribed: Callable[[Subscriber], None]
+) -> None:
+    if not replica.leads:
+        connection.fail(NOT_LEADER)
+        return
+    if replica.stalled or not replica.writable:
+        connection.fail(NOT_WRITABLE)
+        return
+    ordered = isinstance(command, commands.SubOrdered)
+    if ordered and connection.settings.sample_rate:
+        connection.fail(_NO_SAMPLING)
+        return
+    channel = replica.channel(command.channel)
+    start = _start_of(command)
+    try:
+        index = None if start is None else start_index(replica.log, channel.end, start)
+    except ValueError as error:
+        connection.fail(f"E_INVALID {error}".encode())
+        return
+    except SearchError as error:
+        if not channel.consumers:
+            connection.fail(f"E_INVALID {error}".encode())
+            return
+        index = None  # nsqd does not search for a position that it would not use
+    if ordered:
+        channel.switch_to_ordered()
+        channel.dispatch(connection.node.host.now())
+    if index is not None and not channel.consumers:
+        channel.reset(index)
+    subscriber = Subscriber(connection, replica, channel, detail=command.word != b"SUB")
+    channel.add(subscriber)
+    subscribed(subscriber)
+
+
+def _start_of(command: commands.Sub) -> str | None:
+    return command.start if isinstance(command, commands.SubAdvanced) else None
+
+
+def _refusal(connection: Connection, command: commands.Sub, replica: Replica) -> bytes | None:
+    """Return the first reason, in nsqd's order, to refuse a SUB for good, or None."""
+    options, extend_support = replica.options, connection.settings.extend_support
     if options.ordered and not isinstance(command, commands.SubOrdered):
         return _ORDER_IS_MUST
-    if options.extended and not session.terms.client.extend_support:
+    if options.extended and not extend_support:
         return _EXTEND_NEED
-    if session.terms.client.extend_support and not options.extended:
+    if extend_support and not options.extended:
         return _EXTEND_FORBIDDEN
     if not replica.leads:
         return NOT_LEADER
@@ -214,11 +228,32 @@ def _refusal(session: Session, command: commands.Sub, replica: Replica) -> bytes
     return None
 
 
-def _waiting(session: Session, act: Callable[[], None]) -> Waiting:
-    """Do ``act`` once the replicas answer; a refusal closes the connection."""
+def _wait(connection: Connection, replica: Replica, act: Callable[[], None]) -> None:
+    """Call ``act`` once the replicas answer; close the connection if the wait ends without an answer."""
 
     def resume() -> None:
-        session.connection.unblock()
+        connection.unblock()
         act()
 
-    return Waiting(resume, session.fail)
+    connection.block()
+    replica.wait(Waiting(resume, connection.fail))
+
+
+def message_frame(record: Record, attempts: int, layout: Layout) -> bytes:
+    """Encode a message frame: size, type, timestamp, attempts, id, the parts that the layout demands, and the body.
+
+    Golden exchanges hold this fast path and ``protocol.messages`` to the real server's bytes.
+
+    Source: protocol reference 2.
+    """
+    ext, detail = layout.value
+    parts = b""
+    if ext:
+        header = record.ext
+        parts = b"\0" if header is None else _JSON + len(header).to_bytes(2, "big") + header
+    if detail:
+        parts += _DETAIL.pack(record.offset, record.raw_size)
+    body = record.body
+    size = 30 + len(parts) + len(body)
+    head = _HEAD.pack(size, 2, record.timestamp_ns, attempts, record.internal_id, record.trace_id)
+    return head + parts + body

@@ -1,7 +1,6 @@
-"""A channel on the leader of its partition: what is in flight, delayed, requeued, and to whom it goes.
+"""A channel on the leader of its partition: which messages are in flight, delayed or requeued, and who gets the next.
 
-Owns delivery and its order. Does not know frames or sockets: a consumer is
-anything that takes a record.
+A channel does not know frames or sockets: a consumer is anything that takes a record.
 
 The invariants: a message is in flight with at most one consumer; an ordered
 channel has at most one message in flight in total; only flushed records are
@@ -20,17 +19,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsq_ha.names import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.cursor import Cursor
-    from nsq_ha.devcluster.storage.log import Log
-    from nsq_ha.devcluster.storage.record import Record
+    from nsq_ha.devcluster.storage.log import Cursor, Log, Record
 
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500
-"""Runs confirmed out of order until reading stops."""
+"""Number of runs confirmed out of order at which reading stops."""
 MAX_MSG_TIMEOUT: Final = 900.0
-"""Longest time a message can be held by TOUCH, from its delivery."""
+"""Longest time from delivery that TOUCH can hold a message."""
 DISK_DELAY: Final = 900.0
-"""A longer delay leaves memory: the message is then no longer known by its id."""
+"""A message with a longer delay leaves memory; its id is then unknown."""
 MAX_DELAY: Final = 3 * 24 * 3600.0
 _MANY_ATTEMPTS: Final = 100
 _TOO_MANY_ATTEMPTS: Final = MAX_ATTEMPTS // 2
@@ -38,12 +35,12 @@ _SHORT: Final = 0.1
 
 
 def is_ephemeral(name: str) -> bool:
-    """Whether a channel goes with its last consumer, and is not replicated."""
+    """Return whether a channel disappears with its last consumer and is not replicated."""
     return name.endswith(EPHEMERAL_SUFFIX)
 
 
 class Consumer(Protocol):
-    """Who takes messages: one subscribed connection."""
+    """One subscribed connection."""
 
     client_id: int
     ready: int
@@ -51,17 +48,17 @@ class Consumer(Protocol):
     msg_timeout: float
 
     def wants(self, record: Record) -> bool:
-        """Whether the record goes to this consumer; False confirms it for the channel (sampling)."""
+        """Return whether to deliver the record here; False confirms it for the channel (sampling)."""
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
-        """Take one message; ``at_once`` when it must not wait in a buffer."""
+        """Take one message; ``at_once`` forbids buffering."""
 
     def drop(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without an error frame."""
 
 
-class Refusal(Exception):  # noqa: N818 - it is the answer, not a failure of ours
-    """Why FIN, REQ or TOUCH cannot be done; the text goes into the error frame."""
+class Refusal(Exception):  # noqa: N818 - an answer of the server, not a failure of this program
+    """FIN, REQ or TOUCH is refused; the text goes into the error frame."""
 
 
 class InFlight:
@@ -72,7 +69,6 @@ class InFlight:
     def __init__(
         self, record: Record, index: int, attempts: int, consumer: Consumer, delivered: float, *, stray: bool
     ) -> None:
-        """Start its clock."""
         self.record = record
         self.index = index
         self.attempts = attempts
@@ -86,23 +82,22 @@ class Channel:
     """The live state of one channel.
 
     Attributes:
-        name: Its name.
-        cursor: What is confirmed, replicated through ``peers``.
+        name: The name of the channel.
+        cursor: Which records are confirmed; replicated through ``peers``.
         peers: The cursors of the other in-sync replicas.
         ordered: One message at a time, in order.
-        ephemeral: It goes with its last consumer.
-        end: Index behind the last record that it may read.
-        scanned: The node checks its timeouts; for a new channel from the next refresh on.
+        ephemeral: The channel disappears with its last consumer.
+        end: Index behind the last record that the channel may read.
+        scanned: The node's scans for timeouts include the channel, from the next refresh of the scans.
 
     Args:
-        name: Its name.
-        log: What it reads.
-        cursor: What is confirmed.
-        refresh: Called when the reader is at its end; may flush, and extend the channel.
+        name: The name of the channel.
+        log: The log to read.
+        cursor: Which records are confirmed.
+        refresh: Called when the reader reaches its end; may flush, and call :meth:`grow`.
     """
 
     def __init__(self, name: str, log: Log, cursor: Cursor, refresh: Callable[[Channel], None]) -> None:
-        """Start at the cursor, with nothing in flight."""
         self.name = name
         self.cursor = cursor
         self.peers: list[Cursor] = []
@@ -121,20 +116,20 @@ class Channel:
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
         self._deferred: dict[int, tuple[float, int, int]] = {}  # id -> due, index, attempts
         self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
-        self._hand: tuple[int, int] | None = None  # what goes out next
-        self._stray = False  # the reader was reset while that was in hand
-        self._restarts = False  # the reader is reset once that was sent
+        self._hand: tuple[int, int] | None = None  # the next message to deliver
+        self._stray = False  # the reader was reset while this message was in hand
+        self._restarts = False  # reset the reader after the message in hand is delivered
         self._turn = 0
         self._earliest = float("inf")
 
     # ------------------------------------------------------------ consumers
 
     def add(self, consumer: Consumer) -> None:
-        """Let a consumer take part; it gets nothing until it is ready."""
+        """Add a consumer; it gets no messages until it is ready."""
         self.consumers.append(consumer)
 
     def remove(self, consumer: Consumer, now: float) -> None:
-        """Give back at once what a consumer held, attempts as they were, the last delivered first."""
+        """Requeue at once the messages of a consumer that left, last delivered first; attempts do not change."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -147,26 +142,26 @@ class Channel:
             self.dispatch(now)
 
     def _give_back(self, index: int, attempts: int) -> None:
-        """Requeue a message; the server counts it as requeued for every reason."""
+        """Deliver a message again later; for any reason, the server counts it as requeued."""
         self.requeued += 1
         self._again.append((index, attempts))
 
     # ------------------------------------------------------------ delivery
 
     def dispatch(self, now: float) -> None:
-        """Deliver what can be delivered."""
+        """Deliver as many messages as possible."""
         self._fill(asks=False)
         while self._hand is not None and not self.paused and (place := self._next_place()) is not None:
-            # Only now: a look at an empty queue is nobody's turn.
+            # Only now: an attempt on an empty queue does not count as a turn.
             self._turn = place + 1
             self._hand_over(self.consumers[place], now)
             self._fill(asks=True)
 
     def _fill(self, *, asks: bool) -> None:
-        """Take the next message in hand, even if no consumer is ready for it.
+        """Take the next message in hand, even if no consumer is ready.
 
-        The message in hand is always sent next: before one that is requeued meanwhile, and even after an
-        ``empty``. An ordered channel reads on when its one message is answered.
+        The message in hand is delivered next in any case: before messages that are requeued meanwhile, and even
+        after an ``empty``. An ordered channel reads the next message once its one message is answered.
 
         Args:
             asks: The reader moved, so it asks for more at its end.
@@ -174,9 +169,9 @@ class Channel:
         while self._hand is None and not (self.ordered and self.in_flight):
             item = self._next_item()
             if item is None:
-                if not (asks and self._grows()):
+                if not (asks and self.refresh()):
                     return
-            elif item[0] >= self._log.start:  # else it was cleaned before it could be sent again
+            elif item[0] >= self._log.start:  # otherwise it was cleaned before it could be delivered again
                 if self.skipped:
                     self._confirm(item[0])
                 else:
@@ -204,7 +199,7 @@ class Channel:
         consumer.deliver(record, attempts, at_once=self.ordered)
 
     def _next_place(self) -> int | None:
-        """The next ready consumer behind the one that was served last, as an index."""
+        """Return the index of the next ready consumer in turn, or None."""
         consumers = self.consumers
         count = len(consumers)
         for step in range(count):
@@ -215,7 +210,7 @@ class Channel:
         return None
 
     def _next_item(self) -> tuple[int, int] | None:
-        """Index and attempts of what is read next: requeued ones, then the queue."""
+        """Return index and attempts of the next message: requeued ones first, then the queue."""
         if self._again:
             return self._again.popleft()
         cursor = self.cursor
@@ -242,14 +237,14 @@ class Channel:
         if not entry.stray:
             self._confirm(entry.index)
         if not self.in_flight:
-            self._grows()
+            self.refresh()
         self.dispatch(now)
 
     def requeue(self, internal_id: int, consumer: Consumer, delay: float, now: float) -> None:
-        """REQ; an ordered channel ignores a delay without a word.
+        """REQ. An ordered channel silently ignores one with a delay.
 
         Raises:
-            Refusal: The message is not in flight with this consumer, or comes back too often.
+            Refusal: The message is not in flight with this consumer, or was requeued too often.
         """
         if self.ordered and delay > 0:
             return
@@ -275,7 +270,7 @@ class Channel:
         self.dispatch(now)
 
     def touch(self, internal_id: int, consumer: Consumer, now: float) -> None:
-        """TOUCH: restart the message's clock, within bounds.
+        """TOUCH: restart the message's timeout, within limits.
 
         Raises:
             Refusal: The message is not in flight with this consumer.
@@ -302,7 +297,7 @@ class Channel:
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> None:
-        """Give back what timed out and what has waited its delay."""
+        """Requeue messages that timed out or whose delay ended."""
         due = self._due
         moved = False
         while due and due[0][0] <= now:
@@ -328,9 +323,9 @@ class Channel:
     # ------------------------------------------------------------ operators
 
     def switch_to_ordered(self) -> None:
-        """Become ordered: forget unanswered messages and restart the reader after the last confirmed one.
+        """Become ordered: forget unanswered messages, and read again from the first unconfirmed one.
 
-        A message in hand is sent before that, so it arrives twice in a row, and only one of the two can be finished.
+        A message in hand is delivered first, so it arrives twice in a row, and only one of the two can be finished.
 
         Source: protocol reference 9 ("Duplicate at start").
         """
@@ -347,16 +342,16 @@ class Channel:
         self._begin_at(self.cursor.confirmed)
 
     def switch_to_unordered(self) -> None:
-        """Turn ordinary again, which cuts all consumers."""
+        """Become unordered again, and disconnect all consumers."""
         if self.ordered:
             self.ordered = False
             for consumer in tuple(self.consumers):
                 consumer.drop()
 
     def reset(self, index: int) -> None:
-        """Start at ``index``; the message in hand may still come first.
+        """Read from ``index``; a message in hand is still delivered first.
 
-        An index behind the channel's end is silently ignored, as by the server.
+        Silently ignore an index behind the channel's end, as the server does.
 
         Source: protocol reference 5 ("Start positions"); Spark reference 1.3.
         """
@@ -366,7 +361,7 @@ class Channel:
         self._begin_at(index)
 
     def _begin_at(self, index: int) -> None:
-        """Forget unanswered and delayed messages and confirmations out of order, and read on from ``index``."""
+        """Forget messages that are unanswered, delayed or confirmed out of order, and read from ``index``."""
         for entry in self.in_flight.values():
             entry.consumer.holds -= 1
         self.in_flight.clear()
@@ -379,32 +374,28 @@ class Channel:
         self._fill(asks=True)
 
     def empty(self) -> None:
-        """Confirm all readable messages; the message in hand is still sent."""
+        """Confirm everything that can be read; a message in hand is still delivered."""
         self.reset(self.end)
 
     def empty_delayed(self) -> None:
-        """Confirm all that waits for its delay."""
+        """Confirm all delayed messages."""
         for _, _, index, _ in self._due:
             self._confirm(index)
         self._due.clear()
         self._deferred.clear()
 
     def grow(self, end: int) -> None:
-        """Move the end; the caller delivers once it has handled its commands."""
+        """Move the end, so that more can be read. The caller dispatches after this turn's commands."""
         self.end = end
         self._fill(asks=False)
 
     def skip_on(self) -> None:
-        """Skip messages since the last turn of the clock, if this channel skips."""
+        """Confirm the messages since the last turn of the clock, if this channel skips."""
         if self.skipped and self.depth > 0:
             self.empty()
 
-    def refresh(self) -> None:
-        """Ask for more if the reader is at its end."""
-        self._grows()
-
-    def _grows(self) -> bool:
-        """Ask for more if the reader is at its end; return whether there was more."""
+    def refresh(self) -> bool:
+        """Ask for more messages if the reader is at its end; return whether there were more."""
         if self._hand is not None or self._again or self._read < self.end:
             return False
         before = self.end
@@ -413,7 +404,7 @@ class Channel:
 
     @property
     def waits(self) -> bool:
-        """Whether everything is confirmed, so that new messages are flushed at once."""
+        """Whether everything is confirmed and the channel wants new messages at once."""
         return self.cursor.confirmed >= self.end and not self.paused and not self.skipped
 
     @property
@@ -423,5 +414,5 @@ class Channel:
 
     @property
     def deferred_count(self) -> int:
-        """Messages that wait for their delay."""
+        """Number of delayed messages."""
         return len(self._due)

@@ -1,27 +1,75 @@
-"""The queue of one replica: a flushed part that can be read, a committed part, and a pending part behind it.
+"""The message queue of one replica, and how far a channel has read it.
 
-The invariant: committed records are on every in-sync replica; pending ones are
-on this replica and perhaps on others. A pending record may be committed later or
-cut off, so a publish without an answer is in doubt.
-A record is acknowledged once it is committed, but it stays in the writer's buffer
-and cannot be read until the buffer is flushed.
+A log has a flushed part that can be read, a committed part, and a pending part.
+Committed records are on every in-sync replica; pending ones are on this replica
+and perhaps on others. A pending record may be committed later or cut off, so a
+publish without an answer is in doubt. A committed record is acknowledged, but it
+stays in the writer's buffer until that is flushed, and only then can it be read.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import Final
 
-from nsq_ha.devcluster.storage.record import Record, raw_size
+import msgspec
+
 from nsq_ha.message import PARTITION_SHIFT
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.record import Draft
 
 FIRST_SEQUENCE: Final = 2
 """Sequence number of a partition's first message, as the real cluster counts."""
+HEADER_BYTES: Final = 30
+"""Size word (4), timestamp (8), attempts (2) and id (16) of a record in the queue."""
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A message in a partition's queue. All replicas share the same object, so a body exists once.
+
+    Attributes:
+        internal_id: ``partition << 50 | sequence``.
+        trace_id: The publisher's trace id, 0 for none.
+        timestamp_ns: Time of the publish.
+        offset: Byte position in the queue; the next record is at ``offset + raw_size``.
+        raw_size: Bytes of the record in the queue.
+        body: The payload.
+        ext: JSON header of an extended topic. None when there is none.
+        place: Number within its batch, from 0.
+    """
+
+    internal_id: int
+    trace_id: int
+    timestamp_ns: int
+    offset: int
+    raw_size: int
+    body: bytes
+    ext: bytes | None = None
+    place: int = 0
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message as a publisher sends it; the leader turns it into a record."""
+
+    body: bytes
+    trace_id: int = 0
+    ext: bytes | None = None
+
+
+def raw_size(body: bytes, ext: bytes | None, *, extended: bool) -> int:
+    """Return the bytes that a message takes in the queue.
+
+    An extended topic stores one version byte, and two more for the length of a header.
+
+    Source: protocol reference 2 ("raw_size").
+    """
+    size = HEADER_BYTES + len(body)
+    if extended:
+        size += 1 if ext is None else 3 + len(ext)
+    return size
+
+
 _CLEANED: Final = Record(0, 0, 0, 0, 0, b"")
-"""Stands for what was cleaned: the places stay, so that indexes do, and the memory goes."""
+"""Replaces a cleaned record: indexes stay valid, and the memory is freed."""
 
 
 class Log:
@@ -31,13 +79,12 @@ class Log:
         records: All records, committed ones first. Index 0 is the first message ever.
         committed: Number of committed records.
         flushed: Number of records that can be read; never above ``committed``.
-        start: Index of the oldest record that is kept; earlier ones were cleaned.
+        start: Index of the oldest record that is kept; older ones were cleaned.
     """
 
     __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "flushed", "records", "start")
 
     def __init__(self, partition: int, *, extended: bool) -> None:
-        """Make an empty log."""
         self.records: list[Record] = []
         self.committed = self.flushed = 0
         self.start = 0
@@ -46,7 +93,7 @@ class Log:
         self._end_offset = 0
 
     def append(self, draft: Draft, timestamp_ns: int, place: int = 0) -> Record:
-        """Append a pending record of ``draft``, number ``place`` of its batch."""
+        """Add ``draft``, number ``place`` of its batch, to the pending part and return its record."""
         size = raw_size(draft.body, draft.ext, extended=self._extended)
         record = Record(
             self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, place
@@ -57,23 +104,23 @@ class Log:
         return record
 
     def receive(self, record: Record) -> None:
-        """Put a leader's record into the pending part."""
+        """Add a leader's record to the pending part."""
         self.records.append(record)
         self._next_id = record.internal_id + 1
         self._end_offset = record.offset + record.raw_size
 
     def commit(self) -> None:
-        """Make all pending records committed."""
+        """Commit all pending records."""
         self.committed = len(self.records)
 
     def flush(self) -> bool:
-        """Make all committed records readable; return whether there were any."""
+        """Make all committed records readable; return whether there were unflushed ones."""
         grew = self.flushed < self.committed
         self.flushed = self.committed
         return grew
 
     def cut_pending(self) -> int:
-        """Drop the pending part and return how many records that were."""
+        """Drop the pending part and return how many records it had."""
         dropped = len(self.records) - self.committed
         if dropped:
             self._next_id = self.records[self.committed].internal_id
@@ -82,11 +129,11 @@ class Log:
         return dropped
 
     def follow(self, leader: Log) -> None:
-        """Become equal to ``leader``: cut what it does not have, copy what is missing, commit what it committed."""
+        """Become equal to ``leader``: cut records that it lacks, copy missing ones, commit what it committed."""
         mine, theirs = self.records, leader.records
-        # What was cleaned here and is still kept there has to be copied, too.
+        # Records that were cleaned here but are kept there must be copied too.
         low, high = 0, min(len(mine), len(theirs)) if self.start <= leader.start else 0
-        while low < high:  # Once two logs part they never meet again, so the common part can be halved towards.
+        while low < high:  # Two logs that differ once differ from there on, so binary search works.
             middle = (low + high + 1) // 2
             if mine[middle - 1] is theirs[middle - 1]:
                 low = middle
@@ -100,33 +147,35 @@ class Log:
 
     @property
     def start_offset(self) -> int:
-        """Byte position of the oldest record that is kept."""
+        """Return the byte position of the oldest record that is kept."""
         return self.offset_at(self.start)
 
     def offset_at(self, index: int) -> int:
-        """Return the byte position of a kept record, or of the end."""
+        """Return the byte position of a record that is kept, or of the end for an index behind the last one."""
         return self.records[index].offset if index < len(self.records) else self._end_offset
 
     @property
     def end_offset(self) -> int:
-        """Byte position behind the last record, pending ones included."""
+        """Return the byte position behind the last record, pending ones included."""
         return self._end_offset
 
     def entry_at(self, index: int) -> int:
-        """Return the index of the first record of the batch of ``index``."""
+        """Return the index of the first record of the batch that ``index`` belongs to."""
         return max(self.start, index - self.records[index].place)
 
     def index_at_offset(self, offset: int) -> int:
-        """Index of the first committed record at or behind ``offset``; the end when there is none."""
-        return bisect_left(self.records, offset, self.start, self.committed, key=_offset)
+        """Return the index of the first committed record at or behind ``offset``, or the end."""
+        return bisect_left(self.records, offset, self.start, self.committed, key=attrgetter("offset"))
 
     def index_at_time(self, timestamp_ns: int) -> int:
         """Return the index of the first readable record not older than ``timestamp_ns``, or their end."""
-        return bisect_left(self.records, timestamp_ns, self.start, max(self.start, self.flushed), key=_timestamp)
+        return bisect_left(
+            self.records, timestamp_ns, self.start, max(self.start, self.flushed), key=attrgetter("timestamp_ns")
+        )
 
     def index_at_id(self, internal_id: int) -> int:
-        """Return the index of the first committed record with an id of ``internal_id`` or more, or the end."""
-        return bisect_left(self.records, internal_id, self.start, self.committed, key=_internal_id)
+        """Return the index of the first committed record whose id is not below ``internal_id``, or the end."""
+        return bisect_left(self.records, internal_id, self.start, self.committed, key=attrgetter("internal_id"))
 
     def clean(self, index: int) -> None:
         """Forget the committed records before ``index``, as retention does."""
@@ -136,13 +185,53 @@ class Log:
         self.flushed = max(self.flushed, start)
 
 
-def _offset(record: Record) -> int:
-    return record.offset
+class Cursor:
+    """The confirmed records of one channel: the only part of a channel that is replicated.
 
+    The rest (who holds a message, attempts, delays) lives in the leader's memory
+    only, so after a change of leader unanswered messages come again with attempts 1.
 
-def _timestamp(record: Record) -> int:
-    return record.timestamp_ns
+    Attributes:
+        confirmed: Index of the first record that is not confirmed.
+        beyond: Indexes confirmed out of order behind it.
+        ranges: Number of unbroken runs in ``beyond``; the server stops reading when there are too many.
+    """
 
+    __slots__ = ("beyond", "confirmed", "ranges")
 
-def _internal_id(record: Record) -> int:
-    return record.internal_id
+    def __init__(self, confirmed: int) -> None:
+        self.confirmed = confirmed
+        self.beyond: set[int] = set()
+        self.ranges = 0
+
+    def confirm(self, index: int) -> None:
+        """Confirm one record."""
+        beyond = self.beyond
+        if index == self.confirmed:
+            self.confirmed = index + 1
+            if beyond:
+                self._merge()
+        elif index > self.confirmed and index not in beyond:
+            self.ranges += 1 - ((index - 1) in beyond) - ((index + 1) in beyond)
+            beyond.add(index)
+
+    def reset(self, index: int) -> None:
+        """Start again at ``index``, with nothing confirmed behind it."""
+        self.confirmed = index
+        self.beyond.clear()
+        self.ranges = 0
+
+    def copy_from(self, other: Cursor) -> None:
+        """Become equal to another replica's cursor."""
+        self.confirmed = other.confirmed
+        self.beyond = set(other.beyond)
+        self.ranges = other.ranges
+
+    def _merge(self) -> None:
+        beyond = self.beyond
+        if self.confirmed not in beyond:
+            return
+        self.ranges -= 1
+        while self.confirmed in beyond:
+            beyond.remove(self.confirmed)
+            self.confirmed += 1

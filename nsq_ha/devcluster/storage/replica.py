@@ -1,8 +1,8 @@
-"""One node's replica of one partition: its log, its channels, and what it believes of its role.
+"""A topic, its options, and one node's replica of one of its partitions: log, channels and role.
 
-Owns when a publish is stored, refused or kept waiting. The coordinator tells it
-its role; until it is told, a replica goes on believing what it knew, which is
-how a frozen leader wakes up and refuses.
+A replica decides whether a publish is stored, refused or kept waiting. The
+coordinator sets its role; until then a replica keeps its old role, so a frozen
+leader still leads for a moment when it wakes up.
 
 The invariant: a publish is answered ``OK`` only when every in-sync replica has
 the record, so an election among them never loses it.
@@ -15,49 +15,99 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.devcluster.storage.channel import Channel, is_ephemeral
-from nsq_ha.devcluster.storage.cursor import Cursor
 from nsq_ha.devcluster.storage.flushing import Flushing
-from nsq_ha.devcluster.storage.log import Log
+from nsq_ha.devcluster.storage.log import Cursor, Log
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.record import Draft, Record
+    from nsq_ha.devcluster.host import Node
+    from nsq_ha.devcluster.storage.log import Draft, Record
 
 NOT_LEADER: Final = b"E_FAILED_ON_NOT_LEADER "
 NOT_WRITABLE: Final = b"E_FAILED_ON_NOT_WRITABLE "
 EXITING: Final = b"exiting"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions:
+    """The options that a topic was created with.
+
+    Attributes:
+        partitions: Number of partitions.
+        replicas: Replicas of each partition.
+        ordered: Only ordered subscriptions (``orderedmulti``).
+        multi_part: Several partitions may share a node.
+        extended: Messages may carry JSON headers.
+        disable_channel_auto_create: Channels must be registered first.
+        sync_every: Messages that may wait in the writer's buffer (``syncdisk``); 0 and 1 flush each.
+    """
+
+    partitions: int
+    replicas: int
+    ordered: bool = False
+    multi_part: bool = False
+    extended: bool = False
+    disable_channel_auto_create: bool = False
+    sync_every: int = 0
+
+
+@dataclass(eq=False)
+class Topic:
+    """One topic. A topic that is deleted and created again is another object.
+
+    Attributes:
+        name: Its name.
+        options: The options; ``expand`` changes the number of partitions.
+        channels: Channels registered at the nsqlookupds, for topics that do not create them automatically.
+        deleted: The topic is deleted; plans for it are void.
+    """
+
+    name: str
+    options: TopicOptions
+    channels: set[str] = field(default_factory=set)
+    deleted: bool = False
+
+
+class TopicPartition:
+    """One partition of a topic, by number from 0."""
+
+    def __init__(self, topic: Topic, number: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.key = topic.name, number
+
+
 class Waiting(NamedTuple):
-    """An operation that waits for a follower: exactly one of the two is called, once."""
+    """An operation that waits for a follower. Exactly one of the two is called, once."""
 
     resume: Callable[[], None]
     refuse: Callable[[bytes], None]
 
 
 class Replica:
-    """A partition's replica on one node.
+    """A partition's replica on one node. It begins as an empty follower.
 
     Attributes:
-        partition: What the cluster agreed on.
-        node: Where it is.
-        log: Its records.
-        flushing: Decides when records can be read.
+        partition: Which partition.
+        node: Which node.
+        topic: Name of the topic.
+        options: Options of the topic.
+        log: The records.
+        flushing: Decides when the records can be read.
         cursors: Positions of the channels, by name.
-        channels: Live channels, on a leader only.
-        leads: It believes to be the leader.
+        channels: Live channels by name, on a leader only.
+        leads: The replica believes that it leads.
         followers: The other in-sync replicas, on a leader.
         stalled: An in-sync follower does not answer, so nothing can be stored.
-        gave_up: The wait for a follower was given up; what was pending then is in doubt.
-        refusal: Error frame for a publish that is not possible. None when it is.
+        gave_up: The wait for a follower ended without an answer; pending records are in doubt.
+        refusal: Error frame that answers a publish. None if publishing is possible.
+        writable: The coordinator lets this leader write.
     """
 
-    def __init__(self, partition: Partition, node: Nsqd) -> None:
-        """Begin as an empty follower."""
+    def __init__(self, partition: TopicPartition, node: Node) -> None:
         self.partition = partition
         self.node = node
         self.topic = partition.topic.name
@@ -65,21 +115,21 @@ class Replica:
         self.log = Log(partition.number, extended=self.options.extended)
         self.cursors: dict[str, Cursor] = {}
         self.channels: dict[str, Channel] = {}
-        self.flushing = Flushing(self)
+        self.flushing = Flushing(self.log, self.options.sync_every, self.channels)
         self.leads = False
         self.followers: list[Replica] = []
         self.stalled = False
         self.refusal: bytes | None = NOT_LEADER
-        self._writable = False
+        self.writable = False
         self.gave_up = False
         self._waiting: deque[Waiting] = deque()
-        self._wait_began: object | None = None  # which wait a planned end belongs to
-        self._writing = False  # the first of those that wait is in the log already
+        self._wait_began: object | None = None  # identifies the current wait
+        self._writing = False  # the first waiting publish is already in the log
 
     # ------------------------------------------------------------ publishing
 
     def store(self, drafts: Sequence[Draft]) -> list[Record]:
-        """Write to this log and to every follower, and commit; not while :attr:`stalled`."""
+        """Write to this log and to every follower, and commit. Not allowed while :attr:`stalled`."""
         records = self._write(drafts)
         self.commit()
         return records
@@ -87,11 +137,10 @@ class Replica:
     def store_later(
         self, drafts: Sequence[Draft], stored: Callable[[list[Record]], None], refuse: Callable[[bytes], None]
     ) -> None:
-        """Store while :attr:`stalled`: once the followers answer, ``stored`` is called, else ``refuse``.
+        """Store while :attr:`stalled`: call ``stored`` once the followers answer, or else ``refuse``.
 
-        Only the first of those that wait is written already, and therefore in
-        doubt; the others wait in front of the log, and a refusal means that they
-        are not stored.
+        Only the first waiting publish is written at once and therefore in doubt.
+        The others wait in front of the log; if they are refused, they are not stored.
         """
         if self._writing:
             self.wait(Waiting(lambda: stored(self.store(drafts)), refuse))
@@ -106,14 +155,14 @@ class Replica:
         before = len(log.records)
         records = [log.append(draft, now, place) for place, draft in enumerate(drafts)]
         for follower in self.followers:
-            # One that is back but has not caught up yet must not get a log with a gap.
+            # A follower that is back but has not caught up yet must not get a log with a gap.
             if follower.node.reachable and len(follower.log.records) == before:
                 for record in records:
                     follower.log.receive(record)
         return records
 
     def commit(self) -> None:
-        """Commit all that is pending here, on the followers too."""
+        """Commit all pending records, on the followers too."""
         count = len(self.log.records)
         self.log.committed = count
         for follower in self.followers:
@@ -121,44 +170,42 @@ class Replica:
         self.flushing.committed()
 
     def wait(self, waiting: Waiting) -> None:
-        """Queue an operation until the followers answer or the wait is given up."""
+        """Queue an operation until the followers answer or the wait ends."""
         if not self._waiting:
             began = self._wait_began = object()
-            coordinator = self.node.coordinator
-            coordinator.after(
-                coordinator.timing.replica_wait,
-                lambda: self.give_up_waiting() if self._wait_began is began else None,
-            )
+            host = self.node.host
+            host.after(host.timing.replica_wait, lambda: self.give_up_waiting() if self._wait_began is began else None)
         self._waiting.append(waiting)
 
     def deliver(self, now: float) -> None:
-        """Let the channels deliver what was committed."""
+        """Let the channels deliver."""
         for channel in self.channels.values():
             channel.dispatch(now)
 
     # ------------------------------------------------------------ role
 
     def lead(self, followers: list[Replica], *, writable: bool) -> None:
-        """Become the leader: what is in this log counts, and the followers take it over."""
+        """Become the leader: this log counts, and the followers copy it."""
         self.drop_consumers()
         self.leads = True
         self.log.commit()
         for cursor in self.cursors.values():
             cursor.confirmed = min(cursor.confirmed, self.log.committed)
-        self.channels = {name: self._open(name, cursor) for name, cursor in self.cursors.items()}
+        for name, cursor in self.cursors.items():
+            self._open(name, cursor)
         self.flushing.turn()
         self.set_followers(followers)
         self.set_writable(writable)
 
     def set_followers(self, followers: list[Replica]) -> None:
-        """Change the in-sync replicas; those that are there become equal to this one."""
+        """Set the in-sync replicas; the reachable ones become equal to this one."""
         self.followers = followers
         for follower in followers:
             if follower.node.reachable:
                 follower.copy_from(self)
         for name, channel in self.channels.items():
             self._connect(name, channel)
-        self.stalled = True  # until every follower was looked at
+        self.stalled = True  # until every follower was checked
         self.check_followers()
 
     def copy_from(self, leader: Replica) -> None:
@@ -171,7 +218,7 @@ class Replica:
             del self.cursors[name]
 
     def check_followers(self) -> None:
-        """Look again whether every in-sync follower answers, after a node came or went."""
+        """Check whether every in-sync follower answers, after a node started or failed."""
         if not self.leads:
             return
         was_stalled = self.stalled
@@ -183,26 +230,26 @@ class Replica:
                 follower.copy_from(self)
         self.commit()
         self._resume()
-        self.deliver(self.node.now())
+        self.deliver(self.node.host.now())
 
     def give_up_waiting(self) -> None:
-        """End the wait for a follower: refuse what waits, and writes from now on."""
+        """End the wait for a follower: refuse waiting operations, and all writes from now on."""
         if not (self.leads and self.stalled):
             return
         self.gave_up = True
         self.set_writable(False)
-        # With two replicas nobody else can be asked; the real leader then steps back.
+        # With two replicas there is no other follower to ask; the real leader then steps back.
         frame = NOT_LEADER if self.options.replicas == 2 else NOT_WRITABLE
         self._refuse_waiting(frame)
 
     def settle_pending(self, *, keep: bool) -> None:
-        """Decide about the pending part once its publishers were refused: it may survive or not."""
+        """Decide whether the pending part survives, once its publishers were refused."""
         if self.gave_up and not keep:
             self.log.cut_pending()
         self.gave_up = False
 
     def step_down(self) -> None:
-        """Stop leading: consumers are cut without a word, publishers get refusals."""
+        """Stop leading: disconnect consumers without an error, refuse publishers."""
         self.leads = self.stalled = self.gave_up = False
         self.followers = []
         self.set_writable(False)
@@ -210,10 +257,10 @@ class Replica:
         self.drop_consumers()
 
     def forget(self) -> None:
-        """Lose what was only in memory, as the process died: role, channels, what waited."""
+        """Lose what was only in memory, because the process died: role, channels, waiting operations."""
         self.leads = self.stalled = self.gave_up = False
         self.followers = []
-        self.channels = {}
+        self.channels.clear()
         self._writing, self._wait_began = False, None
         self._waiting.clear()
         for name in [name for name in self.cursors if is_ephemeral(name)]:
@@ -222,24 +269,19 @@ class Replica:
 
     def set_writable(self, writable: bool) -> None:
         """Allow or stop writing while leading."""
-        self._writable = writable
+        self.writable = writable
         self.update_refusal()
 
     def update_refusal(self, *, waking: bool = False) -> None:
-        """Work out again what a publish is answered."""
+        """Recompute how a publish is refused."""
         if waking:
             self.refusal = NOT_WRITABLE
         elif not self.leads or self.node.refuses_writes:
             self.refusal = NOT_LEADER
-        elif not self._writable:
+        elif not self.writable:
             self.refusal = NOT_WRITABLE
         else:
             self.refusal = None
-
-    @property
-    def writable(self) -> bool:
-        """Whether the coordinator lets this leader write."""
-        return self._writable
 
     def _resume(self) -> None:
         self._writing, self._wait_began = False, None
@@ -253,35 +295,37 @@ class Replica:
             operation.refuse(frame)
 
     def drop_consumers(self) -> None:
-        """Cut all consumers without a word."""
-        channels, self.channels = self.channels, {}
-        for channel in channels.values():
+        """Disconnect all consumers without an error, and close the channels."""
+        channels = tuple(self.channels.values())
+        self.channels.clear()
+        for channel in channels:
             for consumer in tuple(channel.consumers):
                 consumer.drop()
 
     # ------------------------------------------------------------ channels
 
     def cursor(self, name: str) -> Cursor:
-        """Return the position of a channel; a new one starts at the end of the readable part."""
+        """Return the position of a channel; a new channel begins at the end of the readable records."""
         cursor = self.cursors.get(name)
         if cursor is None:
             cursor = self.cursors[name] = Cursor(self.log.flushed)
         return cursor
 
     def channel(self, name: str) -> Channel:
-        """The live channel, made when it is new."""
+        """Return the live channel; create a new one."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = self.channels[name] = self._open(name, self.cursor(name))
+            channel = self._open(name, self.cursor(name))
             self._connect(name, channel)
-            self.flushing.refresh(channel)  # its reader starts at its end
+            self.flushing.refresh(channel)  # its reader begins at the end
         return channel
 
     def _open(self, name: str, cursor: Cursor) -> Channel:
-        return Channel(name, self.log, cursor, self.flushing.refresh)
+        channel = self.channels[name] = Channel(name, self.log, cursor, self.flushing.refresh)
+        return channel
 
     def remove_channel(self, name: str) -> bool:
-        """Delete a channel; its consumers are cut. False when there is none."""
+        """Delete a channel and disconnect its consumers. Return False if it is not live."""
         channel = self.channels.pop(name, None)
         self.cursors.pop(name, None)
         for follower in self.followers:
@@ -293,12 +337,12 @@ class Replica:
         return True
 
     def leave(self, channel: Channel) -> None:
-        """A consumer left ``channel``: an ephemeral one goes with its last."""
+        """Delete an ephemeral ``channel`` once its last consumer has left."""
         if channel.ephemeral and not channel.consumers and self.channels.get(channel.name) is channel:
             self.remove_channel(channel.name)
 
     def _connect(self, name: str, channel: Channel) -> None:
-        """Let a channel's positions go to the followers; ephemeral ones are not replicated."""
+        """Replicate a channel's position to the followers, unless the channel is ephemeral."""
         if channel.ephemeral:
             return
         channel.peers = []
@@ -310,19 +354,19 @@ class Replica:
             channel.peers.append(cursor)
 
     def clean(self, index: int) -> None:
-        """Forget the records before ``index``; channels that stood there go on behind them."""
+        """Forget the records before ``index``; channels that stood there continue behind them."""
         self.log.clean(index)
         for cursor in self.cursors.values():
             if cursor.confirmed < self.log.start:
                 cursor.reset(self.log.start)
 
     def refresh_scan(self) -> None:
-        """Include the present channels in the checks of timeouts."""
+        """Include all current channels in the scans for timeouts."""
         for channel in self.channels.values():
             channel.scanned = True
 
     def tick(self, now: float) -> None:
-        """Let time pass for the channels."""
+        """Scan the channels for timeouts and delays that ended."""
         for channel in self.channels.values():
             if channel.scanned:
                 channel.tick(now)

@@ -1,16 +1,17 @@
-"""Find positions in a partition by count, offset, id or time, with the mistakes of nsqd.
+"""Find positions in a partition by count, offset, id or time as nsqd does, including its mistakes.
 
-nsqd searches in two places. The commit log has an entry for each acknowledged
-publish; the queue's file holds only flushed records. A search starts in the
-first and continues in the second, so it returns wrong results for records that
-are not in the second yet.
+nsqd searches in two places. The commit log has every acknowledged record, one
+entry for each publish; the queue's file has only flushed records. A search
+begins in the commit log and continues in the file, so its results are wrong for
+records that are not flushed yet.
 
-Source: youzan/nsq ``SearchLogByMsgCnt``, ``SearchLogByMsgOffset``, ``SearchLogByMsgTimestamp``; measured, see
-the reference page of the embedded cluster.
+Source: youzan/nsq ``SearchLogByMsgCnt``, ``SearchLogByMsgOffset``, ``SearchLogByMsgTimestamp``; measured, see the
+reference page of the embedded cluster. Start positions: protocol reference 5 ("Start positions"); Spark reference 1.1.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 EMPTY: Final = "commit log end of file"
 OVERFLOWED: Final = "disk reader move offset overflowed the end"
+_SECOND_NS: Final = 1_000_000_000
+_LARGEST_NS: Final = 2**63 - 1
+_FORM: Final = re.compile(r"(timestamp|special|virtual_queue|msgcount):([^:]*)")
 
 
 class SearchError(Exception):
@@ -25,10 +29,10 @@ class SearchError(Exception):
 
 
 def by_count(log: Log, count: int) -> int:
-    """Return the index of record number ``count``, from 1; the nearest end if there is none.
+    """Return the index of record number ``count``, from 1, or the nearest end.
 
     Raises:
-        SearchError: There is no record, or the search started behind the readable part.
+        SearchError: There is no record, or the search began behind the flushed records.
     """
     wanted = count - 1
     return _in_queue(log, _within(log, wanted), wanted)
@@ -46,7 +50,7 @@ def by_offset(log: Log, offset: int) -> int:
 
 
 def by_id(log: Log, internal_id: int) -> int:
-    """Return the index of the batch of a message id; the nearest end if there is none.
+    """Return the index of the batch that a message id belongs to, or the nearest end.
 
     Raises:
         SearchError: There is no record.
@@ -56,13 +60,44 @@ def by_id(log: Log, internal_id: int) -> int:
 
 
 def by_time(log: Log, timestamp_ns: int) -> int:
-    """Return the index of the first readable record not older than ``timestamp_ns``, or their end.
+    """Return the index of the first readable record that is not older than ``timestamp_ns``, or their end.
 
     Raises:
         SearchError: There is no record.
     """
     _within(log, log.start)
     return log.index_at_time(timestamp_ns)
+
+
+def start_index(log: Log, end: int, start: str) -> int:
+    """Return the index of the first message to deliver for a start position. A channel ignores one behind its end.
+
+    Args:
+        log: The log to search.
+        end: The channel's end.
+        start: ``type:value``.
+
+    Raises:
+        ValueError: ``start`` does not have this form; with the server's text.
+        SearchError: The position cannot be found; with the server's text.
+    """
+    form = _FORM.fullmatch(start)
+    if form is None:
+        raise ValueError(f"invalid consume offset:{start}")
+    kind, text = form.groups()
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+    if kind == "special":
+        if value != -1:
+            raise SearchError("not supported offset type")
+        return end
+    if kind == "timestamp":
+        if value < 0 or value * _SECOND_NS > _LARGEST_NS:
+            raise SearchError(f"Invalid timestamp {value}")
+        return by_time(log, value * _SECOND_NS)
+    return by_count(log, value) if kind == "msgcount" else by_offset(log, value)
 
 
 def _within(log: Log, index: int) -> int:
@@ -73,7 +108,7 @@ def _within(log: Log, index: int) -> int:
 
 
 def _in_queue(log: Log, found: int, wanted: int) -> int:
-    """Continue in the queue's file from the entry of the commit log."""
+    """Continue in the queue's file from the entry that the commit log has."""
     entry = log.entry_at(found)
     if wanted <= entry:
         return entry
