@@ -221,11 +221,11 @@ async def _publish(producer: Producer, topic: str, *, with_keys: bool) -> float:
 
 def lane(*, with_keys: bool) -> float:
     """Return seconds that a bare lane takes for one publish, with the same keys and window."""
-    queue: Lane[int] = Lane()
+    queue: Lane[Entry] = Lane()
     began = time.process_time()
     for start in range(0, 100_000, IN_FLIGHT):
         for number in range(start, start + IN_FLIGHT):
-            queue.submit(Entry(number, (number % KEYS,) if with_keys else ()))
+            queue.submit(Entry(keys=(number % KEYS,) if with_keys else ()))
         for _ in queue.take(0.0, IN_FLIGHT):
             queue.answered()
     return (time.process_time() - began) / 100_000

@@ -12,7 +12,7 @@ from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.discovery import servers, watcher
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.producer import sender
-from nsq_ha.producer.leader import Leader
+from nsq_ha.producer.connections import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.protocol import ClientProtocol, Command, Ready
 from nsq_ha.transport import connection

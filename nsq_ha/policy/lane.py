@@ -1,23 +1,24 @@
-"""One partition's publish queue: who is next, what is retried, what is in doubt.
+"""One partition's publish queue: which publish is next, which is retried, which is in doubt.
 
-Owns the order of publishes to one partition. Does not own the connection, the
-clock or the callers: it is told what happened and says what follows.
+Owns the order of publishes to one partition. The connection, the clock and the
+callers are the owner's: it reports what happened, and the lane decides what
+follows.
 
 The invariants, whatever happens in whatever order:
 
 * Of one key at most one publish is unanswered, so a retry never overtakes a
   later message of its key.
 * Publishes of one key are first written in the order of their submission.
-* A publish is *not stored* only when every attempt was refused promptly or
-  never written; one attempt in doubt makes it in doubt for good.
+* A publish is *not stored* only if every attempt was refused promptly or never
+  written; one attempt in doubt makes it in doubt for good.
 * A publish that its caller has given up holds its key until its attempt is
-  answered or its connection is gone.
-* A publish that went elsewhere leaves a ghost in the order of answers, since
-  answers carry no number; the ghost is never written again.
-* While one connection replaces another one to the same leader, publishes on the
-  old one are answered apart from those on the new one. All of the above holds
-  over both: a publish whose key is unanswered on the old connection is not
-  written to the new one.
+  answered or its connection is lost.
+* A publish that went to another partition leaves a ghost in the order of
+  answers, since answers carry no number; the ghost is never written again.
+* While one connection replaces another one to the same leader, the publishes on
+  the old one are answered apart from those on the new one. All of the above
+  holds across both: a publish whose key is unanswered on the old connection is
+  not written to the new one.
 
 Source: failures reference 1 ("When a refusal means not stored") and 4
 (Producer 3-6).
@@ -25,9 +26,12 @@ Source: failures reference 1 ("When a refusal means not stored") and 4
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+
+import msgspec
 
 from nsq_ha.errors import LocalProtocolError
 
@@ -37,8 +41,6 @@ if TYPE_CHECKING:
 PROMPT_REFUSAL: Final = 1.0
 """Seconds after the write within which a refusal means *not stored*. After a longer hang (a
 follower that does not answer) the leader may hold it."""
-
-T = TypeVar("T")
 
 
 class Stage(enum.Enum):
@@ -54,94 +56,89 @@ class Stage(enum.Enum):
     """Answered, failed, or given up before it was written."""
 
 
-# To read a member from its enum takes as long as all the rest of a turn of the loops below.
+# Reading a member from its enum takes as long as the rest of an iteration of the loops below.
 _READY: Final = Stage.READY
 _SENT: Final = Stage.SENT
 _DONE: Final = Stage.DONE
 
 
-class Entry(Generic[T]):
-    """One publish (a PUB or a whole MPUB) on its way.
-
-    An owner that makes many may derive from it and be its own ``item``.
+class Entry(msgspec.Struct, eq=False, kw_only=True):
+    """One publish (a PUB or a whole MPUB) in a lane; derive from it to add what the owner needs.
 
     Attributes:
-        item: What the owner needs to write it and to report its end.
-        keys: The keys that it must not be reordered with; none for messages
-            without order.
+        keys: The keys that it must not be reordered with; none for messages without order.
         stage: Where it stands.
         attempts: How often it was written.
-        maybe_stored: An attempt of it is in doubt.
-        given_up: Its caller does not wait any more, or not here.
-        is_ghost: It only stands for a publish that went to another partition.
+        maybe_stored: Whether one of its attempts is in doubt.
+        given_up: Whether its caller has stopped waiting for this attempt.
+        original: Of a ghost, the publish that went to another partition. None for a publish.
         sent_at: Time of the last write.
+        blocked_by: How many of its keys an earlier publish holds.
     """
 
-    # Class attributes stand for the values of a new entry: one is made for each publish.
     keys: tuple[Hashable, ...] = ()
-    stage = Stage.READY
-    attempts = 0
-    maybe_stored = False
-    given_up = False
-    is_ghost = False
-    sent_at = 0.0
-    blocked_by = 0
-
-    def __init__(self, item: T, keys: Iterable[Hashable] = ()) -> None:
-        """Wrap ``item``; repeated keys count once."""
-        self._item = item
-        if keys:
-            self.keys = tuple(dict.fromkeys(keys))
+    stage: Stage = Stage.READY
+    attempts: int = 0
+    maybe_stored: bool = False
+    given_up: bool = False
+    original: Self | None = None
+    sent_at: float = 0.0
+    blocked_by: int = 0
 
     @property
-    def item(self) -> T:
-        """What was wrapped."""
-        return self._item
+    def is_ghost(self) -> bool:
+        """Whether it only takes the answer to a publish that went to another partition."""
+        return self.original is not None
+
+
+T = TypeVar("T", bound=Entry)
 
 
 class Lane(Generic[T]):
-    """The queue of one partition. See the module for what it guarantees.
+    """The queue of one partition. The module says what it guarantees.
 
     Attributes: (only read from outside)
-        unanswered: Publishes written and not answered, given up ones included.
-        waiting: Publishes not written yet, or to be written again, whose callers wait.
+        unanswered: Publishes that are written and not answered, given up ones included.
+        waiting: Publishes not yet written, or to be written again, whose callers wait.
     """
 
     __slots__ = ("_apart", "_by_key", "_ready", "_sent", "unanswered", "waiting")
 
     def __init__(self) -> None:
         """Start empty."""
-        self._ready: deque[Entry[T]] = deque()
-        self._sent: deque[Entry[T]] = deque()
-        self._apart: deque[Entry[T]] = deque()
-        self._by_key: dict[Hashable, deque[Entry[T]]] = {}
+        self._ready: deque[T] = deque()
+        self._sent: deque[T] = deque()
+        self._apart: deque[T] = deque()
+        self._by_key: dict[Hashable, deque[T]] = {}
         self.unanswered = 0
         self.waiting = 0
 
     @property
-    def oldest(self) -> Entry[T] | None:
-        """The oldest unanswered publish. None when there is none."""
+    def oldest(self) -> T | None:
+        """The oldest unanswered publish. None if there is none."""
         sent = self._apart or self._sent
         return sent[0] if sent else None
 
     @property
     def unanswered_apart(self) -> int:
-        """Unanswered publishes of the previous connection."""
+        """How many publishes are unanswered on the old connection."""
         return len(self._apart)
 
     def set_apart(self) -> None:
-        """Set unanswered publishes apart, since later ones are written to another connection.
+        """Start with a new connection; unanswered publishes stay with the old one, apart.
 
         Raises:
-            LocalProtocolError: Publishes that were set apart before are still unanswered.
+            LocalProtocolError: The connection before the old one still has unanswered publishes.
         """
         if self._apart:
-            raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the previous connection")
+            raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the connection before this one")
         self._apart, self._sent = self._sent, deque()
 
-    def submit(self, entry: Entry[T]) -> None:
+    def submit(self, entry: T) -> None:
         """Put a new publish at the end of the queue of each of its keys."""
         self.waiting += 1
+        if len(entry.keys) > 1:
+            entry.keys = tuple(dict.fromkeys(entry.keys))
         if not entry.keys:
             self._ready.append(entry)
             return
@@ -158,12 +155,12 @@ class Lane(Generic[T]):
             entry.stage = _READY
             self._ready.append(entry)
 
-    def take(self, now: float, window: int) -> list[Entry[T]]:
-        """Take what may be written now; the caller writes it in this order.
+    def take(self, now: float, window: int) -> list[T]:
+        """Take the publishes that may be written now; the caller writes them in this order.
 
         Args:
             now: The time of the write.
-            window: Maximum number of unanswered publishes, over both connections if there are two.
+            window: Most publishes that may be unanswered, on both connections together.
         """
         ready, sent = self._ready, self._sent
         count = min(len(ready), window - self.unanswered)
@@ -179,14 +176,14 @@ class Lane(Generic[T]):
         self.waiting -= count
         return taken
 
-    def answered(self, *, apart: bool = False) -> Entry[T]:
-        """Take the oldest unanswered publish as done and release its keys.
+    def answered(self, *, apart: bool = False) -> T:
+        """Finish the oldest unanswered publish and release its keys.
 
         Args:
-            apart: The answer came over the previous connection.
+            apart: The answer came over the old connection.
 
         Raises:
-            IndexError: None is unanswered; the connection counts its requests,
+            IndexError: No publish is unanswered. The connection counts its requests,
                 so this is a bug.
         """
         entry = (self._apart if apart else self._sent).popleft()
@@ -196,11 +193,11 @@ class Lane(Generic[T]):
             self._finish(entry)
         return entry
 
-    def all_answered(self, count: int, *, apart: bool = False) -> list[Entry[T]]:
-        """Take the ``count`` oldest unanswered publishes as done, as :meth:`answered` does one by one.
+    def all_answered(self, count: int, *, apart: bool = False) -> list[T]:
+        """Finish the ``count`` oldest unanswered publishes, as :meth:`answered` does one by one.
 
         Raises:
-            IndexError: So many are not unanswered; nothing was done.
+            IndexError: Fewer are unanswered; nothing was changed.
         """
         sent = self._apart if apart else self._sent
         if count > len(sent):
@@ -213,17 +210,17 @@ class Lane(Generic[T]):
                 self._finish(entry)
         return done
 
-    def refused(self, now: float, *, retry: bool, apart: bool = False) -> Entry[T]:
-        """Take the oldest unanswered publish as refused by the server.
+    def refused(self, now: float, *, retry: bool, apart: bool = False) -> T:
+        """Record that the server refused the oldest unanswered publish.
 
         Args:
             now: The time of the refusal; a late one leaves doubt.
-            retry: True puts it back to the front of its keys, unless its
-                caller has given up. False ends it.
-            apart: The answer came over the previous connection.
+            retry: Whether it goes back to the front of its keys, unless its
+                caller has given up. Otherwise it ends.
+            apart: The answer came over the old connection.
 
         Returns:
-            The publish; its ``stage`` is READY when it will be written again.
+            The publish; its ``stage`` is READY if it will be written again.
         """
         entry = (self._apart if apart else self._sent).popleft()
         self.unanswered -= 1
@@ -235,17 +232,17 @@ class Lane(Generic[T]):
             self._finish(entry)
         return entry
 
-    def lost(self, *, apart: bool = False) -> list[Entry[T]]:
-        """Take unanswered publishes as in doubt: their connection is gone.
+    def lost(self, *, apart: bool = False) -> list[T]:
+        """Record that a connection is lost: its unanswered publishes are in doubt.
 
-        They go back to the head of the lane in their old order; those that
-        their callers have given up end.
+        They go back to the head of the lane in their old order, except those
+        that their callers have given up: these end.
 
         Args:
-            apart: Only the previous connection is gone. False: all connections are.
+            apart: Only the old connection is lost. False: all connections are.
 
         Returns:
-            All that were unanswered there.
+            All publishes that were unanswered there.
         """
         lost = list(self._apart)
         self._apart.clear()
@@ -261,11 +258,11 @@ class Lane(Generic[T]):
                 self._finish(entry)
         return lost
 
-    def give_up(self, entry: Entry[T]) -> None:
-        """Note that the caller of ``entry`` does not wait any more.
+    def give_up(self, entry: T) -> None:
+        """Record that the caller of ``entry`` has stopped waiting.
 
-        One that is not written at this moment ends at once; one that is written becomes in
-        doubt and keeps its keys and its place in the order of answers.
+        A publish that is not on the wire ends at once. One that is becomes in doubt and keeps
+        its keys and its place in the order of answers.
         """
         if entry.stage is Stage.DONE:
             return
@@ -274,15 +271,15 @@ class Lane(Generic[T]):
             entry.maybe_stored = True
             return
         if entry.stage is Stage.READY:
-            # At or near the front in practice, since limits end in the order of submission.
+            # It is at or near the front, since limits end in the order of submission.
             self._ready.remove(entry)
         self.waiting -= 1
         self._finish(entry)
 
-    def withdraw(self) -> list[Entry[T]]:
-        """Take out all publishes without keys that are not written, to send them by another partition.
+    def withdraw(self) -> list[T]:
+        """Remove and return unwritten publishes without keys; the caller sends them to another partition.
 
-        Their attempts and doubt stay with them.
+        They keep their attempts and doubt.
         """
         out = [entry for entry in self._ready if not entry.keys]
         if out:
@@ -290,14 +287,14 @@ class Lane(Generic[T]):
             self.waiting -= len(out)
         return out
 
-    def divert(self, sent_until: float) -> list[Entry[T]]:
-        """Take out publishes without keys that have waited long for an answer, to send them by another partition.
+    def divert(self, sent_until: float) -> list[T]:
+        """Remove and return publishes without keys that have waited long; the caller sends them to another partition.
 
-        They are in doubt from now on. The answer that may still come is taken
-        by the ghost of each: an entry with the same ``item`` that is given up.
+        They are in doubt from now on. A ghost of each stays behind and takes
+        the answer that may still come.
 
         Args:
-            sent_until: Those written at this time or before.
+            sent_until: Take publishes written at this time or before.
         """
         out = []
         for sent in (self._apart, self._sent):
@@ -312,8 +309,8 @@ class Lane(Generic[T]):
                 out.append(entry)
         return out
 
-    def pending(self) -> list[Entry[T]]:
-        """List all publishes that are not done, each once, ghosts included; for closing."""
+    def pending(self) -> list[T]:
+        """List all publishes that are not done, each once, ghosts included."""
         found = dict.fromkeys(self._apart)
         found.update(dict.fromkeys(self._sent))
         found.update(dict.fromkeys(self._ready))
@@ -321,14 +318,14 @@ class Lane(Generic[T]):
             found.update(dict.fromkeys(queue))
         return list(found)
 
-    def _again(self, entries: Iterable[Entry[T]]) -> None:
+    def _again(self, entries: Iterable[T]) -> None:
         again = list(entries)
         for entry in again:
             entry.stage = Stage.READY
         self._ready.extendleft(reversed(again))
         self.waiting += len(again)
 
-    def _finish(self, entry: Entry[T]) -> None:
+    def _finish(self, entry: T) -> None:
         entry.stage = _DONE
         for key in entry.keys:
             queue = self._by_key[key]
@@ -346,10 +343,8 @@ class Lane(Generic[T]):
                 self._ready.append(head)
 
 
-def _ghost_of(entry: Entry[T]) -> Entry[T]:
-    ghost = Entry(entry.item)
-    ghost.stage = Stage.SENT
-    ghost.attempts = entry.attempts
-    ghost.maybe_stored = ghost.given_up = ghost.is_ghost = True
-    ghost.sent_at = entry.sent_at
+def _ghost_of(entry: T) -> T:
+    ghost = copy.copy(entry)
+    ghost.original = entry
+    ghost.maybe_stored = ghost.given_up = True
     return ghost

@@ -1,7 +1,7 @@
 """What each event does to a publish in its lane, as a table.
 
-``policy.lane`` does this for each publish and has no time to look it up; that it
-does exactly this is what its tests check, row by row.
+``policy.lane`` has no time to look this up for each publish. Its tests check row
+by row that it does exactly this.
 
 Source: failures reference 1 ("When a refusal means not stored"), 4 (Producer 3-6).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.policy.lane import Stage
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Standing(enum.Enum):
-    """Where a publish stands, its caller counted in."""
+    """Where a publish stands, and whether its caller waits."""
 
     OUTSIDE = enum.auto()
     """In no lane: not queued yet, or on its way to another partition's lane."""
@@ -31,7 +31,7 @@ class Standing(enum.Enum):
     SENT = enum.auto()
     """Written, not answered."""
     ORPHANED = enum.auto()
-    """Written, not answered, and nobody waits for it here. It keeps its keys and its place among the answers."""
+    """Written, not answered, and its caller has stopped waiting. It keeps its keys and its place among the answers."""
     DONE = enum.auto()
     """Stored, failed, or given up; its keys are free."""
 
@@ -40,25 +40,25 @@ class Event(enum.Enum):
     """What can happen to a publish."""
 
     SUBMIT = enum.auto()
-    """It is queued, and all of its keys are free."""
+    """It is queued and all of its keys are free."""
     SUBMIT_BEHIND = enum.auto()
     """It is queued behind another publish of one of its keys."""
     FREED = enum.auto()
-    """The last of those before it is done."""
+    """The last publish before it is done."""
     WRITE = enum.auto()
     """It is written to the leader's connection."""
     ANSWER = enum.auto()
-    """The leader says that it is stored."""
+    """The leader has stored it."""
     REFUSE = enum.auto()
     """The leader refuses it for good."""
     REFUSE_AGAIN = enum.auto()
-    """The leader refuses it, and a retry may cure that."""
+    """The leader refuses it and a retry may succeed."""
     LOSE = enum.auto()
-    """The connection is gone: lost, silent, or left for another leader."""
+    """The connection is gone: lost, silent, or closed for another leader."""
     GIVE_UP = enum.auto()
-    """Its caller does not wait any more: cancelled, or at its time limit."""
+    """Its caller stops waiting: cancelled, or at its time limit."""
     WITHDRAW = enum.auto()
-    """It has no key and was not written; the lane is in trouble and another partition is well."""
+    """It has no key and was not written; this partition is in trouble and another one is healthy."""
     DIVERT = enum.auto()
     """It has no key and has waited long for its answer; it goes to another partition and leaves an orphan here."""
 
@@ -67,7 +67,7 @@ class Doubt(enum.Enum):
     """Whether an event leaves doubt whether the publish is stored. Doubt never ends."""
 
     NONE = enum.auto()
-    """It leaves things as they were."""
+    """It changes nothing."""
     IF_LATE = enum.auto()
     """Only when it came more than a second after the write."""
     ALWAYS = enum.auto()
@@ -75,7 +75,7 @@ class Doubt(enum.Enum):
 
 
 class Step(NamedTuple):
-    """A row of the table: what follows, and whether doubt is left."""
+    """A row of the table: the next standing, and whether the event leaves doubt."""
 
     standing: Standing
     doubt: Doubt
@@ -108,13 +108,13 @@ STEPS: Final[Mapping[tuple[Standing, Event], Step]] = MappingProxyType(
         (_S.DONE, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
     }
 )
-"""Standing and event to what follows; what is missing cannot happen."""
+"""From standing and event to the next step; a missing pair cannot happen."""
 
 _STANDINGS: Final = {Stage.BLOCKED: _S.BLOCKED, Stage.READY: _S.READY, Stage.SENT: _S.SENT, Stage.DONE: _S.DONE}
 
 
-def standing_of(entry: Entry[Any]) -> Standing:
-    """Return where a publish stands that is in a lane."""
+def standing_of(entry: Entry) -> Standing:
+    """Return where a publish of a lane stands."""
     if entry.stage is Stage.SENT and entry.given_up:
         return Standing.ORPHANED
     return _STANDINGS[entry.stage]

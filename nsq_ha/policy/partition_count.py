@@ -1,11 +1,10 @@
-"""How many partitions a producer spreads its messages over, while a topic grows.
+"""How many partitions a producer spreads its messages over while a topic grows.
 
-Owns when a new number is taken into use. That it is true is decided before, by
-``policy.topology``.
+Owns when a new number is used. ``policy.topology`` has made sure that it is true.
 
-The invariant: a number that grows is used only after a delay, in which consumers
-can subscribe to the new partitions. A channel starts at the end of a partition,
-so what were published there earlier would be delivered to nobody.
+The invariant: a larger number is used only after a delay, in which consumers can
+subscribe to the new partitions. A channel starts at the end of a partition, so
+messages published there earlier would reach nobody.
 
 Source: failures reference 3.8, 4 (Consumer 7).
 """
@@ -14,46 +13,46 @@ from __future__ import annotations
 
 
 class PartitionCount:
-    """The number of partitions in use, and the one that is to follow.
+    """The number of partitions in use, and the one that follows it.
 
     Attributes:
-        used: The number in use. 0 until one was told.
+        used: The number in use. 0 before the first one.
     """
 
-    __slots__ = ("_due", "_told", "used")
+    __slots__ = ("_due", "_newest", "used")
 
     def __init__(self) -> None:
-        """Start knowing nothing: the first number is used at once."""
+        """Start without a number: the first one is used at once."""
         self.used = 0
-        self._told = 0
+        self._newest = 0
         self._due: float | None = None
 
     @property
     def is_pending(self) -> bool:
-        """Whether :meth:`take` may have something to take, now or later."""
+        """Whether :meth:`take` may return a change, now or later."""
         return self._due is not None
 
-    def told(self, number: int, now: float, delay: float) -> None:
-        """Take note of what the topic has now.
+    def found(self, number: int, now: float, delay: float) -> None:
+        """Record how many partitions the topic has now.
 
         Args:
             number: Its partitions, 1 or more.
             now: The time.
-            delay: Seconds for which a number that grows has to wait.
+            delay: Seconds that a larger number has to wait.
         """
-        if number != self._told:
-            self._told = number
+        if number != self._newest:
+            self._newest = number
             self._due = now + delay if 0 < self.used < number else now
 
     def take(self, now: float) -> tuple[int, int] | None:
-        """Take the new number into use when it is due.
+        """Use the new number if it is due.
 
         Returns:
-            The old number and the new one when keys go elsewhere from now on.
-            None when nothing changed, or there was none before.
+            The old number and the new one if keys move to other partitions.
+            None if nothing changed or there was no number before.
         """
         if self._due is None or now < self._due:
             return None
         self._due = None
-        old, self.used = self.used, self._told
+        old, self.used = self.used, self._newest
         return (old, self.used) if old not in (0, self.used) else None

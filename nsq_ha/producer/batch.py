@@ -1,86 +1,73 @@
-"""Many messages in one call: cut into commands that the server takes, with an outcome for each message."""
+"""Many messages in one call: planned as commands that the server accepts, queued in order, one outcome for each.
+
+The invariants: no message is queued before all are checked. A small batch is
+queued in one iteration of the event loop; a large one at the front of its
+topic's queue, where others run between its commands. What could not be queued
+within the time limit was not sent, and its outcome says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.errors import ConfigError, PublishError
+from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.batching import chunks
-from nsq_ha.producer.outgoing import (
-    MAX_MESSAGE_BYTES,
-    Outgoing,
-    Prepared,
-    RichBatch,
-    kind_of,
-    lane_key,
-    plain_batch,
-    prepare,
-)
-from nsq_ha.producer.topic import NO_KEY
+from nsq_ha.producer.requests import Request, kind_of, plain_mpub, rich_mpub
+from nsq_ha.producer.validate import CheckedMessage, check_kind, check_message, lane_key
+from nsq_ha.protocol import MAX_MESSAGE_BYTES
 from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.outgoing import PlainBatch
+    from nsq_ha.producer.pending import PendingPublishes
+    from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.topic import TopicPublisher
 
 BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
-"""Most bytes of one MPUB; the server takes 5 MiB."""
+"""Most bytes of one MPUB; the server accepts 5 MiB."""
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
 STEP: Final = 1_000
-"""Messages with keys, traces or headers that are looked at without a halt."""
+"""Messages with keys, traces or headers that are handled between two breaks for others."""
+
+_ANY: Final = OutgoingMessage(b"x")
+"""Stands for a message that may go to any partition."""
+_HEAD_BYTES: Final = 6
 
 
-class Part:
+class Part(NamedTuple):
     """One command of a batch.
 
     Attributes:
-        outgoing: The command.
-        positions: Of its messages in the batch.
+        request: The command; its keys are set.
+        positions: Positions of its messages in the batch.
+        partition: Where it goes. None: chosen when it is queued.
     """
 
-    def __init__(
-        self,
-        outgoing: Outgoing,
-        positions: Sequence[int],
-        first: OutgoingMessage,
-        partition: int | None,
-        keys: Sequence[Hashable],
-    ) -> None:
-        """Keep the parts; ``partition`` None leaves the choice to the moment at which it is queued."""
-        self.outgoing = outgoing
-        self.positions = positions
-        self._first = first
-        self._partition = partition
-        self._keys = keys
-
-    def submit(self, publisher: TopicPublisher, view: TopicView) -> None:
-        """Queue it."""
-        partition = self._partition
-        if partition is None:
-            partition, _ = publisher.partition_for(self._first, view)
-        publisher.submit(self.outgoing, partition, self._keys)
+    request: MpubRequest
+    positions: Sequence[int]
+    partition: int | None
 
 
-class Batch:
-    """The messages of one call. Take :meth:`prepared` to its end, then :meth:`parts`.
+class BatchPlan:
+    """The messages of one call. Exhaust :meth:`check`, then take :meth:`parts`.
 
-    Both come to a halt every few milliseconds of work, so that a large batch can let others run.
+    Both pause every few milliseconds of work, so that others can run.
 
     Args:
         topic: The topic.
-        messages: As the caller gave them, one at least; kept, not copied.
-        trace_id_of: Returns what a message is traced with. None for no trace.
+        messages: The caller's, one at least; kept, not copied.
+        trace_id_of: Returns the id to trace a message with. None for no trace.
 
     Attributes:
-        size: Bytes of the bodies, known when it is prepared.
-        is_small: It takes no longer than one command does.
+        size: Bytes of the bodies, known when they are checked.
+        is_small: Whether it takes no longer than one command.
     """
 
     def __init__(
@@ -95,7 +82,7 @@ class Batch:
         self._parts: list[Part] = []
         self._refused: dict[int, PublishError] = {}
         self._messages: list[OutgoingMessage] = []
-        self._prepared: list[Prepared] = []
+        self._checked: list[CheckedMessage] = []
         self._sizes = _plain_sizes(messages) if trace_id_of(_ANY) is None else None
         if self._sizes is None:
             self.size = 0
@@ -107,8 +94,8 @@ class Batch:
     def __len__(self) -> int:
         return len(self._given)
 
-    def prepared(self) -> Iterator[None]:
-        """Check the messages, halting now and then.
+    def check(self) -> Iterator[None]:
+        """Check the messages, with breaks.
 
         Raises:
             ConfigError: A message is not legal; its position is named.
@@ -119,24 +106,24 @@ class Batch:
             message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
             self._messages.append(message)
             try:
-                prepared = prepare(message, self._trace_id_of(message))
+                checked = check_message(message, self._trace_id_of(message))
             except ConfigError as error:
-                raise _at(position, error) from error
-            self._prepared.append(prepared)
-            self.size += len(prepared.body)
+                raise at_position(position, error) from error
+            self._checked.append(checked)
+            self.size += len(checked.body)
             if position % STEP == STEP - 1:
                 yield
 
     def parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
-        """Cut it into commands: by partition and kind, within the server's limits, in order.
+        """Plan the commands: by partition and kind, within the server's limits, in order.
 
-        The first comes when all messages are known to suit the topic.
+        The first one comes when it is known that the topic accepts all messages.
 
         Yields:
-            The next command. None for a mere halt.
+            The next command. None for a break.
 
         Raises:
-            ConfigError: A message does not suit the topic; its position is named.
+            ConfigError: The topic does not accept a message; its position is named.
         """
         for part in self._rich_parts(publisher, view) if self._sizes is None else self._plain_parts(publisher, view):
             if part is not None:
@@ -146,50 +133,48 @@ class Batch:
     def _plain_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part]:
         if view.meta is not None and view.meta.ordered:
             try:
-                publisher.partition_for(_ANY, view)
+                publisher.choice.partition_for(None, None, view)
             except ConfigError as error:
-                raise _at(0, error) from error
-        bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # or they had no sizes
+                raise at_position(0, error) from error
+        bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
         for cut in chunks([_HEAD_BYTES + size for size in self._sizes or ()], BATCH_BYTES, BATCH_COUNT):
-            yield Part(plain_batch(self.topic, bodies[cut.start : cut.stop], new_future), cut, _ANY, None, ())
+            yield Part(plain_mpub(self.topic, bodies[cut.start : cut.stop], new_future), cut, None)
 
     def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         by_partition: dict[int | None, list[list[int]]] = {}
         for position, message in enumerate(self._messages):
             if position % STEP == STEP - 1:
                 yield None
+            checked = self._checked[position]
             try:
-                check_kind(view, self._prepared[position])
-                chosen, is_free = publisher.partition_for(message, view)
+                check_kind(view, checked.trace_id, checked.ext)
+                chosen, is_free = publisher.choice.partition_for(message.key, message.partition, view)
             except ConfigError as error:
-                raise _at(position, error) from error
+                raise at_position(position, error) from error
             except PublishError as error:
                 self._refused[position] = error
                 continue
             runs = by_partition.setdefault(None if is_free else chosen, [])
-            if not runs or kind_of(self._prepared[runs[-1][0]]) != kind_of(self._prepared[position]):
+            if not runs or kind_of(self._checked[runs[-1][0]]) != kind_of(checked):
                 runs.append([])
             runs[-1].append(position)
         for partition, runs in by_partition.items():
             for run in runs:
-                sizes = [self._prepared[position].wire_bytes for position in run]
+                sizes = [self._checked[position].wire_bytes for position in run]
                 for chunk in chunks(sizes, BATCH_BYTES, BATCH_COUNT):
                     yield self._part([run[index] for index in chunk], partition)
 
     def _part(self, positions: Sequence[int], partition: int | None) -> Part:
         new_future = asyncio.get_running_loop().create_future
-        prepared = [self._prepared[position] for position in positions]
-        outgoing: Outgoing
-        if kind_of(prepared[0]) == "plain":
-            outgoing = plain_batch(self.topic, [message.body for message in prepared], new_future)
+        checked = [self._checked[position] for position in positions]
+        if kind_of(checked[0]) == "plain":
+            request = plain_mpub(self.topic, [message.body for message in checked], new_future)
         else:
-            outgoing = RichBatch(self.topic, prepared, new_future())
-        messages = [self._messages[position] for position in positions]
-        keys: list[Hashable] = []
+            request = rich_mpub(self.topic, checked, new_future(), time.time_ns())
         if partition is not None:
-            keys = [NO_KEY if message.key is None else lane_key(message.key) for message in messages]
-        return Part(outgoing, positions, messages[0], partition, keys)
+            request.keys = tuple(lane_key(self._messages[position].key) for position in positions)
+        return Part(request, positions, partition)
 
     def results(
         self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
@@ -198,7 +183,7 @@ class Batch:
 
         Args:
             outcomes: Of the commands that were queued, in their order.
-            failure: What those met that were not. None when all were.
+            failure: Why the other commands were not queued. None if all were.
         """
         results: list[Receipt | PublishError | None] = [failure] * len(self)
         for position, error in self._refused.items():
@@ -212,62 +197,139 @@ class Batch:
         return [result for result in results if result is not None]
 
 
-_ANY: Final = OutgoingMessage(b"x")
-"""Stands for a message that may go anywhere."""
-_HEAD_BYTES: Final = 6
+class BatchCall:
+    """One batch that needs more than one command, or more than a plain one. Call :meth:`publish` once."""
+
+    def __init__(self, plan: BatchPlan, publisher: TopicPublisher, pending: PendingPublishes, limit: float) -> None:
+        """Start the time limit.
+
+        Args:
+            plan: The messages.
+            publisher: Their topic's.
+            pending: Holds the commands until they end.
+            limit: Seconds for the whole call, from now on.
+        """
+        self._plan = plan
+        self._publisher = publisher
+        self._pending = pending
+        self._limit = limit
+        self._clock = pending.loop.time
+        self._deadline = self._clock() + limit
+        self._queued: list[Request] = []
+
+    async def publish(self) -> list[Receipt | PublishError]:
+        """Publish; return the outcome of each message.
+
+        Raises:
+            ConfigError: One of the messages is not legal (its position is named). Nothing was sent.
+
+        Cancelled, any part of it may be stored.
+        """
+        try:
+            failure = await self._queue()
+            return self._plan.results([await _outcome(request) for request in self._queued], failure)
+        finally:
+            for request in self._queued:
+                if request.future.done() and not request.future.cancelled():
+                    request.future.exception()  # marks it as seen: the caller may be gone
+                self._pending.let_go(request)
+
+    async def _queue(self) -> PublishError | None:
+        """Queue all commands; return why the last ones could not be queued, or None."""
+        plan, publisher = self._plan, self._publisher
+        if plan.is_small:
+            for _ in plan.check():
+                pass
+            if (view := publisher.usable_view()) is not None:
+                for part in plan.parts(publisher, view):
+                    if part is not None:
+                        self._admit(part, view, self._limit)
+                return None
+        try:
+            async with publisher.admitted(self._deadline, is_quick=plan.is_small):
+                await self._queue_at_front()
+        except PublishError as error:
+            return error
+        return None
+
+    async def _queue_at_front(self) -> None:
+        view = await self._publisher.view()
+        self._publisher.check_open()  # from here on, closing the producer lets the batch end
+        if not self._plan.is_small:
+            for _ in self._plan.check():
+                await self._let_others_run()
+        for part in self._plan.parts(self._publisher, view):
+            if not self._plan.is_small:
+                await self._let_others_run()
+            if part is None:
+                continue
+            self._admit(part, view, max(self._deadline - self._clock(), 0.0))
+            if not self._plan.is_small:
+                await self._pending.until_queued(part.request)
+                self._check_alive()
+
+    async def _let_others_run(self) -> None:
+        await asyncio.sleep(0)
+        self._check_alive()
+        if self._clock() >= self._deadline:
+            reason = ResponseTimeoutError("the time limit passed before this part of a large batch was queued")
+            raise self._publisher.not_sent(reason) from reason
+
+    def _check_alive(self) -> None:
+        if self._pending.is_closed:  # what is queued now would never end
+            self._publisher.check_open()
+
+    def _admit(self, part: Part, view: TopicView, timeout: float) -> None:
+        partition = part.partition
+        if partition is None:
+            partition, _ = self._publisher.choice.partition_for(None, None, view)
+        self._publisher.submit(part.request, partition)
+        self._pending.add(part.request, timeout)
+        self._queued.append(part.request)
+
+
+async def _outcome(request: Request) -> list[Receipt] | PublishError:
+    try:
+        return await request.future
+    except PublishError as error:
+        return error
 
 
 def _plain_sizes(messages: Sequence[object]) -> list[int] | None:
-    """Return the sizes of bodies, all legal, as they most often are. None when one is anything else."""
+    """Return the sizes of plain bodies. None if one message is not a legal plain body."""
     try:
-        return body_sizes(messages)  # type: ignore[arg-type]  # if they are no bytes, that is told
+        return body_sizes(messages)  # type: ignore[arg-type]  # anything but bytes raises ConfigError
     except ConfigError:
         return None
 
 
 def as_list(messages: object) -> list[bytes | OutgoingMessage]:
-    """Return the messages of one call in a list.
+    """Return the messages of one call as a list.
 
     Raises:
-        ConfigError: They are none: a single body, a mapping, or nothing that has parts.
+        ConfigError: They are a single body, a mapping, or not iterable.
     """
     if isinstance(messages, bytes | bytearray | memoryview | str | Mapping) or not isinstance(messages, Iterable):
-        raise ConfigError(f"messages must be a list, or another sequence of them, not {type(messages).__name__}")
+        raise ConfigError(f"messages must be a list or another iterable of messages, not {type(messages).__name__}")
     return list(messages)
 
 
-def small_plain_batch(
+def single_mpub(
     topic: str, messages: Sequence[object], new_future: Callable[[], asyncio.Future[list[Receipt]]]
-) -> PlainBatch | None:
-    """Make the one command of a small batch of bodies. None when it is not so plain: ask :class:`Batch`."""
+) -> MpubRequest | None:
+    """Return a small batch of plain bodies as one command. None if it is not that plain: use :class:`BatchCall`."""
     if not 0 < len(messages) <= BATCH_COUNT:
         return None
     first = messages[0]
     if type(first) is bytes and len(first) * len(messages) > BATCH_BYTES:
-        return None  # most batches are of one kind: this one would be encoded only to be cut
+        return None  # most batches are uniform: encoding this one would be wasted
     try:
-        whole = plain_batch(topic, messages, new_future)  # type: ignore[arg-type]  # if they are no bytes, that is told
+        request = plain_mpub(topic, messages, new_future)  # type: ignore[arg-type]  # anything but bytes raises
     except ConfigError:
         return None
-    return whole if whole.size + _HEAD_BYTES * len(messages) <= BATCH_BYTES else None
+    return request if request.size + _HEAD_BYTES * len(messages) <= BATCH_BYTES else None
 
 
-def check_kind(view: TopicView, prepared: Prepared) -> None:
-    """Check that the topic takes messages of this kind.
-
-    Raises:
-        ConfigError: It does not.
-    """
-    meta = view.meta
-    if meta is None:
-        return
-    if prepared.ext is not None and not meta.extend_support:
-        raise ConfigError(
-            f"topic {view.topic!r} takes no headers or tags: create it extended (nsq-ha topic create --extended)"
-        )
-    if prepared.trace_id is not None and not meta.is_partitioned:
-        raise ConfigError("nsqds that are named by nsqd= know no traces: use lookupd=, or trace nothing")
-
-
-def _at(position: int, error: ConfigError) -> ConfigError:
+def at_position(position: int, error: ConfigError) -> ConfigError:
+    """Return ``error`` with the position of the message that it is about."""
     return ConfigError(f"message {position}: {error}")

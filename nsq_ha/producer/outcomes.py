@@ -1,74 +1,76 @@
-"""How the publishes to one partition ended, told to their callers.
+"""How publishes to one partition end: receipts and errors for their callers, warnings for the log.
 
-Owns receipts and errors. What follows from an answer for the connection is
-``producer.sender``'s.
+What an answer means for the connection is decided in ``producer.sender``;
+when to warn, in ``policy.outage``.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from nsq_ha import tracelog
 from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
-from nsq_ha.producer.outgoing import Plain, PlainBatch
+from nsq_ha.policy.outage import Outage
 from nsq_ha.protocol import OK
 
 if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
-    from nsq_ha.policy.lane import Entry, Lane
-    from nsq_ha.producer.line import Line
-    from nsq_ha.producer.outgoing import Outgoing
-    from nsq_ha.producer.under_way import UnderWay
+    from nsq_ha.policy.lane import Lane
+    from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
+    from nsq_ha.producer.requests import Request
+
+log = logging.getLogger("nsq_ha.producer")
 
 
 class Outcomes:
-    """Takes the publishes of one lane to their ends."""
+    """Ends the publishes of one lane."""
 
     def __init__(
         self,
-        lane: Lane[Outgoing],
+        lane: Lane[Request],
         topic: str,
         partition: int,
-        under_way: UnderWay,
-        line: Line,
+        pending: PendingPublishes,
+        buffer: PartitionBuffer,
     ) -> None:
-        """Create it for one partition.
+        """Start without a connection.
 
         Args:
-            lane: The partition's lane.
-            topic: The topic.
-            partition: The partition.
-            under_way: The producer's pending publishes.
-            line: Publishes that wait for space in front of the lane.
+            lane: The lane of the partition.
+            topic: The partition's topic.
+            partition: The partition's number.
+            pending: Holds each publish until it ends.
+            buffer: Counts the partition's bytes and holds publishes that wait for room.
         """
         self._lane = lane
         self._topic = topic
         self._partition = partition
-        self._under_way = under_way
-        self._line = line
+        self._pending = pending
+        self._buffer = buffer
         self._nsqd = ""
         self._shared: list[Receipt] = []
 
     def connected(self, nsqd: str) -> None:
-        """Note the address of who answers from now on."""
+        """Set the address that receipts name from now on."""
         self._nsqd = nsqd
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
-    def all_stored(self, count: int, *, apart: bool = False) -> Entry[Outgoing]:
-        """End the ``count`` oldest unanswered publishes (at least one) as answered with ``OK``; return the last.
+    def all_stored(self, count: int, *, apart: bool = False) -> Request:
+        """End the ``count`` oldest unanswered publishes, one at least, which ``OK`` answered; return the last.
 
         Raises:
-            RemoteProtocolError: ``OK`` is not an answer to one of them. It and those
-                behind it were reported as uncertain; close the connection.
+            RemoteProtocolError: ``OK`` is no answer to one of them. That one and
+                those behind it failed as uncertain; close the connection.
         """
         done = self._lane.all_answered(count, apart=apart)
-        shared, usual = self._shared, self._under_way.usual
+        shared, usual = self._shared, self._pending.usual
         freed = 0
         for entry in done:
-            if (type(entry) is Plain or type(entry) is PlainBatch) and entry.attempts == 1 and entry.timeout is None:
-                # All that is known of one such message is the same as of the others, so they share a receipt.
+            if entry.is_plain and entry.attempts == 1 and entry.timeout is None and entry.original is None:
+                # Nothing distinguishes the receipts of such messages, so they share one.
                 future = entry.future
                 if not future.done():
                     future.set_result(shared if entry.count == 1 else shared * entry.count)
@@ -78,47 +80,46 @@ class Outcomes:
                 try:
                     self._stored(entry, OK)
                 except RemoteProtocolError as error:
-                    # Answers and publishes are misaligned, since here at the latest.
+                    # Answers and publishes may have been misaligned before; from here on they surely are.
                     for doubtful in done[done.index(entry) :]:
-                        self._in_doubt(doubtful, error)
-                    self._under_way.free(freed)
+                        self._fail_in_doubt(doubtful, error)
+                    self._pending.free(freed)
                     raise
         if freed:
-            self._line.free(freed)
+            self._buffer.free(freed)
         return done[-1]
 
-    def stored(self, answer: bytes, *, apart: bool = False) -> Entry[Outgoing]:
-        """End the oldest unanswered publish as answered; return it.
+    def stored(self, answer: bytes, *, apart: bool = False) -> Request:
+        """End the oldest unanswered publish, which ``answer`` answered; return it.
 
         Raises:
-            RemoteProtocolError: The answer does not fit the publish, which was
-                reported as uncertain; close the connection.
+            RemoteProtocolError: The answer does not fit the publish, which
+                failed as uncertain; close the connection.
         """
         entry = self._lane.answered(apart=apart)
         try:
             self._stored(entry, answer)
         except RemoteProtocolError as error:
-            self._in_doubt(entry, error)
+            self._fail_in_doubt(entry, error)
             raise
         return entry
 
-    def _in_doubt(self, entry: Entry[Outgoing], error: RemoteProtocolError) -> None:
+    def _fail_in_doubt(self, entry: Request, error: RemoteProtocolError) -> None:
         entry.maybe_stored = True
         if not entry.is_ghost:
             self.fail(entry, error)
 
-    def _stored(self, entry: Entry[Outgoing], answer: bytes) -> None:
-        item = entry.item
-        receipts = item.receipts(answer, self._partition, self._nsqd, entry.attempts)
-        self._under_way.stored((item,), receipts)
+    def _stored(self, entry: Request, answer: bytes) -> None:
+        receipts = entry.receipts(answer, self._partition, self._nsqd)
+        self._pending.stored(entry.original or entry, receipts)
         if answer != OK:
-            _log(item, receipts)
-        if entry.is_ghost:
-            # It is stored after all: its copy need not be written, where it is not yet.
-            item.give_up()
+            _log_trace(entry, receipts)
+        if entry.original is not None:
+            # It was stored here after all: it need not be written again if it is still queued.
+            entry.original.give_up()
 
-    def fail(self, entry: Entry[Outgoing], error: NsqError) -> None:
-        """Tell the caller of ``entry`` that it failed, and what is known of its storage."""
+    def fail(self, entry: Request, error: NsqError) -> None:
+        """Fail the call of ``entry`` with what is known about its storage."""
         failed = PublishError(
             str(error),
             topic=self._topic,
@@ -127,46 +128,91 @@ class Outcomes:
             maybe_stored=entry.maybe_stored,
         )
         failed.__cause__ = error
-        entry.item.fail(failed)
+        entry.fail(failed)
 
     def fail_all(self, error: NsqError) -> None:
-        """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
+        """Fail everything that is queued, unanswered or waiting for room; what is unanswered may be stored."""
         for entry in self._lane.pending():
             if not entry.given_up:
                 self.give_up(entry, error)
-        self._fail_line(error)
+        self._fail_waiting(error)
 
     def fail_unwritten(self, error: NsqError) -> None:
-        """Fail what is not on its way at this moment."""
+        """Fail everything that is not on the wire."""
         for entry in self._lane.pending():
             if entry.stage is not Stage.SENT:
                 self.give_up(entry, error)
-        self._fail_line(error)
+        self._fail_waiting(error)
 
     def fail_unanswered(self, error: NsqError) -> None:
-        """Fail publishes that were written and not answered; they may be stored."""
+        """Fail everything that was written and not answered; it may be stored."""
         for entry in self._lane.pending():
             if entry.stage is Stage.SENT and not entry.given_up:
                 self.give_up(entry, error)
 
-    def _fail_line(self, error: NsqError) -> None:
-        for outgoing in tuple(self._line.waiting):
-            self.leave_line(outgoing, error)
+    def _fail_waiting(self, error: NsqError) -> None:
+        for request in tuple(self._buffer.waiting):
+            self.leave_buffer(request, error)
 
-    def leave_line(self, outgoing: Outgoing, error: NsqError) -> None:
-        """Fail a publish that waits for space."""
-        self._line.remove(outgoing)
-        self.fail(outgoing, error)
+    def leave_buffer(self, request: Request, error: NsqError) -> None:
+        """Fail a publish that waits for room."""
+        self._buffer.remove(request)
+        self.fail(request, error)
 
-    def give_up(self, entry: Entry[Outgoing], error: NsqError) -> None:
-        """Fail one that its lane holds."""
+    def give_up(self, entry: Request, error: NsqError) -> None:
+        """Fail a publish that the lane holds."""
         self._lane.give_up(entry)
         self.fail(entry, error)
 
 
-def _log(outgoing: Outgoing, receipts: list[Receipt]) -> None:
-    """Write the trace log's lines, for answers that tell an offset."""
-    if tracelog.switch.is_on(outgoing.topic):
+def _log_trace(request: Request, receipts: list[Receipt]) -> None:
+    """Write the trace log for answers that carry an offset."""
+    if tracelog.switch.is_on(request.topic):
         for receipt in receipts:
             if receipt.offset is not None:
-                tracelog.log_publish(receipt, outgoing.began_ns)
+                tracelog.log_publish(receipt, request.began_ns)
+
+
+class OutageLog:
+    """Logs when publishing to one partition keeps failing, and when it works again.
+
+    Attributes:
+        is_on: Whether the last publish that ended, or the last attempt to write, failed.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        """Start without an outage."""
+        self.is_on = False
+        self._name = f"{topic}-{partition}"
+        self._extra = {"topic": topic, "partition": partition}
+        self._outage = Outage()
+
+    def failed(self, now: float, error: NsqError) -> None:
+        """Record a failure; warn if failures have lasted long enough."""
+        self.is_on = True
+        self._outage.failed(now)
+        warned = self._outage.warning(now)
+        if warned is None:
+            log.debug("%s: %s", self._name, error)
+            return
+        log.warning(
+            "%s: nothing published for %.0f s (%d failures): %s; publishes wait up to their time limit",
+            self._name,
+            warned.seconds,
+            warned.failures,
+            error,
+            extra=self._extra,
+        )
+
+    def recovered(self, now: float) -> None:
+        """Record that a publish was stored; log it if the outage was warned about."""
+        self.is_on = False
+        over = self._outage.recovered(now)
+        if over is not None:
+            log.warning(
+                "%s: publishing works again after %.0f s (%d failures)",
+                self._name,
+                over.seconds,
+                over.failures,
+                extra=self._extra,
+            )

@@ -6,7 +6,7 @@ finds the leader.
 
 The invariant: the lane's order of unanswered publishes is the order in which
 they were written to the connection in use; those of the previous connection, if
-there is one (``producer.renewal``), are set apart.
+there is one (``producer.connections``), are set apart.
 """
 
 from __future__ import annotations
@@ -24,18 +24,15 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
-from nsq_ha.policy.answering import SLOW_AFTER, Answering, slow_at, state_at
+from nsq_ha.policy.answering import STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.lane import Entry, Lane
+from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.tls_renewal import Act
-from nsq_ha.producer.hold import Hold
-from nsq_ha.producer.leader import Leader
-from nsq_ha.producer.line import Line
-from nsq_ha.producer.outcomes import Outcomes
-from nsq_ha.producer.outgoing import encode_run
-from nsq_ha.producer.renewal import Renewal
-from nsq_ha.producer.slowness import Slowness
-from nsq_ha.producer.trouble import Trouble
+from nsq_ha.producer.connections import Leader, OldConnections
+from nsq_ha.producer.outcomes import OutageLog, Outcomes
+from nsq_ha.producer.pending import PartitionBuffer
+from nsq_ha.producer.requests import encode_run
+from nsq_ha.producer.stall import RetryPause, StallDetector
 from nsq_ha.protocol import refuses_publish
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.opening import open_while
@@ -49,8 +46,8 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicView
-    from nsq_ha.producer.outgoing import Outgoing
-    from nsq_ha.producer.under_way import UnderWay
+    from nsq_ha.producer.pending import PendingPublishes
+    from nsq_ha.producer.requests import Request
 
 log = logging.getLogger("nsq_ha.producer")
 
@@ -70,9 +67,9 @@ class Sender:
         partition: int,
         config: ProducerConfig,
         *,
-        admit: Callable[[bool], bool],
+        may_connect: Callable[[bool], bool],
         on_trouble: Callable[[Sender], None],
-        under_way: UnderWay,
+        pending: PendingPublishes,
     ) -> None:
         """Create it for one partition of the watched topic.
 
@@ -80,21 +77,21 @@ class Sender:
             watch: Knows the leader.
             partition: The partition.
             config: Limits and back-off.
-            admit: Returns whether one more connection may be opened; with True it makes room for it.
+            may_connect: Returns whether one more connection may be opened; with True it makes room for it.
             on_trouble: Called when publishes without key should move to another partition.
-            under_way: The producer's pending publishes.
+            pending: The producer's pending publishes.
         """
-        self.lane: Lane[Outgoing] = Lane()
-        self.line = Line(under_way, self.submit)
+        self.lane: Lane[Request] = Lane()
+        self.buffer = PartitionBuffer(pending, submit=self.submit, give_up=self._give_up, expire=self._expire)
         self.partition = partition
         self.trouble: NsqError | None = None
         self.last_used = 0.0
         self.pump_is_due = False
         self._watch = watch
         self._config = config
-        self._admit = admit
+        self._may_connect = may_connect
         self._on_trouble = on_trouble
-        self._outcomes = Outcomes(self.lane, watch.topic, partition, under_way, self.line)
+        self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, self.buffer)
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._connection: Connection | None = None
@@ -103,17 +100,17 @@ class Sender:
         self._work = asyncio.Event()
         self._wake = asyncio.Event()
         self._progress = False
-        self._log = Trouble(watch.topic, partition)
+        self._log = OutageLog(watch.topic, partition)
         self._current: object = None
         self._used_since = 0.0
         self._lost: NsqError | None = None
-        self._hold = Hold(config.backoff, self._kick)
-        self._slowness = Slowness(self._slow_at, self._is_slow)
+        self._retry_pause = RetryPause(config.backoff, self._kick)
+        self._stall = StallDetector(self._stalled_at, self._stalled)
         self._answered_at = 0.0
         self._probe_at = 0.0
         self._leaving = False
         self._idle_asked = False
-        self._renewal = Renewal(
+        self._old = OldConnections(
             self.lane,
             stored=self._were_stored_apart,
             answers=self._answers_apart,
@@ -129,7 +126,7 @@ class Sender:
     @property
     def connections(self) -> int:
         """Number of open connections, replaced ones included."""
-        return (self._connection is not None) + len(self._renewal)
+        return (self._connection is not None) + len(self._old)
 
     @property
     def load(self) -> int:
@@ -139,7 +136,7 @@ class Sender:
     @property
     def is_busy(self) -> bool:
         """Whether any publish is queued, waits for space, or is unanswered."""
-        return self.load > 0 or bool(self.line.waiting) or self.line.held > 0
+        return self.load > 0 or bool(self.buffer.waiting) or self.buffer.held_bytes > 0
 
     def may_probe(self) -> bool:
         """Tell whether a single publish may try this partition, which is in trouble; True counts as that try."""
@@ -149,13 +146,13 @@ class Sender:
         self._probe_at = now + PROBE_INTERVAL
         return True
 
-    def take_movable(self) -> list[Entry[Outgoing]]:
+    def take_movable(self) -> list[Request]:
         """Take out what may go to another partition: not written, or written to a leader that does not answer."""
-        now, slow_at = self._clock(), self._slow_at()
-        diverted = self.lane.divert(now - SLOW_AFTER) if slow_at is not None and slow_at <= now else []
+        now, stalled_at = self._clock(), self._stalled_at()
+        diverted = self.lane.divert(now - STALLED_AFTER) if stalled_at is not None and stalled_at <= now else []
         return [*diverted, *self.lane.withdraw()]
 
-    def submit(self, entry: Entry[Outgoing]) -> None:
+    def submit(self, entry: Request) -> None:
         """Queue a publish; it is written in this turn of the loop where that is possible."""
         self.lane.submit(entry)
         if not self.pump_is_due:
@@ -168,12 +165,9 @@ class Sender:
         else:
             self._kick()
 
-    def give_up(self, outgoing: Outgoing) -> None:
+    def _give_up(self, request: Request) -> None:
         """Note that the caller does not wait any more."""
-        if outgoing.is_in_line:
-            self.line.remove(outgoing)
-            return
-        self.lane.give_up(outgoing)
+        self.lane.give_up(request)
         self._kick()
 
     def close_idle(self) -> bool:
@@ -190,7 +184,7 @@ class Sender:
         if leader is None:
             return
         # Also when it is the same: it may have been left out because it took no writes.
-        self._hold.end()
+        self._retry_pause.end()
         current = self._connection.node if self._connection is not None else self._opening
         if leader != current:
             self._wake.set()
@@ -217,10 +211,10 @@ class Sender:
             # Abort everything before the first wait: another cancellation may skip the waits.
             connection_left, reason = self._connection, ConnectionLostError("the producer was closed")
             self._leave(reason)
-            self._renewal.drop(reason)
+            self._old.drop(reason)
             if connection_left is not None:
                 await connection_left.ended()
-            await self._renewal.ended()
+            await self._old.ended()
 
     async def _work_once(self) -> bool:
         """Wait for publishes, connect and write them until the connection must be closed; report failures."""
@@ -252,7 +246,7 @@ class Sender:
 
     async def _open(self) -> Connection:
         node = self._leader.node()
-        if not self._admit(True):
+        if not self._may_connect(True):
             raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
         self._opening, self._lost = node, None
         self._current = token = object()
@@ -290,7 +284,7 @@ class Sender:
         self._use(connection)
         while True:
             idle = self.last_used + self._config.idle_timeout - self._clock()
-            await pause(self._wake, max(self._renewal.look_in(connection, idle), 0.01))
+            await pause(self._wake, max(self._old.check_in(connection, idle), 0.01))
             if self._lost is not None:
                 self._note(self._lost)
                 return True
@@ -302,7 +296,7 @@ class Sender:
             if not self.load and (self._idle_asked or self._clock() - self.last_used >= self._config.idle_timeout):
                 self._leave(ConnectionLostError("closed after being idle"))
                 return False
-            act = self._renewal.act(connection, is_used=bool(self.load) or self.last_used >= self._used_since)
+            act = self._old.act(connection, is_used=bool(self.load) or self.last_used >= self._used_since)
             if act is not Act.USE:
                 following = await self._renew(connection, act)
                 if following is None:
@@ -329,14 +323,14 @@ class Sender:
         if act is Act.REPLACE:
             if self.lane.unanswered_apart:
                 return connection  # its end comes first, and wakes this task
-            if self._admit(False):
+            if self._may_connect(False):
                 return await self._replace(connection, lifetime)
         if act is not Act.CLOSE:
             await self._settle(lifetime.stale_at)
-        is_in_doubt = self.lane.unanswered or self._hold.refusals
+        is_in_doubt = self.lane.unanswered or self._retry_pause.refusals
         self._leave(ConnectionLostError(f"{connection.node.address} can no longer write to this connection"))
         if is_in_doubt:
-            self._hold.begin()  # one publish tests whether it answers, before all are written again
+            self._retry_pause.begin()  # one publish tests whether it answers, before all are written again
         return None
 
     async def _replace(self, old: Connection, lifetime: Lifetime) -> Connection:
@@ -360,7 +354,7 @@ class Sender:
             connection.abort(ConnectionLostError("no longer needed"))
             await connection.ended()
             return old
-        self._renewal.retire(old, lifetime)
+        self._old.retire(old, lifetime)
         self._current = token
         log.debug("%s-%d: opened another connection to %s", self._watch.topic, self.partition, old.node.address)
         self._use(connection)
@@ -376,12 +370,12 @@ class Sender:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        self._hold.end()
-        self._hold.refusals = 0
-        self._slowness.stop()
+        self._retry_pause.end()
+        self._retry_pause.refusals = 0
+        self._stall.stop()
         self._current = None
         connection.abort(reason)
-        self._renewal.forget(reason)
+        self._old.forget(reason)
         for entry in self.lane.lost():
             if self._config.on_unreachable == "fail" and not entry.given_up:
                 self._outcomes.give_up(entry, reason)  # its caller is told: another leader must not get it
@@ -400,10 +394,10 @@ class Sender:
     def _pump(self) -> None:
         """Write what may be written now."""
         connection, lane = self._connection, self.lane
-        if connection is None or not lane.waiting or self._leaving or self._hold.is_on:
+        if connection is None or not lane.waiting or self._leaving or self._retry_pause.is_on:
             return
         # After a refusal one publish probes the way for all.
-        window = 1 if self._hold.refusals else self._config.window
+        window = 1 if self._retry_pause.refusals else self._config.window
         try:
             topic, word, now = self._watch.topic, self._leader.word(), self._clock()
             while lane.waiting and connection.takes_more:
@@ -415,19 +409,19 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - publishes taken and not written would never be answered
             self._survive(error)
             return
-        if not self._slowness.is_watching and lane.unanswered:
-            self._slowness.watch()
+        if not self._stall.is_watching and lane.unanswered:
+            self._stall.watch()
 
-    def _slow_at(self) -> float | None:
+    def _stalled_at(self) -> float | None:
         oldest = self.lane.oldest
-        return None if oldest is None else slow_at(oldest.sent_at, self._answered_at, oldest.item.size)
+        return None if oldest is None else stalled_at(oldest.sent_at, self._answered_at, oldest.size)
 
-    def _is_slow(self) -> None:
+    def _stalled(self) -> None:
         if self._leave_when_overdue():
             return
         # It may be frozen, or wait for a follower that is; only the look-up and missing heartbeats tell. What is bound
         # to this partition stays unanswered: sent again to the same live leader it would be stored twice.
-        self.trouble = ResponseTimeoutError(f"the leader has not answered for {SLOW_AFTER} s or more")
+        self.trouble = ResponseTimeoutError(f"the leader has not answered for {STALLED_AFTER} s or more")
         self._log.failed(self._clock(), self.trouble)
         self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
@@ -439,7 +433,7 @@ class Sender:
         if oldest is None or connection is None:
             return False
         now = self._clock()
-        if state_at(now, oldest.sent_at, self._answered_at, oldest.item.size) is not Answering.OVERDUE:
+        if state_at(now, oldest.sent_at, self._answered_at, oldest.size) is not Answering.OVERDUE:
             return False
         waited = now - max(oldest.sent_at, self._answered_at)
         reason = ResponseTimeoutError(
@@ -472,7 +466,7 @@ class Sender:
 
     def _were_stored_apart(self, count: int) -> None:
         """Handle ``OK`` answers from the previous connection."""
-        if (connection := self._renewal.answering) is None:
+        if (connection := self._old.answering) is None:
             return
         self._answered_at = self._clock()
         try:
@@ -484,7 +478,7 @@ class Sender:
 
     def _answers_apart(self, answers: list[bytes | ServerError]) -> None:
         """Handle other answers from the previous connection."""
-        if (connection := self._renewal.answering) is None:
+        if (connection := self._old.answering) is None:
             return
         self._answered_at = self._clock()
         self._answers_one_by_one(answers, connection, apart=True)
@@ -492,7 +486,7 @@ class Sender:
 
     def _were_answered_apart(self, count: int) -> None:
         if not self.lane.unanswered_apart:
-            self._renewal.answered()
+            self._old.answered()
             self._wake.set()
         self._go_on(count)
 
@@ -501,7 +495,7 @@ class Sender:
         for entry in self.lane.lost(apart=True):
             if self._config.on_unreachable == "fail" and not entry.given_up:
                 self._outcomes.give_up(entry, reason)
-        self._hold.begin()  # as in _renew
+        self._retry_pause.begin()  # as in _renew
         self._note(reason)
         self._wake.set()
 
@@ -520,7 +514,7 @@ class Sender:
         self, answers: list[bytes | ServerError], connection: Connection, *, apart: bool = False
     ) -> None:
         for answer in answers:
-            if connection is not (self._renewal.answering if apart else self._connection):
+            if connection is not (self._old.answering if apart else self._connection):
                 return  # left in the middle of them
             if isinstance(answer, ServerError):
                 self._refused(answer, apart=apart)
@@ -531,12 +525,12 @@ class Sender:
                 connection.abort(error)
                 return
 
-    def _went_well(self, entry: Entry[Outgoing]) -> None:
-        self._hold.refusals = 0
+    def _went_well(self, entry: Request) -> None:
+        self._retry_pause.refusals = 0
         self._progress = True
         if self._log.is_on:
             self._log.recovered(self._answered_at)
-        if self.trouble is not None and self._answered_at - entry.sent_at < SLOW_AFTER:
+        if self.trouble is not None and self._answered_at - entry.sent_at < STALLED_AFTER:
             self.trouble = None
 
     def _refused(self, error: ServerError, *, apart: bool = False) -> None:
@@ -548,9 +542,9 @@ class Sender:
         if not again and not entry.is_ghost:
             self._outcomes.fail(entry, error)
         if error.retriable:
-            self._hold.begin()
+            self._retry_pause.begin()
             self._note(error)
-        if entry.item.close_on_error:
+        if entry.closes_when_refused:
             # The server reads the rest of the batch as commands: what it answers from now on belongs to nobody.
             self._end_of(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
@@ -572,14 +566,14 @@ class Sender:
         """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
         self._outcomes.fail_all(error)
 
-    def expire(self, outgoing: Outgoing) -> None:
+    def _expire(self, request: Request) -> None:
         """End one at its time limit."""
-        if outgoing.is_in_line:
+        if request.waits_for_room:
             trouble = "" if self.trouble is None else f" ({self.trouble})"
-            full = f"{self._watch.topic}-{self.partition}: {self.line.full(outgoing.size)}{trouble}"
-            self._outcomes.leave_line(outgoing, ResponseTimeoutError(full))
+            full = f"{self._watch.topic}-{self.partition}: {self.buffer.full_reason(request.size)}{trouble}"
+            self._outcomes.leave_buffer(request, ResponseTimeoutError(full))
             return
-        self._outcomes.give_up(outgoing, self.trouble or ResponseTimeoutError("the leader did not answer in time"))
+        self._outcomes.give_up(request, self.trouble or ResponseTimeoutError("the leader did not answer in time"))
         self._kick()
 
     def _refusals_came(self, refusals: list[ServerError]) -> None:
@@ -592,9 +586,9 @@ class Sender:
         if not apart:
             self._connection_lost(reason)
             return
-        if self._renewal.answering is not None:
-            self._renewal.answering.abort(reason)
-        self._renewal.forget(reason)
+        if self._old.answering is not None:
+            self._old.answering.abort(reason)
+        self._old.forget(reason)
         self._apart_lost(reason)
 
     def _connection_lost(self, reason: NsqError) -> None:

@@ -1,9 +1,10 @@
-"""One topic's publishing: which partition a message goes to, and one sender for each partition."""
+"""One topic's publishing: the queue in front of it, and one sender for each partition."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from nsq_ha.errors import (
@@ -11,83 +12,182 @@ from nsq_ha.errors import (
     LookupUnavailableError,
     NoLeaderError,
     NsqError,
+    PublishError,
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.policy import routing, sharding
 from nsq_ha.policy.forgetting import is_forgotten
-from nsq_ha.producer.growth import Growth
+from nsq_ha.producer.choice import PartitionChoice
+from nsq_ha.producer.repartition import Repartition
 from nsq_ha.producer.sender import Sender
-from nsq_ha.producer.turn import Turns
+from nsq_ha.producer.validate import check_kind, lane_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import AsyncIterator, Callable
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.message import OutgoingMessage
-    from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.outgoing import Outgoing
-    from nsq_ha.producer.under_way import UnderWay
+    from nsq_ha.producer.pending import PendingPublishes
+    from nsq_ha.producer.requests import Request
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
 """Seconds for which a topic that was never seen may be unknown to all nsqlookupds before a publish
 fails: a second nsqlookupd learns of a new topic up to 3 s late."""
 
-NO_KEY: Final = object()
-"""The one key of all messages that name a partition and no key."""
-
 
 class TopicPublisher:
-    """Everything that publishes to one topic shares one of these."""
+    """Everything that publishes to one topic shares one of these.
+
+    Attributes:
+        watch: The topic's look-ups.
+        senders: The senders that were started, by partition.
+        queued: Publishes in the topic's queue.
+        used_at: When a publish last left the queue, in the loop's time.
+    """
 
     def __init__(
         self,
         watch: TopicWatch,
         config: ProducerConfig,
         *,
-        admit: Callable[[bool], bool],
+        may_connect: Callable[[bool], bool],
         start: Callable[[Sender], None],
-        under_way: UnderWay,
+        check_open: Callable[[], object],
+        pending: PendingPublishes,
     ) -> None:
-        """Create it without senders.
+        """Start without senders.
 
         Args:
             watch: The topic's look-ups.
             config: The producer's options.
-            admit: See :class:`~nsq_ha.producer.sender.Sender`.
+            may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
             start: Runs a new sender.
-            under_way: The producer's pending publishes.
+            check_open: Raises if the producer is closed or closing.
+            pending: Holds the pending publishes.
         """
         self.watch = watch
         self.senders: dict[int, Sender] = {}
-        self.turns = Turns()
         self.queued = 0
-        self.used_at = under_way.loop.time()
+        self.used_at = pending.loop.time()
+        self._queue = AdmissionQueue()
         self._config = config
-        self._admit = admit
+        self._may_connect = may_connect
         self._start = start
-        self._under_way = under_way
-        self._hash = sharding.hasher(config.sharding)
-        self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
+        self.check_open = check_open
+        self._pending = pending
         self._was_known = False
-        self._growth = Growth(watch.topic, config, self._with_keys)
-        self._routes_of: TopicView | None = None
-        self._routes_used = 0
-        self._calm_view: TopicView | None = None
-        self._takes_keyless = self._takes_keys = False
-        self._routes: tuple[int, ...] = ()
+        self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
+        self.choice = PartitionChoice(watch.topic, config, self._repartition, self.senders)
         watch.add_listener(self._view_changed)
         if watch.view is not None:
-            self._growth.view_changed(watch.view)
+            self._repartition.view_changed(watch.view)
+
+    # ------------------------------------------------------------ admission
+
+    def usable_view(self) -> TopicView | None:
+        """Return what is known of the topic if nothing has to be waited for. None otherwise."""
+        view = self.watch.view
+        return view if not self.queued and self.is_usable(view) else None
+
+    def try_admit(self, request: Request) -> bool:
+        """Queue a request at its partition if nothing has to be waited for; tell whether it was queued.
+
+        Raises:
+            ConfigError: The request does not suit the topic.
+            PublishError: The number of partitions changed, and keys are refused since.
+        """
+        if self.queued:
+            return False
+        view = self.watch.view
+        if view is None or (view is not self.choice.calm_view and not self.is_usable(view)):
+            return False
+        self._admit(request, view)
+        return True
+
+    async def wait_and_admit(self, request: Request) -> None:
+        """Queue a request at its partition as soon as the topic is known and no earlier publish waits.
+
+        Raises:
+            ConfigError: The request does not suit the topic.
+            PublishError: Its time is over, the topic cannot be published to, or the producer closes; nothing was sent.
+        """
+        async with self.admitted(request.deadline, is_quick=True):
+            view = await self.view()
+            self.check_open()
+            self._admit(request, view)
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, deadline: float, *, is_quick: bool) -> AsyncIterator[None]:
+        """Wait for the front of the topic's queue and keep it inside the block.
+
+        There is one queue for all reasons to wait: a later publish of the same key
+        must not overtake.
+
+        Args:
+            deadline: When the wait and the block must be over, in the loop's time.
+            is_quick: See :meth:`AdmissionQueue.front`.
+
+        Raises:
+            PublishError: The time is over or the topic cannot be published to; nothing was sent.
+        """
+        self.queued += 1
+        try:
+            async with asyncio.timeout_at(deadline), self._queue.front(is_quick=is_quick):
+                yield
+        except TimeoutError:
+            # A large batch at the front may hold up the others though nothing is wrong with the topic.
+            reason = self.trouble or ResponseTimeoutError(
+                "timed out waiting behind a large batch to the same topic: raise timeout= or publish smaller batches"
+            )
+            raise self.not_sent(reason) from reason
+        except (ConfigError, PublishError):
+            raise
+        except NsqError as error:
+            raise self.not_sent(error) from error
+        finally:
+            self.queued -= 1
+            self.used_at = asyncio.get_running_loop().time()
+
+    def not_sent(self, error: NsqError) -> PublishError:
+        """Return the error of a publish that was never queued at a partition."""
+        return PublishError(str(error), topic=self.watch.topic, partition=None, attempts=0, maybe_stored=False)
+
+    def _admit(self, request: Request, view: TopicView) -> None:
+        """Choose the partition of a request and queue it there."""
+        partition = self.choice.quick(request, view)
+        if partition is None:
+            check_kind(view, request.trace_id, request.ext)
+            partition, is_free = self.choice.partition_for(request.key, request.partition, view)
+            if not is_free:
+                request.keys = (lane_key(request.key),)
+        elif request.key is not None:
+            request.keys = (lane_key(request.key),)
+        sender = self.senders.get(partition) or self.sender(partition)
+        if not sender.buffer.try_admit(request):
+            self._wait_for_room(request, sender)
+
+    def submit(self, request: Request, partition: int) -> None:
+        """Queue a request at ``partition``; its keys are set."""
+        sender = self.sender(partition)
+        if not sender.buffer.try_admit(request):
+            self._wait_for_room(request, sender)
+
+    def _wait_for_room(self, request: Request, sender: Sender) -> None:
+        """Queue what found no room at ``sender``: at another partition if it may go anywhere, or in front of this."""
+        if not request.keys:
+            healthy = (self.sender(partition) for partition in self.choice.routes if self.choice.is_healthy(partition))
+            sender = next((other for other in healthy if other.buffer.has_room(request.size)), sender)
+        sender.buffer.admit(request)
+
+    # ------------------------------------------------------------ what is known of the topic
 
     async def view(self) -> TopicView:
-        """Return what is known of the topic, waiting for the first look-up that tells its partitions.
+        """Return what is known of the topic; wait for the first look-up that names its partitions.
 
-        While keys change their partitions it waits as ``partition_change`` says.
+        While keys move to other partitions it waits as ``partition_change`` says.
 
-        The caller puts its time limit around it. Cancelled, it leaves nothing.
+        The caller sets the time limit. A cancelled wait leaves nothing.
 
         Raises:
             TopicNotFoundError: No nsqlookupd knows the topic, and none did before.
@@ -100,29 +200,29 @@ class TopicPublisher:
         while True:
             try:
                 async with asyncio.timeout_at(None if self._was_known else deadline):
-                    view = await self.watch.wait_until(_is_usable)
+                    view = await self.watch.wait_until(_names_partitions)
                 self._was_known = True
                 break
             except TimeoutError:
                 if isinstance(self.watch.error, TopicNotFoundError) or _is_absent(self.watch.view):
                     raise self._unknown() from None
                 deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
-        await self._growth.settled()
+        await self._repartition.settled()
         return view
 
     def is_usable(self, view: TopicView | None) -> TypeGuard[TopicView]:
-        """Tell whether the view says how many partitions there are, and nothing has to be waited for."""
-        return view is not None and _is_usable(view) and self._growth.is_settled()
+        """Tell whether the view names the topic's partitions and keys are not moving."""
+        return view is not None and _names_partitions(view) and self._repartition.is_settled()
 
     def is_forgotten(self) -> bool:
-        """Return whether to forget the topic because it is unused."""
+        """Tell whether to forget the topic because nobody publishes to it."""
         senders = self.senders.values()
-        is_changing = not (self._growth.is_settled() and self._growth.is_calm)
+        is_changing = not (self._repartition.is_settled() and self._repartition.is_calm)
         is_needed = is_changing or bool(self.queued) or any(sender.is_busy for sender in senders)
         used_at = max(self.used_at, *(sender.last_used for sender in senders), 0.0)
-        is_known = self.watch.view is not None and _is_usable(self.watch.view)
+        is_known = self.watch.view is not None and _names_partitions(self.watch.view)
         return is_forgotten(
-            self._under_way.loop.time() - used_at,
+            self._pending.loop.time() - used_at,
             is_known=is_known,
             is_needed=is_needed,
             idle_timeout=self._config.idle_timeout,
@@ -130,11 +230,13 @@ class TopicPublisher:
 
     @property
     def trouble(self) -> NsqError | None:
-        """The best reason for a publish that could not even choose a partition in time. None when it could."""
-        if self._growth.is_draining:
-            return ResponseTimeoutError("keys change their partitions, and what is under way was not answered in time")
+        """The best reason why a publish could not choose a partition in time. None if it could."""
+        if self._repartition.is_draining:
+            return ResponseTimeoutError(
+                "the number of partitions changed, and earlier publishes with keys were not answered in time"
+            )
         view = self.watch.view
-        if view is not None and _is_usable(view):
+        if view is not None and _names_partitions(view):
             return None
         if _is_absent(view):
             return self._unknown()
@@ -157,174 +259,106 @@ class TopicPublisher:
             f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
         )
 
-    def partition_for(self, message: OutgoingMessage, view: TopicView) -> tuple[int, bool]:
-        """Choose the partition of a message.
+    def _view_changed(self, view: TopicView) -> None:
+        self._repartition.view_changed(view)
+        for sender in self.senders.values():
+            sender.view_changed(view)
 
-        Returns:
-            The partition, and whether another one would do as well.
-
-        Raises:
-            ConfigError: The partition does not exist, the key does not suit the
-                rule, or an ordered topic is given neither.
-            PublishError: The number of partitions changed, and keys are refused since.
-        """
-        meta = view.meta
-        if meta is None:
-            raise LookupUnavailableError(f"topic {self.watch.topic!r} has no meta")
-        if not meta.is_partitioned and (message.partition is not None or message.key is not None):
-            raise ConfigError("nsqds that are named by nsqd= have no partitions: keys and partition= need lookupd=")
-        if message.partition is not None:
-            if not 0 <= message.partition < meta.partition_num:
-                raise ConfigError(
-                    f"partition {message.partition} of {self.watch.topic!r} does not exist: "
-                    f"it has {meta.partition_num} (0..{meta.partition_num - 1})"
-                )
-            return message.partition, False
-        if message.key is not None:
-            number: object = self._hash(message.key)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
-            self._growth.check_key()
-            return number % (self._growth.used or meta.partition_num), False
-        if meta.ordered:
-            raise ConfigError(f"topic {self.watch.topic!r} is ordered: give key= or partition=")
-        return self._any_partition(view, meta.partition_num), True
-
-    def _any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
-        used = self._growth.used or partition_num
-        self._look_up_routes(view, used)
-        candidates: Sequence[int] = self._routes
-        if avoid is not None or self._any_in_trouble():
-            candidates = [p for p in self._routes if p != avoid and self._is_healthy(p)]
-            if avoid is None and candidates and (probed := self._probed()) is not None:
-                return probed
-        if not candidates:
-            candidates = [p for p in self._routes if p != avoid] or range(used)
-        self._turn += 1
-        if self._config.strategy == "least_loaded":
-            return routing.least_loaded(candidates, self._turn, self._load)
-        return routing.round_robin(candidates, self._turn)
-
-    def quick_sender(self, key: Key | None) -> Sender | None:
-        """Choose where a message goes that names no partition, while nothing is out of the ordinary.
-
-        That is nearly always so, and takes a fraction of what :meth:`partition_for` does, which comes to the same.
-
-        Returns:
-            The sender. None when the case is not so plain: then ask :meth:`partition_for`.
-        """
-        if self.queued or (self.watch.view is not self._calm_view and not self._is_calm()):
-            return None
-        if key is None:
-            if not self._takes_keyless:
-                return None
-            self._turn += 1
-            partition = self._routes[self._turn % len(self._routes)]
-            sender = self.senders.get(partition) or self.sender(partition)
-            return sender if sender.trouble is None else None
-        if not self._takes_keys:
-            return None
-        partition = self._hash(key) % self._routes_used
-        return self.senders.get(partition) or self.sender(partition)
-
-    def _is_calm(self) -> bool:
-        view = self.watch.view
-        self._calm_view = None
-        if not self.is_usable(view) or view.meta is None or not self._growth.is_calm:
-            return False
-        self._look_up_routes(view, self._growth.used)
-        self._takes_keyless = not view.meta.ordered and self._config.strategy == "round_robin" and bool(self._routes)
-        # What a foreign function returns has to be looked at.
-        self._takes_keys = view.meta.is_partitioned and not callable(self._config.sharding) and self._routes_used > 0
-        self._calm_view = view
-        return True
-
-    def _look_up_routes(self, view: TopicView, used: int) -> None:
-        if self._routes_of is not view or self._routes_used != used:
-            self._routes_of, self._routes_used = view, used
-            self._routes = tuple(sorted(p for p in view.publishable if p < used))
-
-    def _any_in_trouble(self) -> bool:
-        for sender in self.senders.values():  # noqa: SIM110 - a third of any()'s time, once a publish
-            if sender.trouble is not None:
-                return True
-        return False
-
-    def _probed(self) -> int | None:
-        """Choose a partition in trouble that is to be tried with a single message."""
-        tried = (p for p in self._routes if not self._is_healthy(p) and self.senders[p].may_probe())
-        return next(tried, None)
-
-    def _is_healthy(self, partition: int) -> bool:
-        sender = self.senders.get(partition)
-        return sender is None or sender.trouble is None
-
-    def _load(self, partition: int) -> int:
-        sender = self.senders.get(partition)
-        return sender.load if sender is not None else 0
-
-    def submit(self, outgoing: Outgoing, partition: int, keys: Sequence[Hashable]) -> None:
-        """Queue a command for ``partition``; it must not be reordered with others of ``keys``."""
-        sender = self.senders.get(partition) or self.sender(partition)
-        if not keys and not sender.line.takes(outgoing.size):
-            sender = self._with_room(outgoing.size) or sender
-        outgoing.submit(sender, keys)
-
-    def _with_room(self, size: int) -> Sender | None:
-        """Return a healthy partition with space for a publish without key, or None."""
-        healthy = (self.sender(partition) for partition in self._routes if self._is_healthy(partition))
-        return next((sender for sender in healthy if sender.line.takes(size)), None)
+    # ------------------------------------------------------------ the senders
 
     def sender(self, partition: int) -> Sender:
-        """Return the partition's sender, started when it is new."""
+        """Return the partition's sender; start it if it is new."""
         sender = self.senders.get(partition)
         if sender is None:
             sender = Sender(
                 self.watch,
                 partition,
                 self._config,
-                admit=self._admit,
+                may_connect=self._may_connect,
                 on_trouble=self._move_elsewhere,
-                under_way=self._under_way,
+                pending=self._pending,
             )
             self.senders[partition] = sender
             self._start(sender)
         return sender
 
     def _move_elsewhere(self, sender: Sender) -> None:
-        """Send what is bound to no partition by a healthy one."""
+        """Move publishes that may go to any partition to a healthy one."""
         view = self.watch.view
         if view is None or view.meta is None:
             return
-        if not any(p != sender.partition and self._is_healthy(p) for p in view.publishable):
+        if not any(p != sender.partition and self.choice.is_healthy(p) for p in view.publishable):
             return
-        for entry in sender.take_movable():
+        for request in sender.take_movable():
             target = self._other(sender, view, view.meta.partition_num)
-            sender.line.held -= entry.item.size
-            target.line.held += entry.item.size
-            entry.item.sender = target
-            target.submit(entry)
-        for outgoing in sender.line.withdraw():
-            outgoing.submit(self._other(sender, view, view.meta.partition_num), ())
-        self._under_way.free(0)  # waiting publishes have more space than before
+            sender.buffer.move(request, target.buffer)
+            target.submit(request)
+        for request in sender.buffer.withdraw():
+            self._other(sender, view, view.meta.partition_num).buffer.admit(request)
+        self._pending.free(0)  # this partition has more room than before
 
     def _other(self, sender: Sender, view: TopicView, partition_num: int) -> Sender:
-        return self.sender(self._any_partition(view, partition_num, avoid=sender.partition))
+        return self.sender(self.choice.any_partition(view, partition_num, avoid=sender.partition))
 
-    def _with_keys(self) -> list[asyncio.Future[Any]]:
+    def _futures_with_keys(self) -> list[asyncio.Future[Any]]:
         senders = self.senders.values()
-        pending = (entry for sender in senders for entry in (*sender.lane.pending(), *sender.line.waiting))
-        return [entry.item.future for entry in pending if entry.keys and not entry.item.future.done()]
-
-    def _view_changed(self, view: TopicView) -> None:
-        self._growth.view_changed(view)
-        for sender in self.senders.values():
-            sender.view_changed(view)
+        requests = (request for sender in senders for request in (*sender.lane.pending(), *sender.buffer.waiting))
+        return [request.future for request in requests if request.keys and not request.future.done()]
 
 
-def _is_usable(view: TopicView) -> bool:
+def _names_partitions(view: TopicView) -> bool:
     return view.meta is not None and view.meta.partition_num > 0
 
 
 def _is_absent(view: TopicView | None) -> bool:
     return view is not None and not view.exists
+
+
+class AdmissionQueue:
+    """The publishes that cannot be queued at a partition at once; they wait here in order.
+
+    The invariant: only the publish at the front is queued at a partition, so no
+    later one overtakes it. Quick publishes behind it are woken together: one per
+    iteration of the event loop would take forever on a busy machine.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._tickets: deque[_Ticket] = deque()
+
+    @contextlib.asynccontextmanager
+    async def front(self, *, is_quick: bool) -> AsyncIterator[None]:
+        """Wait for the front and keep it inside the block. A cancelled wait leaves the queue.
+
+        Args:
+            is_quick: The block takes no time once the topic is known.
+        """
+        ticket = _Ticket(is_quick)
+        self._tickets.append(ticket)
+        try:
+            while self._tickets[0] is not ticket:
+                ticket.woken = asyncio.get_running_loop().create_future()
+                await ticket.woken
+            yield
+        finally:
+            self._tickets.remove(ticket)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake the publish at the front and the quick ones behind it; they run in their order."""
+        for ticket in self._tickets:
+            if ticket.woken is None or ticket.woken.done():
+                return  # woken earlier, together with the quick ones behind it
+            ticket.woken.set_result(None)
+            if not ticket.is_quick:
+                return
+
+
+class _Ticket:
+    """One publish in the queue."""
+
+    __slots__ = ("is_quick", "woken")
+
+    def __init__(self, is_quick: bool) -> None:
+        self.is_quick = is_quick
+        self.woken: asyncio.Future[None] | None = None

@@ -5,26 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.config import ProducerConfig
-from nsq_ha.policy.answering import OVERDUE_AFTER, SLOW_AFTER, SLOW_LINK, Answering, slow_at, state_at
+from nsq_ha.policy.answering import OVERDUE_AFTER, SLOW_LINK, STALLED_AFTER, Answering, stalled_at, state_at
 
 times = st.floats(0, 1e6)
 sizes = st.integers(0, 2**30)
 
 
 def test_the_silence_begins_with_the_oldest_publish_or_the_last_answer() -> None:
-    assert slow_at(10.0, 0.0, 0) == 10.0 + SLOW_AFTER
-    assert slow_at(10.0, 12.0, 0) == 12.0 + SLOW_AFTER
-    assert slow_at(10.0, 0.0, 4 * SLOW_LINK) == 14.0 + SLOW_AFTER
+    assert stalled_at(10.0, 0.0, 0) == 10.0 + STALLED_AFTER
+    assert stalled_at(10.0, 12.0, 0) == 12.0 + STALLED_AFTER
+    assert stalled_at(10.0, 0.0, 4 * SLOW_LINK) == 14.0 + STALLED_AFTER
 
 
 @pytest.mark.parametrize(
     ("silence", "state"),
     [
         (0.0, Answering.PROMPT),
-        (SLOW_AFTER - 0.01, Answering.PROMPT),
-        (SLOW_AFTER + 0.01, Answering.SLOW),
-        (12.0, Answering.SLOW),
-        (OVERDUE_AFTER - 0.01, Answering.SLOW),
+        (STALLED_AFTER - 0.01, Answering.PROMPT),
+        (STALLED_AFTER + 0.01, Answering.STALLED),
+        (12.0, Answering.STALLED),
+        (OVERDUE_AFTER - 0.01, Answering.STALLED),
         (OVERDUE_AFTER + 0.01, Answering.OVERDUE),
     ],
 )

@@ -8,19 +8,23 @@ from nsq_ha.errors import LocalProtocolError
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 
 
-def entries(*specs: tuple[str, tuple[str, ...]]) -> list[Entry[str]]:
-    return [Entry(name, keys) for name, keys in specs]
+class Item(Entry, eq=False, kw_only=True):
+    item: str
 
 
-def submitted(*specs: tuple[str, tuple[str, ...]]) -> tuple[Lane[str], list[Entry[str]]]:
-    lane: Lane[str] = Lane()
+def entries(*specs: tuple[str, tuple[str, ...]]) -> list[Item]:
+    return [Item(item=name, keys=keys) for name, keys in specs]
+
+
+def submitted(*specs: tuple[str, tuple[str, ...]]) -> tuple[Lane[Item], list[Item]]:
+    lane: Lane[Item] = Lane()
     made = entries(*specs)
     for entry in made:
         lane.submit(entry)
     return lane, made
 
 
-def names(found: list[Entry[str]]) -> list[str]:
+def names(found: list[Item]) -> list[str]:
     return [entry.item for entry in found]
 
 
@@ -139,7 +143,7 @@ def test_what_waits_long_goes_elsewhere_in_doubt_and_its_answer_is_the_ghosts() 
     assert (lane.unanswered, lane.waiting) == (4, 0)
     assert lane.oldest is not None
     assert (lane.oldest is old, lane.oldest.item, lane.oldest.sent_at) == (False, "1", 0.0)
-    other: Lane[str] = Lane()
+    other: Lane[Item] = Lane()
     other.submit(old)
     ghost = lane.answered()
     assert (ghost.item, ghost.is_ghost, ghost.stage) == ("1", True, Stage.DONE)

@@ -18,6 +18,10 @@ from nsq_ha.policy.lane_table import STEPS, Doubt, Event, Standing, standing_of
 # ---------------------------------------------------------------- the table, row by row
 
 
+class Item(Entry, eq=False, kw_only=True):
+    item: int
+
+
 class Watched:
     """A lane of which each step is compared with the table; what it wrote lies on the wire until it is answered.
 
@@ -26,20 +30,20 @@ class Watched:
     """
 
     def __init__(self, window: int = 8) -> None:
-        self.lane: Lane[int] = Lane()
+        self.lane: Lane[Item] = Lane()
         self.window = window
         self.now = 0.0
-        self.made: list[Entry[int]] = []
-        self.inside: list[Entry[int]] = []
-        self.current: list[Entry[int]] = []
-        self.before: list[Entry[int]] = []
+        self.made: list[Item] = []
+        self.inside: list[Item] = []
+        self.current: list[Item] = []
+        self.before: list[Item] = []
         self.rows: set[tuple[Standing, Event]] = set()
 
     @property
-    def wire(self) -> list[Entry[int]]:
+    def wire(self) -> list[Item]:
         return self.before + self.current
 
-    def _next(self, *, apart: bool) -> Entry[int]:
+    def _next(self, *, apart: bool) -> Item:
         return (self.before if apart else self.current).pop(0)
 
     def replace_connection(self) -> None:
@@ -53,11 +57,11 @@ class Watched:
         assert self._standings() == before
         assert self.lane.unanswered_apart == len(self.before)
 
-    def _standings(self) -> dict[Entry[int], tuple[Standing, bool]]:
+    def _standings(self) -> dict[Item, tuple[Standing, bool]]:
         return {entry: (standing_of(entry), entry.maybe_stored) for entry in self.inside}
 
     def _compare(
-        self, before: dict[Entry[int], tuple[Standing, bool]], acted: list[Entry[int]], event: Event, *, late: bool
+        self, before: dict[Item, tuple[Standing, bool]], acted: list[Item], event: Event, *, late: bool
     ) -> None:
         """Those that were acted on go by ``event``; of the others some may have been freed, and nothing else."""
         for entry, (standing, was_in_doubt) in before.items():
@@ -71,7 +75,7 @@ class Watched:
             adds = step.doubt is Doubt.ALWAYS or (step.doubt is Doubt.IF_LATE and late)
             assert entry.maybe_stored == (was_in_doubt or adds), row
 
-    def submit(self, entry: Entry[int]) -> None:
+    def submit(self, entry: Item) -> None:
         before = self._standings() | {entry: (Standing.OUTSIDE, entry.maybe_stored)}
         free = all(key not in other.keys for other in self.lane.pending() for key in entry.keys)
         self.made.append(entry)
@@ -79,14 +83,14 @@ class Watched:
         self.lane.submit(entry)
         self._compare(before, [entry], Event.SUBMIT if free else Event.SUBMIT_BEHIND, late=False)
 
-    def write(self) -> list[Entry[int]]:
+    def write(self) -> list[Item]:
         before = self._standings()
         taken = self.lane.take(self.now, self.window)
         self.current += taken
         self._compare(before, taken, Event.WRITE, late=False)
         return taken
 
-    def answer(self, *, apart: bool = False) -> Entry[int]:
+    def answer(self, *, apart: bool = False) -> Item:
         before = self._standings()
         sent = self._next(apart=apart)
         answered = self.lane.answered(apart=apart)
@@ -94,7 +98,7 @@ class Watched:
         self._compare(before, [answered], Event.ANSWER, late=False)
         return answered
 
-    def answer_run(self, count: int, *, apart: bool = False) -> list[Entry[int]]:
+    def answer_run(self, count: int, *, apart: bool = False) -> list[Item]:
         before = self._standings()
         wire = self.before if apart else self.current
         sent = wire[:count]
@@ -104,7 +108,7 @@ class Watched:
         self._compare(before, answered, Event.ANSWER, late=False)
         return answered
 
-    def refuse(self, *, again: bool, apart: bool = False) -> Entry[int]:
+    def refuse(self, *, again: bool, apart: bool = False) -> Item:
         before = self._standings()
         sent = self._next(apart=apart)
         refused = self.lane.refused(self.now, retry=again, apart=apart)
@@ -113,7 +117,7 @@ class Watched:
         self._compare(before, [refused], Event.REFUSE_AGAIN if again else Event.REFUSE, late=late)
         return refused
 
-    def lose(self, *, apart: bool = False) -> list[Entry[int]]:
+    def lose(self, *, apart: bool = False) -> list[Item]:
         before = self._standings()
         lost = self.lane.lost(apart=apart)
         assert lost == (self.before if apart else self.wire)
@@ -125,19 +129,19 @@ class Watched:
         self._compare(before, lost, Event.LOSE, late=False)
         return lost
 
-    def give_up(self, entry: Entry[int]) -> None:
+    def give_up(self, entry: Item) -> None:
         before = self._standings()
         self.lane.give_up(entry)
         self._compare(before, [entry], Event.GIVE_UP, late=False)
 
-    def withdraw(self) -> list[Entry[int]]:
+    def withdraw(self) -> list[Item]:
         before = self._standings()
         out = self.lane.withdraw()
         self.inside = [entry for entry in self.inside if entry not in out]
         self._compare(before, out, Event.WITHDRAW, late=False)
         return out
 
-    def divert(self, sent_until: float) -> list[Entry[int]]:
+    def divert(self, sent_until: float) -> list[Item]:
         before = self._standings()
         out = self.lane.divert(sent_until)
         self.inside = [entry for entry in self.inside if entry not in out]
@@ -149,7 +153,7 @@ class Watched:
         return out
 
 
-def ghost_of(entry: Entry[int], ghosts: list[Entry[int]]) -> Entry[int]:
+def ghost_of(entry: Item, ghosts: list[Item]) -> Item:
     return next(ghost for ghost in ghosts if ghost.item == entry.item and ghost.sent_at == entry.sent_at)
 
 
@@ -167,8 +171,8 @@ def test_each_row_of_the_table_can_happen_and_nothing_else_does() -> None:
             go_on(other, depth - 1)
 
     start = Watched()
-    start.submit(Entry(0, ("k",)))
-    for following in (Entry(1, ("k",)), Entry(1)):
+    start.submit(Item(item=0, keys=("k",)))
+    for following in (Item(item=1, keys=("k",)), Item(item=1)):
         lane = copy.deepcopy(start)
         lane.submit(following)
         go_on(lane, 4)
@@ -216,9 +220,9 @@ class LaneMachine(RuleBasedStateMachine):
     def start(self, window: int) -> None:
         self.one = Watched(window)
         self.other = Watched(window)
-        self.made: list[Entry[int]] = []
-        self.stored: list[Entry[int]] = []
-        self.limbo: list[Entry[int]] = []
+        self.made: list[Item] = []
+        self.stored: list[Item] = []
+        self.limbo: list[Item] = []
         self.told: dict[int, bool | None] = {}
         """What a caller was told: None for stored, else whether it may be stored."""
         self.first_written: dict[object, list[int]] = {}
@@ -228,12 +232,12 @@ class LaneMachine(RuleBasedStateMachine):
     def lanes(self) -> tuple[Watched, Watched]:
         return self.one, self.other
 
-    def lane_of(self, entry: Entry[int]) -> Watched:
+    def lane_of(self, entry: Item) -> Watched:
         return self.one if entry in self.one.inside else self.other
 
     @rule(keys=st.lists(st.sampled_from("abc"), max_size=2))
     def publish(self, keys: list[str]) -> None:
-        entry = Entry(len(self.made), keys)
+        entry = Item(item=len(self.made), keys=tuple(keys))
         self.made.append(entry)
         self.one.submit(entry)
 
@@ -270,7 +274,7 @@ class LaneMachine(RuleBasedStateMachine):
         for entry in lane.answer_run(len(run), apart=apart):
             self._acknowledge(entry)
 
-    def _acknowledge(self, entry: Entry[int]) -> None:
+    def _acknowledge(self, entry: Item) -> None:
         if entry.is_ghost:
             # Its copy need not be written any more, where it is not yet.
             self._end(entry.item, None)
@@ -331,7 +335,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.give_up(entry)
         self._end(entry.item, entry.maybe_stored)
 
-    def give_up(self, entry: Entry[int]) -> None:
+    def give_up(self, entry: Item) -> None:
         self.lane_of(entry).give_up(entry)
 
     @rule(seconds=st.floats(0.1, 3.0))
@@ -342,11 +346,11 @@ class LaneMachine(RuleBasedStateMachine):
     def _end(self, item: int, outcome: bool | None) -> None:
         self.told.setdefault(item, outcome)
 
-    def _store(self, entry: Entry[int]) -> None:
+    def _store(self, entry: Item) -> None:
         assert self.told.get(entry.item) is not False, "it was called not stored"
         self.stored.append(entry)
 
-    def _count_loss(self, entry: Entry[int]) -> None:
+    def _count_loss(self, entry: Item) -> None:
         for key in entry.keys:
             self.losses[key] = self.losses.get(key, 0) + 1
 

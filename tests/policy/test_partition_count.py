@@ -10,7 +10,7 @@ from nsq_ha.policy.partition_count import PartitionCount
 
 def counting(number: int) -> PartitionCount:
     count = PartitionCount()
-    count.told(number, 0.0, 5.0)
+    count.found(number, 0.0, 5.0)
     assert count.take(0.0) is None
     return count
 
@@ -18,7 +18,7 @@ def counting(number: int) -> PartitionCount:
 def test_the_first_number_is_used_at_once() -> None:
     count = PartitionCount()
     assert (count.used, count.is_pending, count.take(0.0)) == (0, False, None)
-    count.told(2, 0.0, 5.0)
+    count.found(2, 0.0, 5.0)
     assert count.is_pending
     assert count.take(0.0) is None
     assert (count.used, count.is_pending) == (2, False)
@@ -26,8 +26,8 @@ def test_the_first_number_is_used_at_once() -> None:
 
 def test_a_number_that_grows_waits() -> None:
     count = counting(2)
-    count.told(4, 10.0, 5.0)
-    count.told(4, 12.0, 5.0)
+    count.found(4, 10.0, 5.0)
+    count.found(4, 12.0, 5.0)
     assert count.take(14.9) is None
     assert (count.used, count.is_pending) == (2, True)
     assert count.take(15.0) == (2, 4)
@@ -36,22 +36,22 @@ def test_a_number_that_grows_waits() -> None:
 
 def test_a_number_that_falls_is_used_at_once() -> None:
     count = counting(4)
-    count.told(2, 10.0, 5.0)
+    count.found(2, 10.0, 5.0)
     assert count.take(10.0) == (4, 2)
 
 
 def test_a_growth_that_is_taken_back_changes_nothing() -> None:
     count = counting(2)
-    count.told(4, 10.0, 5.0)
-    count.told(2, 11.0, 5.0)
+    count.found(4, 10.0, 5.0)
+    count.found(2, 11.0, 5.0)
     assert count.take(20.0) is None
     assert (count.used, count.is_pending) == (2, False)
 
 
 def test_a_further_growth_waits_anew() -> None:
     count = counting(2)
-    count.told(3, 10.0, 5.0)
-    count.told(4, 14.0, 5.0)
+    count.found(3, 10.0, 5.0)
+    count.found(4, 14.0, 5.0)
     assert count.take(18.9) is None
     assert count.take(19.0) == (2, 4)
 
@@ -63,7 +63,7 @@ def test_a_partition_is_never_used_before_its_delay(told: list[tuple[int, float]
     for following, wait in told:
         if following != number:
             number, since = following, now
-        count.told(following, now, 5.0)
+        count.found(following, now, 5.0)
         before = count.used
         count.take(now)
         if count.used > before > 0:

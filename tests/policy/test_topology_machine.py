@@ -211,7 +211,7 @@ class TopologyMachine(RuleBasedStateMachine):
             if not view.exists:
                 self.count = PartitionCount()
             return
-        self.count.told(view.meta.partition_num, self.now, DELAY)
+        self.count.found(view.meta.partition_num, self.now, DELAY)
         self.count.take(self.now)
 
     @rule(seconds=st.sampled_from((0.3, 1.0, 6.0)))

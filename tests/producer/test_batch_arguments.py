@@ -31,7 +31,7 @@ async def test_what_is_no_topic_is_refused(stage: Stage, topic: Any, trace: bool
 async def test_names_of_headers_are_text(stage: Stage, headers: Any) -> None:  # noqa: ANN401
     stage.lead({0: stage.nsqd}, extended=True)
     async with stage.producer() as producer:
-        with pytest.raises(ConfigError, match="a header's name must be a str"):
+        with pytest.raises(ConfigError, match="the name of a header must be a str"):
             await producer.publish(TOPIC, b"x", headers=headers)
     assert stage.nsqd.commands == []
 

@@ -77,9 +77,9 @@ async def test_publishing(stage: Stage, is_known: bool) -> None:
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after", key="k"), LIMIT)
             assert receipt.attempts == 1
             assert (await producer.publish_many(TOPIC, [b"many"]))[0] == receipt
-            assert producer._under_way is not None
-            assert producer._under_way.pending_bytes == 0
-            assert producer._under_way.futures() == []
+            assert producer._pending is not None
+            assert producer._pending.total_bytes == 0
+            assert producer._pending.futures() == []
 
 
 async def test_publishing_many(stage: Stage) -> None:
@@ -90,8 +90,8 @@ async def test_publishing_many(stage: Stage) -> None:
             assert cut.cancelled or (isinstance(outcome, list) and len(outcome) == len(messages))
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after"), LIMIT)
             assert receipt.attempts == 1
-            assert producer._under_way is not None
-            assert producer._under_way.pending_bytes == 0
+            assert producer._pending is not None
+            assert producer._pending.total_bytes == 0
 
 
 async def test_publishing_while_there_is_no_room(stage: Stage) -> None:

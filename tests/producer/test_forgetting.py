@@ -83,7 +83,7 @@ async def test_a_topic_that_refuses_keys_goes_on_refusing_them(stage: Stage) -> 
         await producer.publish(TOPIC, b"x", key="k")
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
         publisher = producer._topics[TOPIC]
-        await eventually(lambda: publisher.is_usable(publisher.watch.view) and not publisher._growth.is_calm)
+        await eventually(lambda: publisher.is_usable(publisher.watch.view) and not publisher._repartition.is_calm)
         began = asyncio.get_running_loop().time()
         await eventually(lambda: asyncio.get_running_loop().time() - began > 1.5)
         with pytest.raises(PublishError, match="partition_change='refuse'"):

@@ -36,8 +36,8 @@ def arrived(stage: Stage) -> list[bytes]:
 
 
 def pending(producer: Producer) -> int:
-    assert producer._under_way is not None
-    return producer._under_way.pending_bytes
+    assert producer._pending is not None
+    return producer._pending.total_bytes
 
 
 async def looks(producer: Producer, call: "asyncio.Task[object]") -> AsyncIterator[int]:

@@ -122,15 +122,15 @@ async def test_what_follows_a_misplaced_answer_is_in_doubt_too(stage: Stage, *, 
             await stage.nsqd.until(lambda: holding.has(1))
             holding.release()
             assert (await after).attempts == 2
-        assert producer._under_way is not None
-        assert producer._under_way.pending_bytes == 0
+        assert producer._pending is not None
+        assert producer._pending.total_bytes == 0
     assert len(stage.nsqd.peers) == 2 - one_read
 
 
 async def test_headers_without_a_trace_id_are_answered_plainly(of_three: Stage) -> None:
     of_three.nsqd.script = instead(PubExt, told(FIRST, 0, 34))
     async with of_three.producer() as producer:
-        with pytest.raises(PublishError, match="not OK"):
+        with pytest.raises(PublishError, match="must be OK, not"):
             await producer.publish(TOPIC, b"x", partition=2, headers={})
         of_three.nsqd.script = None
         receipt = await producer.publish(TOPIC, b"x", partition=2, headers={})

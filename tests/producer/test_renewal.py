@@ -35,7 +35,7 @@ def publish(producer: Producer, body: bytes, key: bytes | None = None) -> asynci
 async def replaced(producer: Producer) -> None:
     """Return when another connection is written to, and the one before is still open."""
     sender = producer._topics[TOPIC].senders[0]
-    await eventually(lambda: sender._renewal.answering is not None)
+    await eventually(lambda: sender._old.answering is not None)
 
 
 def written(peer: Peer) -> list[bytes]:

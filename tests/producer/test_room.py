@@ -30,12 +30,12 @@ async def abandoned(tasks: "list[asyncio.Task[object]]") -> None:
 async def until_full(producer: Producer) -> None:
     """Wait until partition 0 holds its part, and the rest stands in line."""
     await eventually(lambda: TOPIC in producer._topics and 0 in producer._topics[TOPIC].senders)
-    line = producer._topics[TOPIC].senders[0].line
-    await eventually(lambda: len(line.waiting) * len(BODY) == 2 * MOST - MOST / 2)
+    buffer = producer._topics[TOPIC].senders[0].buffer
+    await eventually(lambda: len(buffer.waiting) * len(BODY) == 2 * MOST - MOST / 2)
 
 
 def held(producer: Producer, partition: int) -> int:
-    return producer._topics[TOPIC].senders[partition].line.held
+    return producer._topics[TOPIC].senders[partition].buffer.held_bytes
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "another"])

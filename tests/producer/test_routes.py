@@ -130,16 +130,16 @@ async def test_publishes_wait_for_room_in_their_order(stage: Stage) -> None:
     async with stage.producer(max_pending_bytes=1600) as producer:
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n * 400, key=n)) for n in range(5)]
         await stage.nsqd.until(lambda: len(holding.held) == 2)
-        assert producer._under_way is not None
-        assert producer._under_way.pending_bytes == 800
+        assert producer._pending is not None
+        assert producer._pending.total_bytes == 800
         for number in range(4):
             assert holding.bodies()[0][:1] == b"%d" % number
             holding.release()
             await stage.nsqd.until(partial(holding.has, min(2, 4 - number)))
-            assert producer._under_way.pending_bytes <= 800
+            assert producer._pending.total_bytes <= 800
         holding.release()
         await asyncio.gather(*tasks)
-        assert producer._under_way.pending_bytes == 0
+        assert producer._pending.total_bytes == 0
 
 
 async def test_a_body_larger_than_the_room_goes_alone_in_its_partition(stage: Stage) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy import outage
-from nsq_ha.producer.trouble import Trouble
+from nsq_ha.producer.outcomes import OutageLog
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -27,7 +27,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_outage_is_warned_about_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = Trouble(TOPIC, 3)
+    trouble = OutageLog(TOPIC, 3)
     for second in range(80):
         trouble.failed(float(second), NoLeaderError("no leader"))
     assert [text.split("(")[0] for text in warnings(caplog)] == [
@@ -36,11 +36,11 @@ def test_an_outage_is_warned_about_less_and_less_often(caplog: pytest.LogCapture
     assert "no leader" in caplog.records[0].getMessage()
     trouble.recovered(80.0)
     trouble.recovered(81.0)
-    assert warnings(caplog)[4:] == [f"{TOPIC}-3: publishing works again, after 80 s (80 failures)"]
+    assert warnings(caplog)[4:] == [f"{TOPIC}-3: publishing works again after 80 s (80 failures)"]
 
 
 def test_a_short_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = Trouble(TOPIC, 3)
+    trouble = OutageLog(TOPIC, 3)
     for _ in range(3):
         trouble.failed(0.0, NoLeaderError("no leader"))
         trouble.failed(4.9, NoLeaderError("no leader"))
@@ -58,7 +58,7 @@ async def test_a_partition_without_a_leader_is_warned_about(stage: Stage, caplog
         await asyncio.wait_for(publish, LIMIT)
         first, *_, last = warnings(caplog)
         assert f"{TOPIC}-0: nothing published" in first
-        assert "has no leader that takes writes" in first
+        assert "has no leader that accepts writes" in first
         assert f"{TOPIC}-0: publishing works again" in last
 
 

@@ -1,9 +1,11 @@
-"""A sender's replaced connections, kept until the publishes written to them are answered.
+"""Where one sender connects to: the partition's leader; and the connections that it has replaced.
 
-This module owns them, and asks ``policy.tls_renewal`` what to do with the
-connection in use. ``policy.lane`` knows which publishes are unanswered where.
+A replaced connection is kept until everything written to it is answered.
+``policy.tls_renewal`` says what to do when; ``policy.lane`` knows which publishes
+are unanswered on which connection.
 
-The invariant: only the newest of them has unanswered publishes.
+The invariant: of the replaced connections only the newest may have unanswered
+publishes.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
 from nsq_ha.transport.connection import Callbacks
 from nsq_ha.transport.retired import Retired
@@ -18,33 +21,73 @@ from nsq_ha.transport.retired import Retired
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.errors import NsqError, ServerError
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.tls_renewal import Lifetime
-    from nsq_ha.producer.outgoing import Outgoing
+    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.producer.requests import Request
     from nsq_ha.transport.connection import Connection
 
 
-class Renewal:
+class Leader:
+    """The leader of one partition, according to the topic's look-ups."""
+
+    def __init__(self, watch: TopicWatch, partition: int) -> None:
+        """Follow the ``watch`` of the topic."""
+        self._watch = watch
+        self._partition = partition
+        self._view: TopicView | None = None
+        self._word: int | None = partition
+
+    def node(self) -> Node:
+        """Return the node that accepts publishes.
+
+        Raises:
+            NoLeaderError: No node accepts them.
+        """
+        view = self._watch.view
+        node = view.publishable.get(self._partition) if view is not None else None
+        if node is None:
+            raise NoLeaderError(f"{self._watch.topic}-{self._partition} has no leader that accepts writes now")
+        return node
+
+    def differs(self, node: Node) -> bool:
+        """Tell whether another node than ``node`` is known to lead."""
+        view = self._watch.view
+        leader = view.leaders.get(self._partition) if view is not None else None
+        return leader is not None and leader != node
+
+    def word(self) -> int | None:
+        """Return the partition number for commands. None on servers without partitions: commands leave it out."""
+        view = self._watch.view
+        if view is not self._view:
+            self._view = view
+            is_partitioned = view is None or view.meta is None or view.meta.is_partitioned
+            self._word = self._partition if is_partitioned else None
+        return self._word
+
+
+class OldConnections:
     """The replaced connections of one sender."""
 
     def __init__(
         self,
-        lane: Lane[Outgoing],
+        lane: Lane[Request],
         *,
         stored: Callable[[int], None],
         answers: Callable[[list[bytes | ServerError]], None],
         refusals: Callable[[list[ServerError]], None],
         lost: Callable[[NsqError], None],
     ) -> None:
-        """Start without any.
+        """Start with none.
 
         Args:
             lane: The sender's.
-            stored: Called for ``OK`` answers to publishes that were set apart.
-            answers: Called for other answers to them.
-            refusals: Called for errors that answer no publish.
-            lost: Called when publishes that were set apart can no longer be answered.
+            stored: Takes the number of answers if all of them are ``OK``.
+            answers: Takes other answers.
+            refusals: Takes errors that answer nothing.
+            lost: Called when publishes that were written to a replaced connection will get no answer.
         """
         self._lane = lane
         self._callbacks = Callbacks(lost, answers=answers, refusals=refusals, stored=stored)
@@ -58,24 +101,24 @@ class Renewal:
 
     @property
     def answering(self) -> Connection | None:
-        """The one on which publishes may be unanswered, or None."""
+        """The connection that may still answer publishes. None if there is none."""
         return self._answering.connection if self._answering is not None else None
 
     def act(self, connection: Connection, *, is_used: bool) -> Act:
-        """Return what to do now with the connection in use."""
+        """Return what to do now with the current connection."""
         lifetime = connection.lifetime
         if lifetime is None:
             return Act.USE
         return ACTS[Use.PUBLISHING if is_used else Use.UNUSED, lifetime.phase(self._loop.time())]
 
-    def look_in(self, connection: Connection, limit: float) -> float:
-        """Return the seconds after which to ask :meth:`act` again, ``limit`` at most."""
+    def check_in(self, connection: Connection, limit: float) -> float:
+        """Return the seconds until :meth:`act` must be asked again, ``limit`` at most."""
         lifetime, now = connection.lifetime, self._loop.time()
         change = lifetime.next_phase_at(now) if lifetime is not None else None
         return limit if change is None else min(limit, change - now)
 
     def retire(self, connection: Connection, lifetime: Lifetime) -> None:
-        """Keep a replaced connection for the answers that are still outstanding."""
+        """Keep a connection that was replaced, for the answers that still come."""
         self._lane.set_apart()
 
         def use(_: float) -> Use:
@@ -86,18 +129,18 @@ class Renewal:
         self._answering = retired
 
     def answered(self) -> None:
-        """Record answers to publishes that were set apart."""
+        """Note that everything written to replaced connections is answered."""
         if self._answering is not None:
             self._answering.changed()
 
     def forget(self, reason: NsqError) -> None:
-        """Close the one with unanswered publishes; the caller handles those."""
+        """Abort the connection that has unanswered publishes; the caller handles those publishes."""
         retired, self._answering = self._answering, None
         if retired is not None and self._lane.unanswered_apart:
             retired.abort(reason)
 
     def drop(self, reason: NsqError) -> None:
-        """Abort them all."""
+        """Abort all of them."""
         self.forget(reason)
         for retired in list(self._retired):
             retired.abort(reason)

@@ -1,7 +1,7 @@
-"""What one topic's publishing does when its number of partitions changes.
+"""What publishing to one topic does when the topic's number of partitions changes.
 
-Owns the number that is hashed over, and the option ``partition_change``. When a
-new number is due is ``policy.partition_count``'s.
+Owns the number that keys are hashed over and the option ``partition_change``.
+``policy.partition_count`` decides when a new number is due.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.producer")
 
 
-class Growth:
+class Repartition:
     """The number of partitions of one topic, as its producer uses it."""
 
     def __init__(
-        self, topic: str, config: ProducerConfig, under_way: Callable[[], Iterable[asyncio.Future[object]]]
+        self, topic: str, config: ProducerConfig, with_keys: Callable[[], Iterable[asyncio.Future[object]]]
     ) -> None:
-        """Prepare.
+        """Start without a number.
 
         Args:
             topic: The topic.
             config: The producer's options.
-            under_way: Returns what every publish with a key that is not done waits for.
+            with_keys: Returns the futures of all pending publishes with a key.
         """
         self._topic = topic
         self._config = config
-        self._under_way = under_way
+        self._with_keys = with_keys
         self._loop = asyncio.get_running_loop()
         self._count = PartitionCount()
         self._is_partitioned = True
@@ -51,24 +51,24 @@ class Growth:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing is due, waited for or refused; only a changed view ends it."""
+        """Whether no change is due, drained or refused; only another view can end this."""
         return not (self._count.is_pending or self._draining or self._refusal is not None)
 
     def view_changed(self, view: TopicView) -> None:
-        """Take note of what the topic has now."""
+        """Take over what the newest view says about the topic."""
         if view.meta is None:
             if not view.exists:
-                # Made again it is another topic: nothing in it could be out of order.
+                # Created again it is another topic: nothing in it could be out of order.
                 self._count = PartitionCount()
             return
         self._is_partitioned = view.meta.is_partitioned
         delay = self._config.new_partition_delay if self._is_partitioned else 0.0
-        self._count.told(view.meta.partition_num, self._loop.time(), delay)
+        self._count.found(view.meta.partition_num, self._loop.time(), delay)
         if not self._count.used:
             self._count.take(self._loop.time())
 
     def is_settled(self) -> bool:
-        """Take a new number into use when it is due; tell whether publishing may go on."""
+        """Use a new number if it is due; tell whether publishing may go on."""
         if self._count.is_pending and (change := self._count.take(self._loop.time())) is not None:
             self._changed(*change)
         if self._draining:
@@ -77,16 +77,16 @@ class Growth:
 
     @property
     def is_draining(self) -> bool:
-        """Whether what is under way is still waited for, as far as was seen last; unlike :meth:`is_settled` a look."""
+        """Whether earlier publishes with keys are unanswered; unlike :meth:`is_settled` this changes nothing."""
         return any(not future.done() for future in self._draining)
 
     async def settled(self) -> None:
-        """Wait until publishing may go on. Cancelled, it leaves nothing."""
+        """Wait until publishing may go on. A cancelled wait leaves nothing."""
         while not self.is_settled():
             await asyncio.wait(self._draining)
 
     def check_key(self) -> None:
-        """Refuse a publish with a key where ``partition_change`` says so.
+        """Refuse a publish with a key if ``partition_change`` says so.
 
         Raises:
             PublishError: The number changed; nothing was sent.
@@ -98,13 +98,19 @@ class Growth:
         if not self._is_partitioned:
             return
         policy = self._config.partition_change
-        log.warning("%s has %d partitions now, %d before: keys go elsewhere (%s)", self._topic, new, old, policy)
+        log.warning(
+            "%s: the number of partitions changed from %d to %d, so keys move (partition_change=%r)",
+            self._topic,
+            old,
+            new,
+            policy,
+        )
         if policy == "drain":
-            self._draining = set(self._under_way())
+            self._draining = set(self._with_keys())
         elif policy == "refuse":
             self._refusal = (
                 f"the topic has {new} partitions now, {old} before, and partition_change='refuse': "
-                "make a new producer when all that was published with keys is consumed"
+                "create a new producer when all messages with keys are consumed"
             )
         if self._config.on_partition_change is not None:
             try:

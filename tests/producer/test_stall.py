@@ -8,13 +8,13 @@ import pytest
 from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError
 from nsq_ha.policy import answering
-from nsq_ha.policy.answering import SLOW_AFTER
+from nsq_ha.policy.answering import STALLED_AFTER
 from tests.support.nsqd import LIMIT, Holding, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
-AMPLE = 4 * SLOW_AFTER
-"""Seconds within which a machine that is not too busy has done what takes ``SLOW_AFTER``."""
+AMPLE = 4 * STALLED_AFTER
+"""Seconds within which a machine that is not too busy has done what takes ``STALLED_AFTER``."""
 
 
 def _held_or_done(holding: Holding, task: "asyncio.Task[Receipt]") -> bool:
@@ -36,7 +36,7 @@ async def test_what_may_go_anywhere_goes_elsewhere(stage: Stage, holding: Holdin
         began = loop.time()
         receipt = await (await until_one_is_held(producer, holding))
         assert (receipt.partition, receipt.attempts) == (1, 2)
-        assert SLOW_AFTER <= loop.time() - began < AMPLE
+        assert STALLED_AFTER <= loop.time() - began < AMPLE
         holding.release()
 
 
@@ -82,7 +82,7 @@ async def test_a_refusal_of_what_went_elsewhere_is_nobodys(stage: Stage, holding
 async def test_a_key_waits_for_its_leader(stage: Stage, holding: Holding) -> None:
     async with stage.producer() as producer:
         with pytest.raises(PublishError) as caught:
-            await producer.publish(TOPIC, b"x", partition=0, timeout=2 * SLOW_AFTER)
+            await producer.publish(TOPIC, b"x", partition=0, timeout=2 * STALLED_AFTER)
         assert caught.value.maybe_stored
         assert isinstance(caught.value.__cause__, ResponseTimeoutError)
         assert holding.has(1)
@@ -94,7 +94,7 @@ async def test_without_a_healthy_partition_all_wait(stage: Stage, holding: Holdi
     async with stage.producer() as producer:
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"x")) for _ in range(4)]
         await eventually(lambda: holding.has(4))
-        await asyncio.wait(tasks, timeout=1.5 * SLOW_AFTER)
+        await asyncio.wait(tasks, timeout=1.5 * STALLED_AFTER)
         # What was sent first may have found the other partition healthy for a moment; nothing circles.
         assert len(holding.held) <= 2 * len(tasks)
         holding.release(len(holding.held))
@@ -105,7 +105,7 @@ async def test_without_a_healthy_partition_all_wait(stage: Stage, holding: Holdi
 async def test_told_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding) -> None:
     async with stage.producer(on_unreachable="fail") as producer:
         task = await until_one_is_held(producer, holding)
-        await asyncio.wait({task}, timeout=1.5 * SLOW_AFTER)
+        await asyncio.wait({task}, timeout=1.5 * STALLED_AFTER)
         assert not task.done()
         holding.release()
         assert (await task).partition == 0
@@ -119,7 +119,7 @@ async def test_a_leader_that_answers_one_by_one_keeps_what_it_has(stage: Stage, 
         await eventually(lambda: holding.has(5))
         while holding.held:
             holding.release()
-            await asyncio.wait(tasks, timeout=SLOW_AFTER / 2)
+            await asyncio.wait(tasks, timeout=STALLED_AFTER / 2)
         receipts = await asyncio.gather(*tasks)
         assert {receipt.attempts for receipt in receipts} == {1}
         assert [receipt.partition for receipt in receipts].count(0) == 5
@@ -127,7 +127,7 @@ async def test_a_leader_that_answers_one_by_one_keeps_what_it_has(stage: Stage, 
 
 @pytest.fixture
 def overdue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "OVERDUE_AFTER", 2 * SLOW_AFTER)
+    monkeypatch.setattr(answering, "OVERDUE_AFTER", 2 * STALLED_AFTER)
 
 
 @pytest.mark.usefixtures("overdue_soon")
@@ -152,7 +152,7 @@ async def test_a_leader_that_only_sends_heartbeats_is_left(
 
 @pytest.mark.usefixtures("overdue_soon")
 async def test_it_is_left_also_when_nobody_waits_for_its_answers_any_more(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(publish_timeout=SLOW_AFTER / 2) as producer:
+    async with stage.producer(publish_timeout=STALLED_AFTER / 2) as producer:
         with pytest.raises(PublishError, match="in time") as caught:
             await producer.publish(TOPIC, b"x", partition=0)
         assert caught.value.maybe_stored
@@ -167,7 +167,7 @@ async def test_answers_that_come_slowly_one_by_one_keep_the_connection(stage: St
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, key=n)) for n in range(4)]
         await eventually(lambda: holding.has(4))
         for task in tasks:
-            await asyncio.wait(tasks, timeout=SLOW_AFTER, return_when=asyncio.ALL_COMPLETED)
+            await asyncio.wait(tasks, timeout=STALLED_AFTER, return_when=asyncio.ALL_COMPLETED)
             holding.release()
             assert (await task).attempts == 1
         assert len(stage.nsqds[0].peers) == 1

@@ -95,7 +95,7 @@ async def test_keys_follow_and_the_event_tells(stage: Stage, caplog: pytest.LogC
         assert set(after) == {0, 1, 2, 3}
         assert [number % 2 for number in after] == before
     assert changes == [(TOPIC, 2, 4)]
-    assert "keys go elsewhere (follow)" in caplog.text
+    assert "keys move (partition_change='follow')" in caplog.text
 
 
 async def test_a_failing_event_hook_harms_nobody(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from nsq_ha.producer.turn import Turns
+from nsq_ha.producer.topic import AdmissionQueue
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
@@ -34,13 +34,13 @@ class Crowd:
     """Many tasks in one line; ``log`` is the order in which they reached the front."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.admission = AdmissionQueue()
         self.log: list[int] = []
         self.at_front = 0
         self.may_leave: dict[int, asyncio.Event] = {}
 
     async def stand(self, number: int, *, is_quick: bool = True) -> None:
-        async with self.turns.front(is_quick=is_quick):
+        async with self.admission.front(is_quick=is_quick):
             self.at_front += 1
             assert self.at_front == 1
             self.log.append(number)

@@ -1,0 +1,296 @@
+"""The publishes that are pending: their bytes, their ends, and the one timer that ends each at its time limit.
+
+A timer for each publish would cost more than all the rest of it. Publishes with
+equal limits end in the order in which they began, so for each limit only the
+oldest has to be checked.
+
+The invariants: a publish is in here exactly while its caller waits. One that is
+stored leaves at once (:meth:`PendingPublishes.stored`); any other leaves when
+its caller's call ends (:meth:`PendingPublishes.let_go`). A publish that waits
+for room was not written and its bytes do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nsq_ha.policy.room import has_room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.message import Receipt
+    from nsq_ha.producer.requests import Request
+
+
+class PendingPublishes:
+    """All pending publishes of one producer.
+
+    Attributes:
+        loop: The event loop that all of this belongs to.
+        new_future: Makes the future that ends a publish.
+        total_bytes: Of the bodies that are queued or unanswered, in all partitions.
+        max_bytes: The limit of ``total_bytes``, see ``policy.room``.
+        full_buffers: Buffers of partitions in which publishes wait for room.
+        usual: Publishes with the usual limit, oldest first.
+        is_open: Whether the producer accepts publishes.
+        is_closed: Whether limits have stopped ending publishes.
+    """
+
+    def __init__(self, usual_timeout: float, max_bytes: int) -> None:
+        """Start empty.
+
+        Args:
+            usual_timeout: The limit that most publishes have.
+            max_bytes: See the attributes.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self.loop.create_future
+        self.total_bytes = 0
+        self.max_bytes = max_bytes
+        self.is_open = True
+        self._clock = self.loop.time
+        self._usual_timeout = usual_timeout
+        self.usual: dict[Request, None] = {}
+        self._others: dict[float, dict[Request, None]] = {}
+        self._due = math.inf
+        self._handle: asyncio.TimerHandle | None = None
+        self.full_buffers: dict[PartitionBuffer, None] = {}
+        self._admit_is_due = False
+        self._buffer_moved = asyncio.Event()
+        self.is_closed = False
+
+    def add(self, request: Request, timeout: float) -> None:
+        """Add a publish that has ``timeout`` seconds from now on; its bytes count once it is queued."""
+        group = self.usual
+        if timeout != self._usual_timeout:
+            request.timeout = timeout
+            group = self._others.setdefault(timeout, {})
+        group[request] = None
+        deadline = request.deadline = self._clock() + timeout
+        if deadline < self._due:
+            self._check_at(deadline)
+
+    def stored(self, request: Request, receipts: list[Receipt]) -> None:
+        """Return ``receipts`` to the caller if it still waits, and remove the publish."""
+        if not request.future.done():
+            request.future.set_result(receipts)
+            if request.timeout is None:
+                del self.usual[request]
+            else:
+                self._remove_other(request, request.timeout)
+            self._free(request)
+
+    def free(self, size: int) -> None:
+        """Take ``size`` bytes off the total, and queue publishes that have room now."""
+        self.total_bytes -= size
+        if self.full_buffers and not self._admit_is_due:
+            # Not at once: the caller may be in the middle of its partition's answers.
+            self._admit_is_due = True
+            self.loop.call_soon(self._admit_waiting)
+
+    def _free(self, request: Request) -> None:
+        if request.place is not None:
+            request.place.held_bytes -= request.size
+        self.free(request.size)
+
+    def _admit_waiting(self) -> None:
+        self._admit_is_due = False
+        if self.is_closed:
+            return
+        for buffer in tuple(self.full_buffers):
+            buffer.admit_waiting()
+        self.buffer_moved()
+
+    def buffer_moved(self) -> None:
+        """Wake the callers of :meth:`until_queued`."""
+        self._buffer_moved.set()
+
+    def let_go(self, request: Request) -> None:
+        """Remove a publish whose caller has stopped waiting, for any reason; it may have been removed before."""
+        if not request.future.done() or request.future.cancelled():
+            request.give_up()
+        if request.timeout is not None:
+            if request not in self._others.get(request.timeout, ()):
+                return
+            self._remove_other(request, request.timeout)
+        elif request in self.usual:
+            del self.usual[request]
+        else:
+            return
+        if request.place is not None and not request.waits_for_room:
+            self._free(request)
+
+    def _remove_other(self, request: Request, timeout: float) -> None:
+        group = self._others[timeout]
+        del group[request]
+        # Callers may choose ever new limits: keep nothing for those that are not in use.
+        if not group:
+            del self._others[timeout]
+
+    async def until_queued(self, request: Request) -> None:
+        """Wait while ``request`` waits for room, until :meth:`close` at the latest. A cancelled wait leaves nothing."""
+        while request.waits_for_room and not request.future.done() and not self.is_closed:
+            self._buffer_moved.clear()
+            await self._buffer_moved.wait()
+
+    def futures(self) -> list[asyncio.Future[list[Receipt]]]:
+        """Return the futures that end the pending publishes."""
+        return [request.future for group in (self.usual, *self._others.values()) for request in group]
+
+    def close(self) -> None:
+        """Stop ending publishes at their limits and queueing those that wait for room."""
+        self.is_closed = True
+        self.full_buffers.clear()
+        self.buffer_moved()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _check_at(self, when: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due = when
+        self._handle = self.loop.call_at(when, self._check)
+
+    def _check(self) -> None:
+        # Timers may fire a tick of the clock early.
+        now = max(self.loop.time(), self._due)
+        self._handle, self._due = None, math.inf
+        expired = []
+        following = math.inf
+        for group in (self.usual, *self._others.values()):
+            for request in group:
+                if request.deadline > now:
+                    following = min(following, request.deadline)
+                    break
+                if not request.future.done():
+                    expired.append(request)
+        for request in expired:
+            if request.place is not None:  # else it waits in its topic's queue, which has its own limit
+                request.place.expire(request)
+        if following < math.inf:
+            self._check_at(following)
+
+
+class PartitionBuffer:
+    """The bytes that one partition holds, and the publishes that wait for room in front of it.
+
+    ``policy.room`` decides which publish has room. What is queued is in the lane of
+    the partition's sender.
+
+    Attributes:
+        held_bytes: Bytes of the partition that are queued or unanswered.
+        waiting: Publishes that wait for room, oldest first.
+    """
+
+    __slots__ = ("_expire", "_give_up", "_pending", "_submit", "held_bytes", "waiting")
+
+    def __init__(
+        self,
+        pending: PendingPublishes,
+        *,
+        submit: Callable[[Request], None],
+        give_up: Callable[[Request], None],
+        expire: Callable[[Request], None],
+    ) -> None:
+        """Start empty.
+
+        Args:
+            pending: Counts the bytes of all partitions.
+            submit: Queues a publish that has room.
+            give_up: Called when the caller of a queued publish has stopped waiting.
+            expire: Fails a publish whose time limit has passed.
+        """
+        self.held_bytes = 0
+        self.waiting: deque[Request] = deque()
+        self._pending = pending
+        self._submit = submit
+        self._give_up = give_up
+        self._expire = expire
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether ``size`` more bytes have room now and no publish waits for room."""
+        return not self.waiting and self._has_room(size)
+
+    def try_admit(self, request: Request) -> bool:
+        """Queue a publish if it has room now; tell whether it had."""
+        if self.waiting or not self._has_room(request.size):
+            return False
+        self._take_in(request)
+        return True
+
+    def admit(self, request: Request) -> None:
+        """Queue a publish if it has room now; otherwise let it wait."""
+        if not self.try_admit(request):
+            request.place = self
+            request.waits_for_room = True
+            self.waiting.append(request)
+            self._pending.full_buffers[self] = None
+
+    def admit_waiting(self) -> None:
+        """Queue the waiting publishes that have room now."""
+        while self.waiting and (self.waiting[0].future.done() or self._has_room(self.waiting[0].size)):
+            request = self.waiting.popleft()
+            if not request.future.done():  # else its caller is about to call let_go
+                self._take_in(request)
+        if not self.waiting:
+            self._pending.full_buffers.pop(self, None)
+
+    def give_up(self, request: Request) -> None:
+        """Record that the caller of ``request`` has stopped waiting."""
+        if request.waits_for_room:
+            self.remove(request)
+        else:
+            self._give_up(request)
+
+    def expire(self, request: Request) -> None:
+        """Fail ``request``, whose time limit has passed."""
+        self._expire(request)
+
+    def move(self, request: Request, target: PartitionBuffer) -> None:
+        """Count a queued publish for ``target`` instead; the caller moves it to the other lane."""
+        self.held_bytes -= request.size
+        target.held_bytes += request.size
+        request.place = target
+
+    def remove(self, request: Request) -> None:
+        """Remove a waiting publish that ends here. ``waits_for_room`` stays set: its bytes were never counted."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self._pending.buffer_moved()
+
+    def withdraw(self) -> list[Request]:
+        """Remove and return all waiting publishes without keys; the caller queues them at another partition."""
+        out = [request for request in self.waiting if not request.keys]
+        if out:
+            self.waiting = deque(request for request in self.waiting if request.keys)
+        return out
+
+    def free(self, size: int) -> None:
+        """Take ``size`` bytes off this partition and off the total."""
+        self.held_bytes -= size
+        self._pending.free(size)
+
+    def full_reason(self, size: int) -> str:
+        """Return the error text for a publish of ``size`` bytes that found no room in time."""
+        pending = self._pending
+        return (
+            f"timed out waiting for buffer space: {size} bytes are needed, the partition holds {self.held_bytes}, and "
+            f"all partitions together {pending.total_bytes} of max_pending_bytes={pending.max_bytes}. No partition "
+            "may hold more than is left free: raise max_pending_bytes, or publish less at once"
+        )
+
+    def _has_room(self, size: int) -> bool:
+        pending = self._pending
+        return has_room(size, held=self.held_bytes, total=pending.total_bytes, limit=pending.max_bytes)
+
+    def _take_in(self, request: Request) -> None:
+        request.place = self
+        request.waits_for_room = False
+        self.held_bytes += request.size
+        self._pending.total_bytes += request.size
+        self._submit(request)

@@ -1,0 +1,233 @@
+"""The commands that publish, as data: a PUB of one message, or an MPUB of many.
+
+Each knows its bytes on the wire and the receipts that an answer makes. How a
+request stands in its partition's lane is in the fields of ``policy.lane.Entry``:
+one object for both, since one is made for each publish.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.message import Receipt
+from nsq_ha.policy.lane import Entry
+from nsq_ha.protocol import (
+    check_traced,
+    decode_traced,
+    encode_bodies,
+    encode_mpub_ext,
+    encode_mpub_of,
+    encode_mpub_trace,
+    encode_pub,
+    encode_pub_ext,
+    encode_pub_trace,
+    encode_pubs,
+    traced_size,
+)
+from nsq_ha.redaction import excerpt
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from nsq_ha.errors import PublishError
+    from nsq_ha.policy.sharding import Key
+    from nsq_ha.producer.validate import CheckedMessage
+
+
+class Place(Protocol):
+    """The partition that a request was handed to."""
+
+    held_bytes: int
+
+    def give_up(self, request: Request) -> None:
+        """Record that the caller of ``request`` has stopped waiting."""
+
+    def expire(self, request: Request) -> None:
+        """Fail ``request``, whose time limit has passed."""
+
+
+class Request(Entry, eq=False, kw_only=True):
+    """What a PUB and an MPUB have in common.
+
+    Attributes:
+        topic: The topic.
+        future: Gets one Receipt for each message, or the PublishError.
+        size: Bytes of the bodies, for back-pressure.
+        body: The body of a PUB. Empty for an MPUB.
+        key: The caller's. None for no key.
+        partition: The caller's. None if the key or the producer chooses.
+        trace_id: Of a PUB. None for no trace.
+        ext: Of a PUB, the extension header as JSON. None for none.
+        count: Number of messages.
+        is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
+        closes_when_refused: Whether the connection cannot be used after a refusal.
+        place: Where it was handed to; it may move while it waits. None before.
+        timeout: Seconds that it has. None for the producer's default.
+        waits_for_room: Whether it waits for room, or ended while it did: its bytes do not count.
+        deadline: When its time is over, in the loop's time.
+        began_ns: When the call began, nanoseconds since the epoch; 0 if it is not traced.
+    """
+
+    topic: str
+    future: asyncio.Future[list[Receipt]]
+    size: int
+    body: bytes = b""
+    key: Key | None = None
+    partition: int | None = None
+    trace_id: int | None = None
+    ext: bytes | None = None
+    count: int = 1
+    is_plain: bool = True
+    closes_when_refused: bool = False
+    place: Place | None = None
+    timeout: float | None = None
+    waits_for_room: bool = False
+    deadline: float = 0.0
+    began_ns: int = 0
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return the command for ``partition``; None leaves the number out, for servers without partitions."""
+        raise NotImplementedError
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+        """Return the receipts for the server's answer.
+
+        Raises:
+            RemoteProtocolError: The answer does not fit: answers and publishes are misaligned.
+        """
+        raise NotImplementedError
+
+    def fail(self, error: PublishError) -> None:
+        """Raise ``error`` in the caller, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def give_up(self) -> None:
+        """Record that the caller has stopped waiting."""
+        if self.place is not None:
+            self.place.give_up(self)
+        self.future.cancel()
+
+
+class PubRequest(Request, eq=False, kw_only=True):
+    """One message."""
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return a PUB, PUB_TRACE or PUB_EXT."""
+        if self.ext is not None:
+            return encode_pub_ext(self.topic, partition, self.ext, self.body)
+        if self.trace_id is not None:
+            return encode_pub_trace(self.topic, partition, self.trace_id, self.body)
+        return encode_pub(self.topic, partition, self.body)
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+        """Return the one receipt."""
+        if self.trace_id is None:
+            _check_ok(answer, "PUB" if self.ext is None else "PUB_EXT without a trace id")
+            return [Receipt(self.topic, partition, nsqd, self.attempts)]
+        traced = decode_traced(answer)
+        sizes = traced_size(len(self.body), len(self.ext) if self.ext is not None else None)
+        check_traced(traced, trace_id=self.trace_id, partition=partition, sizes=sizes)
+        stored = (traced.internal_id, traced.trace_id, traced.offset, traced.raw_size)
+        return [Receipt(self.topic, partition, nsqd, self.attempts, *stored)]
+
+
+class MpubRequest(Request, eq=False, kw_only=True):
+    """Many messages of one kind: all plain, all traced, or all with headers (:func:`kind_of`).
+
+    Attributes:
+        encoded: All bodies, encoded, if they are plain. None otherwise.
+        messages: The messages if they are not plain.
+    """
+
+    encoded: bytes | None = None
+    messages: Sequence[CheckedMessage] = ()
+
+    def encode(self, partition: int | None) -> bytes:
+        """Return an MPUB, MPUB_TRACE or MPUB_EXT."""
+        if self.encoded is not None:
+            return encode_mpub_of(self.topic, partition, self.count, self.encoded)
+        if self.closes_when_refused:
+            with_headers = [(message.ext or b"", message.body) for message in self.messages]
+            return encode_mpub_ext(self.topic, partition, with_headers)
+        traced = [(message.trace_id or 0, message.body) for message in self.messages]
+        return encode_mpub_trace(self.topic, partition, traced)
+
+    def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
+        """Return a receipt for each message."""
+        topic, messages, attempts = self.topic, self.messages, self.attempts
+        if self.is_plain:
+            _check_ok(answer, "MPUB")
+            return [Receipt(topic, partition, nsqd, attempts)] * self.count
+        if self.closes_when_refused:
+            # The answer names no ids, even if the headers hold trace ids.
+            _check_ok(answer, "MPUB_EXT")
+            return [Receipt(topic, partition, nsqd, attempts, None, message.trace_id) for message in messages]
+        # The server returns the id and offset of the first message only. MPUB is one append under the partition's
+        # lock: the other ids follow one by one (the commit log keeps just the first and a count), the offsets by size.
+        traced = decode_traced(answer)
+        alternatives = list(zip(*(traced_size(len(message.body)) for message in messages), strict=True))
+        totals = [sum(sizes) for sizes in alternatives]
+        check_traced(traced, trace_id=0, partition=partition, sizes=totals)
+        sizes = alternatives[totals.index(traced.raw_size)]
+        offset = traced.offset
+        receipts = []
+        for number, (message, raw_size) in enumerate(zip(messages, sizes, strict=True), traced.internal_id):
+            receipts.append(Receipt(topic, partition, nsqd, attempts, number, message.trace_id, offset, raw_size))
+            offset += raw_size
+        return receipts
+
+
+def plain_mpub(
+    topic: str, bodies: Sequence[bytes], new_future: Callable[[], asyncio.Future[list[Receipt]]]
+) -> MpubRequest:
+    """Return a request for plain bodies; encoding them checks them.
+
+    Raises:
+        ConfigError: One of the bodies is not legal.
+    """
+    count, encoded = len(bodies), encode_bodies(bodies)
+    return MpubRequest(topic=topic, future=new_future(), size=len(encoded) - 4 * count, count=count, encoded=encoded)
+
+
+def rich_mpub(
+    topic: str, messages: Sequence[CheckedMessage], future: asyncio.Future[list[Receipt]], began_ns: int
+) -> MpubRequest:
+    """Return a request for messages, one at least, that are all traced or all have headers."""
+    return MpubRequest(
+        topic=topic,
+        future=future,
+        size=sum(len(message.body) for message in messages),
+        count=len(messages),
+        is_plain=False,
+        # nsqd reads the rest of a refused MPUB_EXT as commands.
+        closes_when_refused=messages[0].ext is not None,
+        began_ns=began_ns,
+        messages=messages,
+    )
+
+
+def _check_ok(answer: bytes, command: str) -> None:
+    if answer != b"OK":
+        raise RemoteProtocolError(f"the answer to {command} must be OK, not {excerpt(answer)}")
+
+
+def kind_of(message: CheckedMessage) -> str:
+    """Return the kind of batch that a message can be part of: ``ext``, ``trace`` or ``plain``."""
+    if message.ext is not None:
+        return "ext"
+    return "plain" if message.trace_id is None else "trace"
+
+
+def encode_run(topic: str, partition: int | None, requests: Sequence[Request]) -> bytes:
+    """Return the bytes of all requests, one at least; a run of plain PUBs takes a third of the time."""
+    first = requests[0]
+    if len(requests) == 1:
+        is_plain_pub = first.body and first.is_plain
+        return encode_pub(topic, partition, first.body) if is_plain_pub else first.encode(partition)
+    bodies = [request.body for request in requests if request.is_plain and request.body]
+    if len(bodies) == len(requests):
+        return encode_pubs(topic, partition, bodies)
+    return b"".join([request.encode(partition) for request in requests])

@@ -1,0 +1,106 @@
+"""Two timers of one sender: the pause after a refusal, and the watch for a leader that does not answer.
+
+After a refusal nothing is written for a moment; then a single publish probes
+whether the leader accepts writes again. A leader that stalls is noticed long
+before its heartbeats are missed; ``policy.answering`` says when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.policy.answering import STALLED_AFTER
+from nsq_ha.policy.backoff import delay_after
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import Backoff
+
+LONGEST_PAUSE: Final = 0.25
+"""Most seconds between two probes: each is one small publish, and a leader that accepts writes again gets them soon."""
+
+_REPEAT_AFTER: Final = 0.25
+
+
+class RetryPause:
+    """The pauses of one lane after refusals.
+
+    Attributes:
+        refusals: Refused attempts in a row; all refusals before one pause count as one.
+        is_on: Whether nothing may be written now.
+    """
+
+    def __init__(self, backoff: Backoff, on_end: Callable[[], None]) -> None:
+        """Start without a pause.
+
+        Args:
+            backoff: How the pauses grow.
+            on_end: Called when a pause is over.
+        """
+        self.refusals = 0
+        self.is_on = False
+        self._backoff = backoff
+        self._on_end = on_end
+        self._handle: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Record a refusal and pause, unless a pause is on."""
+        if self._handle is None:
+            self.refusals += 1
+            self.is_on = True
+            delay = min(delay_after(self._backoff, self.refusals, random.random), LONGEST_PAUSE)
+            self._handle = asyncio.get_running_loop().call_later(delay, self.end)
+
+    def end(self) -> None:
+        """End the pause, if one is on."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle, self.is_on = None, False
+            self._on_end()
+
+
+class StallDetector:
+    """Watches the oldest unanswered publish of one lane while there is one.
+
+    Attributes:
+        is_watching: Whether the timer runs.
+    """
+
+    def __init__(self, deadline: Callable[[], float | None], on_stall: Callable[[], None]) -> None:
+        """Watch nothing yet.
+
+        Args:
+            deadline: Returns when the leader counts as stalled, in the loop's time. None if nothing is unanswered.
+            on_stall: Called when that time has passed, and again every quarter of a second.
+        """
+        self._deadline = deadline
+        self._on_stall = on_stall
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+        self.is_watching = False
+
+    def watch(self) -> None:
+        """Start the timer, if it does not run."""
+        if self._handle is None:
+            self.is_watching = True
+            self._handle = self._loop.call_later(STALLED_AFTER, self._check)
+
+    def stop(self) -> None:
+        """Stop the timer."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle, self.is_watching = None, False
+
+    def _check(self) -> None:
+        self._handle = None
+        deadline = self._deadline()
+        if deadline is None:
+            self.is_watching = False
+            return
+        left = deadline - self._loop.time()
+        self._handle = self._loop.call_later(left if left > 0 else _REPEAT_AFTER, self._check)
+        if left <= 0:
+            self._on_stall()

@@ -1,0 +1,140 @@
+"""The checks of a message before anything is sent, and the form in which it goes onto the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.names import check_partition
+from nsq_ha.protocol import MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID, TAG_KEY, TRACE_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from nsq_ha.message import OutgoingMessage
+    from nsq_ha.policy.sharding import Key
+    from nsq_ha.policy.topology import TopicView
+
+NO_KEY: Final = object()
+"""The one lane key of all messages that name a partition and no key."""
+
+_HEADER_SIZE_WORD: Final = 2
+_KEY_TYPES: Final = frozenset((str, bytes, int))
+
+
+class CheckedMessage(msgspec.Struct, frozen=True):
+    """One legal message in the form that the wire needs.
+
+    Attributes:
+        body: The payload.
+        trace_id: None if it is sent without a trace.
+        ext: The extension header as JSON. None if the message has none.
+    """
+
+    body: bytes
+    trace_id: int | None
+    ext: bytes | None
+
+    @property
+    def wire_bytes(self) -> int:
+        """Most bytes that it takes in a batch, its size word included."""
+        return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
+
+
+def is_plain(body: object, key: object) -> bool:
+    """Tell whether a message of a body and a key is legal as it is. :func:`check_message` says why one is not."""
+    return type(body) is bytes and 0 < len(body) <= MAX_MESSAGE_BYTES and (key is None or type(key) in _KEY_TYPES)
+
+
+def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMessage:
+    """Check a message and encode its headers, tag and trace id.
+
+    Args:
+        message: The caller's message.
+        trace_id: The id to trace it with. None for no trace.
+
+    Raises:
+        ConfigError: Body, key, partition, trace id, headers or tag are not legal; nothing was sent.
+    """
+    body: object = message.body
+    key: object = message.key
+    if not isinstance(body, bytes):
+        raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
+    if not body:
+        raise ConfigError("a body must not be empty: the server refuses it")
+    if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):
+        raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
+    if message.partition is not None:
+        check_partition(message.partition)
+    _check_trace_id(trace_id)
+    ext = None
+    if message.headers is not None or message.tag is not None:
+        ext = _encode_header({} if message.headers is None else message.headers, message.tag, trace_id)
+    size = len(body) + (8 if trace_id is not None else 0) + (len(ext) + _HEADER_SIZE_WORD if ext else 0)
+    if size > MAX_MESSAGE_BYTES:
+        raise ConfigError(
+            f"a message of {size} bytes, trace id and headers included, exceeds the server's limit of "
+            f"{MAX_MESSAGE_BYTES}: split it"
+        )
+    return CheckedMessage(body, trace_id, ext)
+
+
+def _check_trace_id(trace_id: object) -> None:
+    if trace_id is not None and (
+        isinstance(trace_id, bool) or not isinstance(trace_id, int) or not 0 <= trace_id <= MAX_TRACE_ID
+    ):
+        raise ConfigError(f"trace_id must be an unsigned 64-bit int, not {trace_id!r}")
+
+
+def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers must be a mapping, not {type(headers).__name__}")
+    for key in headers:
+        if not isinstance(key, str):
+            raise ConfigError(f"the name of a header must be a str, not {key!r}")
+        if key.startswith("##"):
+            raise ConfigError(f"header {key!r}: the server reserves names that begin with ##; use tag= and trace_id=")
+    full = dict(headers)
+    if tag is not None:
+        if not isinstance(tag, str) or not 1 <= len(tag.encode("utf-8", "surrogatepass")) <= 100:
+            raise ConfigError("tag must be a str of 1..100 bytes")
+        full[TAG_KEY] = tag
+    if trace_id is not None:
+        full[TRACE_KEY] = str(trace_id)
+    try:
+        ext = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"headers cannot be encoded as JSON: {error}") from error
+    if len(ext) > MAX_EXT_BYTES:
+        raise ConfigError(f"headers take {len(ext)} bytes of JSON, the limit is {MAX_EXT_BYTES}")
+    return ext
+
+
+def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None) -> None:
+    """Check that the topic accepts a message with this trace id and extension header.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    meta = view.meta
+    if meta is None:
+        return
+    if ext is not None and not meta.extend_support:
+        raise ConfigError(
+            f"topic {view.topic!r} accepts no headers or tags: create it extended (nsq-ha topic create --extended)"
+        )
+    if trace_id is not None and not meta.is_partitioned:
+        raise ConfigError("nsqds given as nsqd= know no traces: use lookupd= or no trace")
+
+
+def lane_key(key: Key | None) -> Hashable:
+    """Return what publishes that must keep their order have in common: equal for all forms of one key."""
+    if key is None:
+        return NO_KEY
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    return str(int(key)).encode() if isinstance(key, int) else key

@@ -1,0 +1,114 @@
+"""The line in front of one partition, without a connection."""
+
+import asyncio
+
+import pytest
+
+from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
+from nsq_ha.producer.requests import Request
+from tests.support.nsqd import LIMIT
+from tests.support.waiting import turn
+
+MOST = 100
+
+
+class Front:
+    """A line, and what it has queued."""
+
+    def __init__(self, pending: PendingPublishes) -> None:
+        self.queued: list[Request] = []
+        self.given_up: list[Request] = []
+        self.buffer = PartitionBuffer(pending, submit=self.queued.append, give_up=self.given_up.append, expire=print)
+
+    def sizes(self) -> list[int]:
+        return [request.size for request in self.queued]
+
+    def admit(self, pending: PendingPublishes, size: int, *keys: str) -> Request:
+        request = Request(topic="orders", future=pending.new_future(), size=size)
+        request.keys = keys
+        self.buffer.admit(request)
+        return request
+
+
+@pytest.fixture
+async def pending() -> PendingPublishes:
+    return PendingPublishes(30.0, MOST)
+
+
+@pytest.fixture
+async def front(pending: PendingPublishes) -> Front:
+    return Front(pending)
+
+
+async def test_what_has_no_room_waits_and_nothing_passes_it(pending: PendingPublishes, front: Front) -> None:
+    for size in (40, 30, 1):
+        front.admit(pending, size)
+    assert front.sizes() == [40]
+    assert [request.waits_for_room for request in front.buffer.waiting] == [True, True]
+    assert (front.buffer.held_bytes, pending.total_bytes) == (40, 40)
+    front.buffer.free(40)
+    await turn()
+    assert front.sizes() == [40, 30, 1]
+    assert not any(request.waits_for_room for request in front.queued)
+    assert (front.buffer.held_bytes, pending.total_bytes, pending.full_buffers) == (31, 31, {})
+
+
+async def test_another_partition_has_room(pending: PendingPublishes, front: Front) -> None:
+    other = Front(pending)
+    for _ in range(20):
+        front.admit(pending, 10)
+    for _ in range(20):
+        other.admit(pending, 10)
+    assert (front.buffer.held_bytes, other.buffer.held_bytes) == (50, 30)
+    for size in (500, 500):
+        Front(pending).admit(pending, size)
+    assert pending.total_bytes == 1080
+    front.buffer.free(50)
+    await turn()
+    # All lanes together hold more than the limit: each goes on with one at a time.
+    assert front.buffer.held_bytes == 10
+
+
+async def test_one_that_ends_in_line_is_taken_out_and_counts_for_nothing(
+    pending: PendingPublishes, front: Front
+) -> None:
+    front.admit(pending, 60)
+    gone, cancelled, last = (front.admit(pending, size) for size in (50, 51, 52))
+    front.buffer.remove(gone)
+    front.buffer.remove(gone)
+    cancelled.future.cancel()
+    front.buffer.free(60)
+    await turn()
+    assert front.sizes() == [60, 52]
+    assert gone.waits_for_room
+    assert cancelled.waits_for_room
+    assert front.buffer.held_bytes == last.size
+
+
+async def test_what_has_no_key_can_be_taken_out(pending: PendingPublishes, front: Front) -> None:
+    front.admit(pending, 60)
+    assert front.buffer.withdraw() == []
+    keyed, free = front.admit(pending, 50, "key"), front.admit(pending, 50)
+    assert front.buffer.withdraw() == [free]
+    assert list(front.buffer.waiting) == [keyed]
+
+
+async def test_who_waits_until_one_is_queued_hears_of_it(pending: PendingPublishes, front: Front) -> None:
+    front.admit(pending, 60)
+    following, last = front.admit(pending, 50), front.admit(pending, 50)
+    waiting = [asyncio.create_task(pending.until_queued(request)) for request in (following, last)]
+    await turn()
+    front.buffer.free(60)
+    await asyncio.wait_for(waiting[0], LIMIT)
+    assert not waiting[1].done()
+    pending.close()
+    await asyncio.wait_for(waiting[1], LIMIT)
+
+
+async def test_nothing_is_let_in_once_all_is_closed(pending: PendingPublishes, front: Front) -> None:
+    front.admit(pending, 60)
+    front.admit(pending, 50)
+    front.buffer.free(60)
+    pending.close()
+    await turn()
+    assert front.sizes() == [60]
