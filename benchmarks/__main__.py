@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import figures, growth, ha, parts, spark
+from benchmarks import canned_publish, figures, growth, ha, parts, spark
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 
 
 def guard(record: Record) -> None:
-    """Print the ratios of our consumer's path to a bare loop."""
+    """Print the ratios of our consumer's path, and of our producer's, to bare loops."""
     before = load()
     found = [compare(100, 200_000, 5), compare(1024, 100_000, 5), compare(16384, 15_000, 5)]
     print(report(found))
     kept = [(one.body_bytes, min(one.bare), min(one.ours), one.ratio, MARK) for one in found]
     record.keep("guard", kept, before)
+    before = load()
+    one = canned_publish.compare(100, 30_000, 9)
+    print(f"\npublishing, {canned_publish.IN_FLIGHT} in flight:\n{report([one], canned_publish.MARK)}")
+    record.keep(
+        "guard/publish", [(one.body_bytes, min(one.bare), min(one.ours), one.ratio, canned_publish.MARK)], before
+    )
 
 
 PARTS: Final[dict[str, Callable[[list[str]], None]]] = {

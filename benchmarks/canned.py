@@ -113,10 +113,10 @@ def compare(body_bytes: int, messages: int, rounds: int) -> Outcome:
     return Outcome(body_bytes, times[ours], times[bare])
 
 
-def report(outcomes: Sequence[Outcome]) -> str:
+def report(outcomes: Sequence[Outcome], mark: float = MARK) -> str:
     """Return the table as text."""
     lines = ["body     bare us  ours us  ours/bare  mark"]
     for outcome in outcomes:
         bare_us, ours_us = (statistics.median(times) * 1e6 for times in (outcome.bare, outcome.ours))
-        lines.append(f"{outcome.body_bytes:>6}  {bare_us:8.2f} {ours_us:8.2f}  {outcome.ratio:9.2f}  {MARK}")
+        lines.append(f"{outcome.body_bytes:>6}  {bare_us:8.2f} {ours_us:8.2f}  {outcome.ratio:9.2f}  {mark}")
     return "\n".join(lines)

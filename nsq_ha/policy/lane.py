@@ -29,6 +29,7 @@ from __future__ import annotations
 import copy
 import enum
 from collections import deque
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ import msgspec
 from nsq_ha.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable
 
 PROMPT_REFUSAL: Final = 1.0
 """Seconds after the write within which a refusal means *not stored*. After a longer hang (a
@@ -137,11 +138,10 @@ class Lane(Generic[T]):
     def submit(self, entry: T) -> None:
         """Put a new publish at the end of the queue of each of its keys."""
         self.waiting += 1
-        if len(entry.keys) > 1:
-            entry.keys = tuple(dict.fromkeys(entry.keys))
         if not entry.keys:
             self._ready.append(entry)
             return
+        entry.keys = tuple(dict.fromkeys(entry.keys))
         for key in entry.keys:
             queue = self._by_key.get(key)
             if queue is None:

@@ -48,7 +48,7 @@ class PartitionChoice:
         self._routes_of: TopicView | None = None
         self._routes_used = 0
         self._takes_keyless = self._takes_keys = False
-        self.calm_view: TopicView | None = None
+        self._calm_view: TopicView | None = None
 
     def partition_for(self, key: Key | None, partition: int | None, view: TopicView) -> tuple[int, bool]:
         """Choose the partition of a message.
@@ -110,7 +110,7 @@ class PartitionChoice:
             return routing.least_loaded(candidates, self._turn, self._load)
         return routing.round_robin(candidates, self._turn)
 
-    def quick(self, request: Request, view: TopicView) -> int | None:
+    def quick(self, request: Request, view: TopicView | None) -> int | None:
         """Choose the partition of a plain request that names none, while nothing is out of the ordinary.
 
         That is nearly always so, and takes a fraction of the time of :meth:`partition_for`, with the same result.
@@ -118,9 +118,7 @@ class PartitionChoice:
         Returns:
             The partition. None otherwise: then ask :meth:`partition_for`.
         """
-        if request.partition is not None or not request.is_plain:
-            return None
-        if view is not self.calm_view and not self._is_calm(view):
+        if view is not self._calm_view or view is None or request.partition is not None or not request.is_plain:
             return None
         key = request.key
         if key is not None:
@@ -132,16 +130,15 @@ class PartitionChoice:
         sender = self._senders.get(partition)
         return partition if sender is None or sender.trouble is None else None
 
-    def _is_calm(self, view: TopicView) -> bool:
-        self.calm_view = None
-        if view.meta is None or not self._repartition.is_calm:
-            return False
+    def prepare_quick(self, view: TopicView) -> None:
+        """Let :meth:`quick` choose by ``view``, which can be used, if nothing is out of the ordinary in it."""
+        if view is self._calm_view or view.meta is None or not self._repartition.is_calm:
+            return
         self._look_up_routes(view, self._repartition.used)
         self._takes_keyless = not view.meta.ordered and self._is_round_robin and bool(self.routes)
         # The result of a caller's function has to be checked each time.
         self._takes_keys = view.meta.is_partitioned and not self._is_own_hash and self._routes_used > 0
-        self.calm_view = view
-        return True
+        self._calm_view = view
 
     def _look_up_routes(self, view: TopicView, used: int) -> None:
         if self._routes_of is not view or self._routes_used != used:

@@ -63,13 +63,19 @@ class PendingPublishes:
         self._buffer_moved = asyncio.Event()
         self.is_closed = False
 
-    def add(self, request: Request, timeout: float) -> None:
-        """Add a publish that has ``timeout`` seconds from now on; its bytes count once it is queued."""
-        group = self.usual
-        if timeout != self._usual_timeout:
+    def add(self, request: Request, timeout: float | None) -> None:
+        """Add a publish; its bytes count once it is queued.
+
+        Args:
+            request: The publish.
+            timeout: Seconds until it expires. None for the usual limit.
+        """
+        if timeout is None:
+            self.usual[request] = None
+            timeout = self._usual_timeout
+        else:
             request.timeout = timeout
-            group = self._others.setdefault(timeout, {})
-        group[request] = None
+            self._others.setdefault(timeout, {})[request] = None
         deadline = request.deadline = self._clock() + timeout
         if deadline < self._due:
             self._check_at(deadline)
@@ -214,18 +220,25 @@ class PartitionBuffer:
 
     def has_room(self, size: int) -> bool:
         """Tell whether ``size`` more bytes have room now and no publish waits for room."""
-        return not self.waiting and self._has_room(size)
+        pending = self._pending
+        is_free = has_room(size, held=self.held_bytes, total=pending.total_bytes, limit=pending.max_bytes)
+        return is_free and not self.waiting
 
-    def try_admit(self, request: Request) -> bool:
-        """Queue a publish if it has room now; tell whether it had."""
-        if self.waiting or not self._has_room(request.size):
+    def take_in(self, request: Request) -> bool:
+        """Queue a publish if it has room, whether or not others wait; tell whether it had."""
+        pending, size = self._pending, request.size
+        if not has_room(size, held=self.held_bytes, total=pending.total_bytes, limit=pending.max_bytes):
             return False
-        self._take_in(request)
+        request.place = self
+        self.held_bytes += size
+        pending.total_bytes += size
+        self._submit(request)
         return True
 
     def admit(self, request: Request) -> None:
-        """Queue a publish if it has room now; otherwise let it wait."""
-        if not self.try_admit(request):
+        """Queue a publish if it has room and none waits; otherwise let it wait."""
+        request.waits_for_room = False
+        if self.waiting or not self.take_in(request):
             request.place = self
             request.waits_for_room = True
             self.waiting.append(request)
@@ -233,10 +246,15 @@ class PartitionBuffer:
 
     def admit_waiting(self) -> None:
         """Queue the waiting publishes that have room now."""
-        while self.waiting and (self.waiting[0].future.done() or self._has_room(self.waiting[0].size)):
+        while self.waiting:
             request = self.waiting.popleft()
-            if not request.future.done():  # else its caller is about to call let_go
-                self._take_in(request)
+            if request.future.done():
+                continue  # its caller is about to call let_go
+            request.waits_for_room = False
+            if not self.take_in(request):
+                request.waits_for_room = True
+                self.waiting.appendleft(request)
+                break
         if not self.waiting:
             self._pending.full_buffers.pop(self, None)
 
@@ -283,14 +301,3 @@ class PartitionBuffer:
             f"all partitions together {pending.total_bytes} of max_pending_bytes={pending.max_bytes}. No partition "
             "may hold more than is left free: raise max_pending_bytes, or publish less at once"
         )
-
-    def _has_room(self, size: int) -> bool:
-        pending = self._pending
-        return has_room(size, held=self.held_bytes, total=pending.total_bytes, limit=pending.max_bytes)
-
-    def _take_in(self, request: Request) -> None:
-        request.place = self
-        request.waits_for_room = False
-        self.held_bytes += request.size
-        self._pending.total_bytes += request.size
-        self._submit(request)

@@ -24,7 +24,8 @@ from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, si
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.topic import TopicPublisher
-from nsq_ha.producer.validate import check_message, is_plain
+from nsq_ha.producer.validate import KEY_TYPES, check_message
+from nsq_ha.protocol import MAX_MESSAGE_BYTES
 from nsq_ha.transport.closing import Closing
 from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nsq_ha.policy.sharding import Key
-    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.sender import Sender
 
 
@@ -221,24 +222,20 @@ class Producer(EnteredOnce):
             and headers is None
             and tag is None
             and not self._trace
-            and is_plain(body, key)
+            and type(body) is bytes
+            and 0 < len(body) <= MAX_MESSAGE_BYTES
+            and (key is None or type(key) in KEY_TYPES)
         ):
             request = PubRequest(topic=topic, future=pending.new_future(), size=len(body), body=body, key=key)
         else:
             message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
             request = self._checked_request(pending, topic, message)
-        return (await self._publish(pending, request, timeout))[0]
-
-    async def _publish(self, pending: PendingPublishes, request: Request, timeout: float | None) -> list[Receipt]:
-        """Publish one command."""
-        limit = self.config.publish_timeout if timeout is None else _check_timeout(timeout)
-        topic = request.topic
         publisher = (self._topics.get(topic) if type(topic) is str else None) or self._publisher(topic, pending)
-        pending.add(request, limit)
+        pending.add(request, timeout if timeout is None else _check_timeout(timeout))
         try:
             if not publisher.try_admit(request):
                 await publisher.wait_and_admit(request)
-            return await request.future
+            return (await request.future)[0]
         except BaseException:
             pending.let_go(request)
             raise
@@ -298,13 +295,25 @@ class Producer(EnteredOnce):
         if not messages:
             return []
         if not self._trace and (request := single_mpub(topic, messages, pending.new_future)) is not None:
-            try:
-                return [*await self._publish(pending, request, timeout)]
-            except PublishError as error:
-                return [error] * len(messages)
-            except ConfigError as error:
-                raise at_position(0, error) from error
+            return await self._publish_mpub(pending, request, timeout)
         return await self._publish_batch(pending, topic, messages, timeout)
+
+    async def _publish_mpub(
+        self, pending: PendingPublishes, request: MpubRequest, timeout: float | None
+    ) -> list[Receipt | PublishError]:
+        """Publish bodies that fit one command."""
+        publisher = self._publisher(request.topic, pending)
+        pending.add(request, timeout if timeout is None else _check_timeout(timeout))
+        try:
+            if not publisher.try_admit(request):
+                await publisher.wait_and_admit(request)
+            return [*await request.future]
+        except PublishError as error:
+            return [error] * request.count
+        except ConfigError as error:
+            raise at_position(0, error) from error
+        finally:
+            pending.let_go(request)
 
     async def _publish_batch(
         self, pending: PendingPublishes, topic: str, messages: list[bytes | OutgoingMessage], timeout: float | None

@@ -100,9 +100,17 @@ class TopicPublisher:
         if self.queued:
             return False
         view = self.watch.view
-        if view is None or (view is not self.choice.calm_view and not self.is_usable(view)):
-            return False
-        self._admit(request, view)
+        partition = self.choice.quick(request, view)
+        if partition is None:
+            if not self.is_usable(view):
+                return False
+            self._admit(request, view)
+            return True
+        if request.key is not None:
+            request.keys = (lane_key(request.key),)
+        sender = self.senders.get(partition) or self.sender(partition)
+        if sender.buffer.waiting or not sender.buffer.take_in(request):
+            self._wait_for_room(request, sender)
         return True
 
     async def wait_and_admit(self, request: Request) -> None:
@@ -155,30 +163,26 @@ class TopicPublisher:
 
     def _admit(self, request: Request, view: TopicView) -> None:
         """Choose the partition of a request and queue it there."""
-        partition = self.choice.quick(request, view)
-        if partition is None:
-            check_kind(view, request.trace_id, request.ext)
-            partition, is_free = self.choice.partition_for(request.key, request.partition, view)
-            if not is_free:
-                request.keys = (lane_key(request.key),)
-        elif request.key is not None:
+        self.choice.prepare_quick(view)
+        check_kind(view, request.trace_id, request.ext)
+        partition, is_free = self.choice.partition_for(request.key, request.partition, view)
+        if not is_free:
             request.keys = (lane_key(request.key),)
-        sender = self.senders.get(partition) or self.sender(partition)
-        if not sender.buffer.try_admit(request):
-            self._wait_for_room(request, sender)
+        self.submit(request, partition)
 
     def submit(self, request: Request, partition: int) -> None:
         """Queue a request at ``partition``; its keys are set."""
         sender = self.sender(partition)
-        if not sender.buffer.try_admit(request):
+        if sender.buffer.waiting or not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
 
     def _wait_for_room(self, request: Request, sender: Sender) -> None:
-        """Queue what found no room at ``sender``: at another partition if it may go anywhere, or in front of this."""
+        """Queue what found no room at ``sender``: at another partition if it may go anywhere, or let it wait."""
+        buffer = sender.buffer
         if not request.keys:
             healthy = (self.sender(partition) for partition in self.choice.routes if self.choice.is_healthy(partition))
-            sender = next((other for other in healthy if other.buffer.has_room(request.size)), sender)
-        sender.buffer.admit(request)
+            buffer = next((other.buffer for other in healthy if other.buffer.has_room(request.size)), buffer)
+        buffer.admit(request)
 
     # ------------------------------------------------------------ what is known of the topic
 

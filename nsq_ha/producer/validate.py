@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
 
+KEY_TYPES: Final = frozenset((str, bytes, int))
+"""Types of legal keys, and bool is none of them; their subclasses are legal, too."""
+
 NO_KEY: Final = object()
 """The one lane key of all messages that name a partition and no key."""
 
 _HEADER_SIZE_WORD: Final = 2
-_KEY_TYPES: Final = frozenset((str, bytes, int))
 
 
 class CheckedMessage(msgspec.Struct, frozen=True):
@@ -43,11 +45,6 @@ class CheckedMessage(msgspec.Struct, frozen=True):
     def wire_bytes(self) -> int:
         """Most bytes that it takes in a batch, its size word included."""
         return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
-
-
-def is_plain(body: object, key: object) -> bool:
-    """Tell whether a message of a body and a key is legal as it is. :func:`check_message` says why one is not."""
-    return type(body) is bytes and 0 < len(body) <= MAX_MESSAGE_BYTES and (key is None or type(key) in _KEY_TYPES)
 
 
 def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMessage:
