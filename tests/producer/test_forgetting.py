@@ -8,6 +8,7 @@ from nsq_ha import Producer
 from nsq_ha.errors import PublishError, TopicNotFoundError
 from nsq_ha.policy import forgetting
 from nsq_ha.producer import producer as module
+from nsq_ha.producer import topic as topic_module
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -30,7 +31,8 @@ def tasks() -> list[str]:
     return [name for task in asyncio.all_tasks() if (name := task.get_name()).startswith(("watch", "nsq_ha sender"))]
 
 
-async def test_wrong_names_are_not_looked_up_for_ever(stage: Stage) -> None:
+async def test_wrong_names_are_not_looked_up_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_module, "UNKNOWN_TOPIC_PATIENCE", 0.1)
     stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
     async with stage.producer(lookup_interval=0.1) as producer:
         names = [f"wrong_{number}" for number in range(20)]
@@ -41,7 +43,7 @@ async def test_wrong_names_are_not_looked_up_for_ever(stage: Stage) -> None:
         await eventually(lambda: not watched(producer) and not tasks())
         count = stage.lookupd.count("/lookup")
         with pytest.raises(PublishError) as caught:
-            await producer.publish("wrong_1", b"x", timeout=0.1)
+            await producer.publish("wrong_1", b"x")
         assert isinstance(caught.value.__cause__, TopicNotFoundError)
         assert stage.lookupd.count("/lookup") > count
 
