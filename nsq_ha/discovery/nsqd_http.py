@@ -193,11 +193,10 @@ class Unfinished:
     """What a channel of a topic still has to deliver, on one nsqd and in all its partitions.
 
     Attributes:
-        waiting: Messages that wait, those under way included if the server counts them so; none that are deferred.
-        held: Delivered to clients that are connected, and not answered.
-        orphaned: Delivered, not answered, and held by no client that is still connected. They come again when the
-            time of that client's messages is over.
-        clients: Connections.
+        waiting: Messages that wait, without deferred ones; some servers include those in flight.
+        held: Unanswered messages of connected clients.
+        orphaned: Unanswered messages of clients that are gone; redelivered after their message timeout.
+        clients: Number of connections.
         paused: An operator stopped delivery.
     """
 
@@ -254,7 +253,7 @@ class NsqdHttp(HttpPeer):
             for each in entry.channels or []:
                 if (entry.topic_name, each.channel_name) != (topic, channel):
                     continue
-                # Upstream, a topic hands its messages to the channels. A partition's channels read its log, as far as
+                # Upstream, a topic passes its messages to the channels. A partition's channels read its log, as far as
                 # it is flushed, and count what is deferred among what waits.
                 is_log = bool(entry.topic_partition)
                 unflushed = max(0, entry.message_count - each.message_count)

@@ -118,7 +118,7 @@ class AckPlanner:
         return self._offset(self._spool.end)
 
     def prepare_target(self) -> None:
-        """Have the query end when the servers have given all that was published before now."""
+        """End the query when the servers have delivered all messages published before now."""
         self._draining = {}
         for place, puller in self._pullers.items():
             self._drain(place, puller)
@@ -265,7 +265,7 @@ class AckPlanner:
             self._draining[place] = Draining(puller, puller.node, limit)
 
     def _is_drained(self, draining: Mapping[tuple[str, str], Draining]) -> bool:
-        """Return whether all nsqds have given all; while no nsqd is known for a topic, that may be too early.
+        """Return whether all nsqds have delivered everything; False while a topic has no known nsqd.
 
         Raises:
             ResponseTimeoutError: One holds messages and delivers none; or no nsqd is known for too long.

@@ -1,9 +1,9 @@
-"""When a plain nsqd has given all that was published before a query began: ``availableNow`` with ``delivery=ack``.
+"""Decide when a plain nsqd has delivered all messages from before a query: ``availableNow`` with ``delivery=ack``.
 
-Owns that judgement. Such a server has no log whose end could be asked for, and a
-moment without messages proves nothing: they may be under way to a driver that
-was killed, the channel may be paused, or the server is slow. So its own numbers
-are asked for, by HTTP; one that tells none is waited for longer.
+Such a server has no log with an end, and a moment without messages proves nothing:
+they may be in flight to a killed driver, the channel may be paused, or the server
+is slow. So this asks for the server's own numbers over HTTP, and waits longer if
+there are none.
 
 **Source:** Spark reference 2.2; nsqio/nsq nsqd/stats.go.
 """
@@ -30,10 +30,10 @@ T = TypeVar("T")
 log: Final = logging.getLogger("nsq_ha.spark")
 
 QUIET: Final = 1.0
-"""Seconds without a message from before the query, after which the server's numbers are asked for."""
+"""Seconds without an old message after which to ask for the server's numbers."""
 
 ASK: Final = 0.25
-"""Seconds between two questions to one server."""
+"""Seconds between two requests to one server."""
 
 _TIMEOUT: Final = 2.0
 
@@ -48,13 +48,13 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """What a puller has seen since it was asked for all that is old.
+    """What a puller has seen since the query asked for all old messages.
 
     Attributes:
-        seconds: For how long the server was asked for messages, and gave no old one.
-        flows: It gave newer ones meanwhile.
-        caught_up: It gave one that was published after its numbers said that nothing is under way to a client that
-            is gone. A queue is in order: what was published before was given before.
+        seconds: For how long the server was asked for messages and delivered no old one.
+        flows: It delivered newer ones meanwhile.
+        caught_up: It delivered one published after its numbers showed nothing in flight to a client that is gone.
+            Since a queue is in order, all older ones were delivered before.
     """
 
     seconds: float
@@ -63,19 +63,19 @@ class Silence:
 
 
 def judge(silence: Silence, told: Unfinished | None, limit: float) -> Verdict:
-    """Return whether a server that gives no old message has any left.
+    """Return whether a server that delivers no old message has any left.
 
     Args:
         silence: What was seen.
-        told: The server's own numbers. None if it does not tell.
-        limit: Seconds after which a message that was under way to a killed driver has come again.
+        told: The server's own numbers, or None.
+        limit: Seconds after which a message of a killed driver has been redelivered.
     """
     if silence.seconds < QUIET:
         return Verdict.WAIT
     if told is None:
         return Verdict.DONE if silence.seconds >= limit else Verdict.WAIT
     is_empty = not (told.waiting or told.held)
-    # A second connection may be our own that broke, and hold what is old.
+    # A second connection may be our own broken one, with old messages.
     if not told.orphaned and (is_empty or (silence.caught_up and told.clients == 1)):
         return Verdict.DONE
     if silence.seconds < limit:
@@ -84,11 +84,11 @@ def judge(silence: Silence, told: Unfinished | None, limit: float) -> Verdict:
 
 
 class Draining:
-    """Watches one puller until its nsqd has given all that was published before now. Blocking; used from one thread.
+    """Watches one puller until its nsqd has delivered all older messages. Blocking; used from one thread.
 
     Args:
         puller: Pulls from the nsqd.
-        node: The nsqd. With HTTP port 0, which is not known, the port above its TCP port is tried.
+        node: The nsqd. If its HTTP port is unknown (0), the port above its TCP port is tried.
         limit: See :func:`judge`.
     """
 
@@ -102,20 +102,20 @@ class Draining:
         self._mark_ns: int | None = None
         self._begun_at = time.monotonic()
         clock = self._run(self._clock)
-        # Its clock may be ahead, and tells whole seconds: too many messages count as old then, never too few.
+        # Its clock may be ahead, and shows whole seconds: too many messages may count as old, never too few.
         self._older_than_ns = max(time.time_ns(), 0 if clock is None else int((clock + 1.0) * 1e9))
         puller.drain(self._older_than_ns)
 
     def is_done(self) -> bool:
-        """Return whether the nsqd has given all; the puller then takes no more.
+        """Return whether the nsqd has delivered all; the puller then takes no more.
 
         Raises:
-            ResponseTimeoutError: It holds messages and delivers none of them for longer than they may be under way.
+            ResponseTimeoutError: It holds messages, and delivers none for longer than they may be in flight.
         """
         puller, now = self._puller, time.monotonic()
         if puller.is_drained:
             return True
-        # Before the question, so that what comes meanwhile counts as seen after it.
+        # Before the request, so that messages arriving meanwhile count as seen after it.
         seconds, newest_ns = puller.quiet_for, puller.newest_ns
         if seconds < QUIET:
             self._mark_ns = None
@@ -140,14 +140,14 @@ class Draining:
         return asyncio.run(self._ask(question)) if self._may_ask else None
 
     async def _ask(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
-        """Ask the node. None if it does not answer, or is not the one."""
+        """Ask the node; return None if it does not answer, or is another one."""
         try:
             async with NsqdHttp(self._node, timeout=_TIMEOUT) as peer:
                 if not self._is_known:
                     self._may_ask = self._is_known = await peer.tcp_port() == self._node.tcp_port
                 return await question(peer) if self._may_ask else None
         except NsqError as error:
-            log.info("nsqd %s does not tell what it still holds: %s", self._node.address, error)
+            log.info("nsqd %s: cannot ask what it still holds: %s", self._node.address, error)
             return None
 
     async def _unfinished(self, peer: NsqdHttp) -> Unfinished | None:
