@@ -261,6 +261,8 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
 """Code of an error frame to its class; a code not listed is a plain :class:`ServerError`."""
 
 _TOO_MANY_CONNECTIONS: Final = "too much client connections"
+_NO_PARTITION: Final = "multi partition: -1"
+"""End of the text that a command without a partition gets on a topic with several."""
 _TLS_REQUIRED: Final = "(TLS required)"
 """End of the text of an ``E_INVALID`` that every command gets outside TLS."""
 
@@ -283,6 +285,8 @@ def server_error(data: bytes) -> ServerError:
         code, _, detail = redact(text).partition(" ")  # before it is split: a secret may hold a blank
     if code == "E_INVALID" and detail.endswith(_TLS_REQUIRED):
         return TlsRequiredError(code, f"{detail}: nsqd runs with -tls-required, give tls=TlsConfig(...)")
+    if code == "E_BAD_PARTITION" and detail.endswith(_NO_PARTITION):
+        detail += ": the server is partitioned, give lookupd= with the address of an nsqlookupd instead of nsqd="
     return SERVER_ERRORS.get(code, ServerError)(code, detail)
 
 

@@ -64,6 +64,12 @@ def test_a_server_that_takes_tls_alone_says_what_to_give() -> None:
     assert not error.retriable
 
 
+def test_a_partitioned_server_asked_for_no_partition_says_what_to_give() -> None:
+    error = server_error(b"E_BAD_PARTITION topic partition is not valid for multi partition: -1")
+    assert type(error) is SERVER_ERRORS["E_BAD_PARTITION"]
+    assert "give lookupd=" in str(error)
+
+
 def test_an_unknown_code_is_a_plain_server_error() -> None:
     error = server_error(b"E_BRAND_NEW thing")
     assert type(error) is ServerError

@@ -284,6 +284,11 @@ def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=body.message)
     if body.status in (404, 500) and "topic has no channel" in text:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
+    if body.status == 404:
+        raise RemoteProtocolError(
+            f"HTTP status 404 ({body.message}): this server knows no /lookup. Give the HTTP address of an nsqlookupd,"
+            f" whose port is 4161 by default, not that of an nsqd"
+        )
     raise RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
 
 

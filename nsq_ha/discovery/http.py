@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """A longer answer is cut off and refused; a cluster of 10,000 partitions needs a third of it."""
 
+_NO_TLS: Final = "WRONG_VERSION_NUMBER"
+"""What OpenSSL says where the peer does not speak TLS."""
+
 _HEADERS: Final = {
     # Without the version the server wraps its answers and makes every refusal a 500.
     "Accept": "application/vnd.nsq; version=1.0",
@@ -211,5 +214,9 @@ def _ours(error: Exception) -> NsqError:
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
         return ConnectionLostError(f"connection broke: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):
-        return RemoteProtocolError(f"answer is not HTTP: {text}")
+        return RemoteProtocolError(
+            f"the answer is not HTTP ({text}): give the HTTP port, which is 4161 by default for nsqlookupd"
+        )
+    if _NO_TLS in text:
+        return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     return ConnectError(f"no connection: {text}")

@@ -29,6 +29,7 @@ from nsq_ha.protocol.frames import (
     FrameType,
     check_size,
     encode_frame,
+    unknown_type,
 )
 from nsq_ha.protocol.messages import Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.state import PUBLISHING, Input, State, advance
@@ -297,7 +298,7 @@ class ClientProtocol:
             size, kind = FRAME_HEAD.unpack_from(data, position)
             check_size(size, self._largest)
             if kind not in FRAME_TYPES:
-                raise RemoteProtocolError(f"frame type {kind} is unknown")
+                raise unknown_type(kind)
             stop = position + 4 + size
             if stop > end:
                 self._needed = 4 + size

@@ -67,6 +67,10 @@ def check_size(size: int, largest: int) -> None:
         RemoteProtocolError: It is below 4 or above ``largest``: the stream is
             no longer aligned, or is not NSQ's at all. Drop the connection.
     """
+    if (other := _OTHER_PROTOCOLS.get(size)) is not None:
+        raise RemoteProtocolError(
+            f"the server answers in {other}: this is an {other} port. Give nsqd's TCP port, which is 4150 by default"
+        )
     if size < 4:
         raise RemoteProtocolError(f"frame announces {size} bytes, less than its own type word")
     if size > largest:
@@ -75,8 +79,26 @@ def check_size(size: int, largest: int) -> None:
         )
 
 
+_OTHER_PROTOCOLS: Final = {
+    int.from_bytes(b"HTTP"): "HTTP",
+    int.from_bytes(b"\x15\x03\x01\0"): "HTTPS",
+    int.from_bytes(b"\x15\x03\x03\0"): "HTTPS",
+}
+"""The first four bytes of an answer of another protocol, taken for a size word."""
+_BARE_ERROR: Final = int.from_bytes(b"E_BA")
+"""The type word of an answer of nsqlookupd's TCP port, whose frames have no type: ``E_BAD_PROTOCOL``."""
 FRAME_TYPES: Final[frozenset[int]] = frozenset(FrameType)
 """All type words that exist."""
+
+
+def unknown_type(kind: int) -> RemoteProtocolError:
+    """Return the error for a type word that does not exist."""
+    if kind == _BARE_ERROR:
+        return RemoteProtocolError(
+            "the server is not an nsqd, perhaps the TCP port of an nsqlookupd. Give nsqd's TCP port, which is 4150 by"
+            " default, or nsqlookupd's HTTP address as lookupd="
+        )
+    return RemoteProtocolError(f"frame type {kind} is unknown")
 
 
 class FrameDecoder:
@@ -109,7 +131,7 @@ class FrameDecoder:
                 break
             kind = int.from_bytes(buffer[position + 4 : position + 8], "big", signed=True)
             if kind not in FRAME_TYPES:
-                raise RemoteProtocolError(f"frame type {kind} is unknown")
+                raise unknown_type(kind)
             frames.append(Frame(FrameType(kind), bytes(buffer[position + 8 : stop])))
             position = stop
         del buffer[:position]

@@ -312,3 +312,37 @@ def test_authorities_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) ->
     assert not made
     new_client(["http://a:1", "https://b"])
     assert len(made) == 1
+
+
+# ---------------------------------------------------------------- the address of another server
+
+
+async def refusal(scheme: str, answer: bytes) -> str:
+    """Return the error of a look-up at a server that says ``answer`` to whatever comes."""
+
+    async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with LookupClient(f"{scheme}://127.0.0.1:{port}") as client:
+            with pytest.raises(LookupUnavailableError) as caught:
+                await client.lookup("orders", "w")
+    return str(caught.value)
+
+
+async def test_a_tcp_port_is_recognised() -> None:
+    assert "give the HTTP port, which is 4161" in await refusal("http", b"\0\0\0\x0eE_BAD_PROTOCOL")
+
+
+async def test_https_where_there_is_none_is_recognised() -> None:
+    error = await refusal("https", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    assert "does not answer in TLS: give its address with http://" in error
+
+
+async def test_the_http_port_of_an_nsqd_is_recognised(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "NOT_FOUND"})
+    async with LookupClient(URL) as client:
+        with pytest.raises(LookupUnavailableError, match="Give the HTTP address of an nsqlookupd"):
+            await client.lookup("orders", "w")

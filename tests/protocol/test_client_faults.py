@@ -24,6 +24,7 @@ from nsq_ha.protocol import (
     refuses_publish,
 )
 from nsq_ha.protocol.exchange import PUBLISH_REFUSALS, read_error
+from nsq_ha.protocol.frames import FrameDecoder
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     LARGEST,
@@ -125,10 +126,20 @@ def test_a_size_is_judged_before_anything_is_reserved(make: Callable[[], ClientP
             make().receive(head + rest)
 
 
-@pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x03\x00\x02\x02\x28" + bytes(20)])
-def test_other_protocols_are_told_by_their_size(data: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="more than max_frame_bytes"):
+@pytest.mark.parametrize(
+    ("data", "port"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "this is an HTTP port"),
+        (b"\x15\x03\x03\x00\x02\x02\x28" + bytes(20), "this is an HTTPS port"),
+        (b"\x15\x03\x01\x00\x02\x02\x28", "this is an HTTPS port"),
+        (b"\0\0\0\x0eE_BAD_PROTOCOL", "the TCP port of an nsqlookupd"),
+    ],
+)
+def test_the_port_of_another_server_is_recognised(data: bytes, port: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=port):
         identified().receive(data)
+    with pytest.raises(RemoteProtocolError, match=port):
+        FrameDecoder(max_frame_bytes=1024).feed(data)
 
 
 @pytest.mark.parametrize("kind", [-1, 3, 2**31 - 1, -(2**31)])
