@@ -47,7 +47,7 @@ from nsq_ha.protocol import (
 )
 from nsq_ha.redaction import conceal
 from nsq_ha.time_limits import time_limit
-from nsq_ha.transport.stream import Stream
+from nsq_ha.transport.stream import REACHABLE, Stream
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 from nsq_ha.unexpected import report_unexpected
@@ -135,7 +135,12 @@ class Connection:
             async with time_limit(config.connect_timeout):
                 await connection._handshake(extend_support)
         except TimeoutError:
+            was_reached = connection._stream is not None
             await connection._discard()
+            if not was_reached:
+                raise ConnectError(
+                    f"cannot connect to {node.address} within connect_timeout={config.connect_timeout} s; {REACHABLE}"
+                ) from None
             raise ConnectError(
                 f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
             ) from None

@@ -10,8 +10,10 @@ opened, whatever ended it, and nothing is received after it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import mmap
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -60,6 +62,14 @@ def _read_buffer() -> memoryview:
     return _buffers.shared if sys.platform != "win32" else _new_buffer()
 
 
+REACHABLE: Final = (
+    "this machine must be able to reach the address that nsqd gives to nsqlookupd (nsqd's -broadcast-address)"
+)
+"""What to do about an address that leads nowhere, as inside a cluster's own network."""
+
+_OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+
+
 class Stream(asyncio.BufferedProtocol):
     """One connection's bytes. Make it with :meth:`open`."""
 
@@ -95,7 +105,8 @@ class Stream(asyncio.BufferedProtocol):
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
-            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}") from harmless(error)
+            hint = f"; {REACHABLE}" if _is_out_of_reach(error) else ""
+            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{hint}") from harmless(error)
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -256,6 +267,10 @@ class Stream(asyncio.BufferedProtocol):
             reason = ConnectionLostError(f"connection lost: {exc or 'closed by the peer'}")
             reason.__cause__ = exc
         on_lost(reason)
+
+
+def _is_out_of_reach(error: Exception) -> bool:
+    return isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in _OUT_OF_REACH)
 
 
 def _text_of(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """What streams are read into, and what the layers below and above them raise."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,27 @@ async def test_what_a_resolver_raises_is_a_failed_connection(
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
     with pytest.raises(ConnectError, match="cannot connect to 127"):
         await Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
+
+
+@pytest.mark.parametrize("raised", [socket.gaierror(-2, "Name or service not known"), OSError(113, "No route to host")])
+async def test_an_address_inside_a_cluster_says_what_to_set(
+    raised: OSError, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(ConnectError, match="-broadcast-address"):
+        await Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
+
+
+async def test_a_connection_that_never_comes_says_what_to_set(nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
+    with pytest.raises(ConnectError, match=r"within connect_timeout=0.1 s; .*-broadcast-address"):
+        await Connection.open(ClientConfig(connect_timeout=0.1), nsqd.node, Recorder().callbacks)
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\x00b", "\ud800"])
