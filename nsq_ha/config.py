@@ -275,7 +275,8 @@ class ConsumerConfig(ClientConfig):
     2500 per connection, and one per partition of an ordered channel."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
     """Bytes of bodies that may be unanswered: where messages are so large that ``max_in_flight`` of them would be more,
-    fewer are asked for. Above what the default ``max_in_flight`` of the largest messages comes to."""
+    fewer are asked for. Above what the default ``max_in_flight`` of the largest messages comes to. If more than 64 MiB
+    arrive beyond that, the connection is closed."""
     msg_timeout: float | None = None
     """How long a message may stay unanswered (1..900). None for the server's default (60 s)."""
     sample_rate: int = 0

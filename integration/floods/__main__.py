@@ -240,7 +240,7 @@ _EIGHT: Final = 8 * MEBI
 _LONG: Final = (b" " * (_EIGHT + 1), 200)
 _SHAPE: Final = (b"[" + b"1," * (_EIGHT // 2 - 2) + b"1]", 200)
 _TEXT: Final = (b"x" * _EIGHT, 500)
-_BUDGET: Final = 256 * MEBI
+_BUDGET: Final = 272 * MEBI
 
 FLOODS: Final = (
     Flood("ignores RDY, 100 B", "consumer", messages(100)),

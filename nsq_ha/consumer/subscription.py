@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
+    from nsq_ha.policy.overrun import Granted
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.protocol import DamagedMessage
@@ -507,10 +508,11 @@ class Subscription:
         delivery.delivered += len(messages)
         before = delivery.in_flight
         delivery.in_flight = in_flight = before + len(messages)
-        if in_flight > delivery.granted.ceiling and delivery.granted.is_overrun(self._loop.time(), before, in_flight):
-            most = delivery.granted.most
+        granted = delivery.granted
+        if in_flight > granted.ready and _is_flood(granted, self._loop.time(), before, messages):
             reason = RemoteProtocolError(
-                f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, and at most {most} were asked for"
+                f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
+                f" {granted.most} at most"
             )
             log.warning("%s-%d: left: %s", self._watch.topic, self.partition, reason)
             delivery.abort(reason)
@@ -540,3 +542,11 @@ class Subscription:
     def _refusals(self, refusals: list[ServerError]) -> None:
         for refusal in refusals:
             log.info("%s-%d: %s", self._watch.topic, self.partition, refusal)
+
+
+def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:
+    """Return whether these messages are more than was asked for, by number or by size."""
+    in_flight = before + len(messages)
+    return (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or granted.is_outweighed(
+        now, before, in_flight, sum(len(message.body) for message in messages)
+    )

@@ -12,6 +12,15 @@ a message times out at the server, and another comes   as many again, after each
 an answer and a message pass each other                a margin of a quarter, at least 16 messages
 =====================================================  ===========================================
 
+This counts messages. If RDY was high for small messages, as many large ones would
+be gigabytes, so RDY is lowered when large ones come (``policy.ready``). Bodies
+that still arrive beyond the lowered RDY are weighed:
+
+=====================================================  ===========================================
+they were on their way when RDY was lowered            what sockets and networks hold, a few MiB
+a message times out at the server, and another comes   RDY n more, after each ``msg_timeout``
+=====================================================  ===========================================
+
 Source: protocol reference 7 ("RDY"), 8 ("Timeout").
 """
 
@@ -21,6 +30,9 @@ from typing import Final
 
 LEAST_MARGIN: Final = 16
 """Number of messages above the granted ones that is always tolerated."""
+
+MARGIN_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of bodies beyond the present RDY that are tolerated: more than sockets and networks hold."""
 
 SHORTEST_TIMEOUT: Final = 1.0
 """Seconds. With a shorter message timeout a server could justify any number of messages."""
@@ -32,9 +44,20 @@ class Granted:
     Attributes:
         ceiling: With more than this in flight, ask :meth:`is_overrun`.
         most: The largest RDY so far.
+        ready: The present RDY. With more than this in flight, ask :meth:`is_outweighed`.
     """
 
-    __slots__ = ("_at_start", "_msg_timeout", "_start", "ceiling", "most")
+    __slots__ = (
+        "_at_start",
+        "_beyond",
+        "_msg_timeout",
+        "_start",
+        "_timed_out",
+        "_weighed_from",
+        "ceiling",
+        "most",
+        "ready",
+    )
 
     def __init__(self, now: float, msg_timeout: float) -> None:
         """Start with nothing granted.
@@ -43,7 +66,9 @@ class Granted:
             now: The time.
             msg_timeout: Seconds after which the server takes a message back.
         """
-        self.most = 0
+        self.most = self.ready = 0
+        self._beyond = self._timed_out = 0
+        self._weighed_from = now
         self._msg_timeout = max(msg_timeout, SHORTEST_TIMEOUT)
         self._start = now
         self._at_start = 0
@@ -51,6 +76,7 @@ class Granted:
 
     def grant(self, ready: int) -> None:
         """Record an RDY; a lower one does not revoke messages that may be on their way."""
+        self.ready = ready
         if ready > self.most:
             self.most = ready
             self._set_ceiling()
@@ -68,6 +94,26 @@ class Granted:
             self._start, self._at_start = now, before
             self._set_ceiling()
         return in_flight > self.ceiling
+
+    def is_outweighed(self, now: float, before: int, in_flight: int, body_bytes: int) -> bool:
+        """Return whether the bodies beyond the present RDY weigh more than those of a correct server can.
+
+        Args:
+            now: The time.
+            before: Messages in flight before the last read.
+            in_flight: Messages in flight now.
+            body_bytes: Bytes of the bodies of the last read.
+        """
+        if in_flight > self._timed_out + self.ready and now - self._weighed_from >= self._msg_timeout:
+            # As in is_overrun(): all may have timed out.
+            self._weighed_from, self._timed_out = now, before
+        allowed = self._timed_out + self.ready
+        if before <= allowed:
+            self._beyond = 0
+        if in_flight <= allowed:
+            return False
+        self._beyond += body_bytes
+        return self._beyond > MARGIN_BYTES
 
     def _set_ceiling(self) -> None:
         self.ceiling = self._at_start + self.most + max(LEAST_MARGIN, self.most // 4)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from nsq_ha import Compression
 from nsq_ha.errors import ConnectionLostError
+from nsq_ha.policy import overrun
 from nsq_ha.protocol import (
     Command,
     Finish,
@@ -102,6 +104,25 @@ async def test_a_server_that_ignores_rdy_is_left_and_costs_little(
         assert message.body == b"good"
         message.finish()
     assert "ignores RDY" in caplog.text
+
+
+@pytest.mark.usefixtures("any_may_wait")
+async def test_large_bodies_beyond_a_lowered_rdy_are_weighed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RDY was high for small messages and is lowered when a large one comes: a flood within the old RDY is one, too."""
+    monkeypatch.setattr(overrun, "MARGIN_BYTES", MEBI)
+    async with stage.consumer(max_in_flight=1000, max_in_flight_bytes=MEBI) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"small", message_id(1))
+        (await anext(consumer)).finish()
+        await stage.nsqd.until(lambda: peer.ready == 1000)
+        for number in range(100):
+            peer.write(frames(2 + 8 * number, 8))
+        await stage.nsqd.until(lambda: not peer.is_open)
+    found = re.search(r"ignores RDY: (\d+) messages are in flight, RDY is 10 and was 1000 at most", caplog.text)
+    assert found is not None
+    assert 10 + MEBI // len(BODY) < int(found[1]) < 30
 
 
 async def test_as_much_as_was_ever_granted_is_no_flood(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.overrun import LEAST_MARGIN, Granted
+from nsq_ha.policy.overrun import LEAST_MARGIN, MARGIN_BYTES, Granted
 
 
 def limit_of(*grants: int) -> int:
@@ -84,3 +84,65 @@ def test_a_flood_is_seen_within_one_read(ready: int, step: int, every: float) ->
         here += step
         now += every
         assert here <= ready + max(LEAST_MARGIN, ready // 4) + step
+
+
+# ------------------------------------------------------------ large bodies
+
+MEBI = 1024 * 1024
+
+
+def test_what_comes_beyond_a_lowered_rdy_is_weighed() -> None:
+    granted = Granted(0.0, 60.0)
+    granted.grant(2500)
+    granted.grant(256)
+    assert not granted.is_outweighed(1.0, 0, 256, 256 * MEBI)
+    assert not granted.is_outweighed(1.0, 256, 320, MARGIN_BYTES)
+    assert granted.is_outweighed(1.0, 320, 321, 1)
+
+
+def test_the_weight_is_forgotten_once_rdy_holds_again() -> None:
+    granted = Granted(0.0, 60.0)
+    granted.grant(10)
+    for _ in range(5):
+        assert not granted.is_outweighed(1.0, 10, 11, MARGIN_BYTES)
+    assert not granted.is_outweighed(1.0, 11, 11, 0)
+    assert granted.is_outweighed(1.0, 11, 12, 1)
+
+
+def test_large_messages_that_timed_out_at_the_server_come_again() -> None:
+    granted = Granted(0.0, 60.0)
+    granted.grant(100)
+    assert not granted.is_outweighed(1.0, 0, 100, 100 * MEBI)
+    for minute in range(1, 5):
+        held = 100 * minute
+        assert not granted.is_outweighed(60.0 * minute + 1, held, held + 100, 100 * MEBI)
+    assert granted.is_outweighed(60.0 * 4 + 2, 500, 600, 100 * MEBI)
+
+
+@given(
+    ready=st.integers(0, 300),
+    reads=st.lists(st.tuples(st.floats(0, 5), st.integers(1, 100), st.integers(0, 100))),
+    on_its_way=st.integers(0, 16),
+)
+def test_an_honest_server_of_large_bodies_is_never_accused(
+    ready: int, reads: list[tuple[float, int, int]], on_its_way: int
+) -> None:
+    """It had a few large messages on their way when RDY was lowered, and takes messages back after two seconds."""
+    granted = Granted(0.0, 2.0)
+    granted.grant(2500)
+    granted.grant(ready)
+    now, here = 0.0, ready + on_its_way
+    assert not granted.is_outweighed(now, ready, here, on_its_way * MEBI)
+    there = [now] * here
+    for pause, wanted, answered in reads:
+        now += pause
+        there = [at for at in there if now - at < 2.0]
+        answers = min(answered, len(there))
+        del there[:answers]
+        here -= min(answers, here)
+        delivered = max(min(wanted, ready - len(there)), 0)
+        before = here
+        here += delivered
+        there += [now] * delivered
+        if delivered and here > granted.ready:
+            assert not granted.is_outweighed(now, before, here, delivered * MEBI)
