@@ -1,8 +1,8 @@
 """The wire protocol of nsqd, both sides, as bytes in and bytes out.
 
 Pure: no I/O, no clock, no randomness. ``ClientProtocol`` is a client's
-connection, ``CommandDecoder`` the server's reading of one; the rest are the
-layouts that both share.
+connection, ``server`` the server's side of one; the rest are the layouts that both
+share.
 """
 
 from nsq_ha.message import TAG_KEY
@@ -56,8 +56,6 @@ from nsq_ha.protocol.encoding import (
 )
 from nsq_ha.protocol.exchange import Received, Request, refuses_publish
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK, Frame, FrameDecoder, FrameType, encode_frame
-from nsq_ha.protocol.gotext import byte_list
-from nsq_ha.protocol.headers import TRACE_KEY, trace_id_of
 from nsq_ha.protocol.identify import (
     Authorization,
     Identity,
@@ -70,8 +68,6 @@ from nsq_ha.protocol.identify import (
     upgrades,
     without_secret,
 )
-from nsq_ha.protocol.introduction import SessionSettings, read_identify
-from nsq_ha.protocol.lines import Announced, Malformed, forbidden_now, refusal
 from nsq_ha.protocol.messages import (
     DamagedMessage,
     Layout,
@@ -84,7 +80,11 @@ from nsq_ha.protocol.messages import (
     layout_for,
     traced_size,
 )
-from nsq_ha.protocol.requests import CommandDecoder, Limits, Publishing, decode_commands
+from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now, refusal
+from nsq_ha.protocol.server.decoder import CommandDecoder, Limits, PublishHeader, decode_commands
+from nsq_ha.protocol.server.gotext import byte_list
+from nsq_ha.protocol.server.headers import TRACE_KEY, trace_id_of
+from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 from nsq_ha.protocol.state import TRANSITIONS, Input, State, advance
 
 __all__ = [
@@ -132,7 +132,7 @@ __all__ = [
     "Pub",
     "PubExt",
     "PubTrace",
-    "Publishing",
+    "PublishHeader",
     "Ready",
     "Received",
     "Request",

@@ -2,7 +2,7 @@
 
 Owns the command lines and the set of commands. What is sent once a message has a
 plain function besides (``protocol.encoding``). Does not own *when* a command may
-be sent (``protocol.state``) nor how the server reads it (``protocol.requests``).
+be sent (``protocol.state``) nor how the server reads it (``protocol.server.decoder``).
 
 The invariant: :meth:`Command.encode` lets nothing out that could break out of
 its command.

@@ -14,7 +14,7 @@ from nsq_ha.protocol import (
     Identify,
     Layout,
     Limits,
-    Publishing,
+    PublishHeader,
     Received,
     Sub,
     Traced,
@@ -25,7 +25,7 @@ from nsq_ha.protocol import (
 )
 
 if TYPE_CHECKING:
-    from nsq_ha.protocol.requests import Event
+    from nsq_ha.protocol.server.decoder import Event
 
 LARGEST = 1024 * 1024
 ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"
@@ -140,7 +140,7 @@ def events(decoder: CommandDecoder, data: bytes = b"") -> list[Event]:
     found: list[Event] = []
     while (event := decoder.next_event()) is not None:
         found.append(event)
-        if isinstance(event, Publishing):
+        if isinstance(event, PublishHeader):
             break
     return found
 

@@ -26,7 +26,7 @@ from nsq_ha.protocol import (
     Nop,
     Pub,
     PubExt,
-    Publishing,
+    PublishHeader,
     PubTrace,
     Ready,
     Requeue,
@@ -97,7 +97,7 @@ def test_commands_do_not_depend_on_how_the_stream_was_cut(sent: list[Command], d
         decoder.feed(stream[:size])
         stream = stream[size:]
         while (event := decoder.next_event()) is not None:
-            if isinstance(event, Publishing):
+            if isinstance(event, PublishHeader):
                 decoder.accept(extended=True)
             elif isinstance(event, Command):
                 read.append(event)

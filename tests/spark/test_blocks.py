@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.protocol import Mpub
-from nsq_ha.protocol.requests import decode_commands
+from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark import sink
 from nsq_ha.spark.blocks import Block
 from nsq_ha.spark.options import WriteOptions

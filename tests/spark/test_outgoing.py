@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, Str
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.protocol import MAX_TRACE_ID, Mpub, MpubExt, MpubTrace
-from nsq_ha.protocol.requests import decode_commands
+from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.outgoing import Identity, Row, Rows, Target, check_columns, check_target, encode
 

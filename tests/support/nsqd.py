@@ -40,8 +40,8 @@ from nsq_ha.protocol import (
     encode_message,
     encode_traced,
 )
-from nsq_ha.protocol.lines import Malformed
-from nsq_ha.protocol.requests import Publishing
+from nsq_ha.protocol.server.command_lines import Malformed
+from nsq_ha.protocol.server.decoder import PublishHeader
 
 LIMIT: Final = 10.0
 """Seconds that a test waits for something that must happen."""
@@ -310,7 +310,7 @@ class FakeNsqd:
 
     def _take(self, peer: Peer, decoder: CommandDecoder) -> None:
         while (event := decoder.next_event()) is not None:
-            if isinstance(event, Publishing):
+            if isinstance(event, PublishHeader):
                 decoder.accept(extended=True)
             elif isinstance(event, Malformed):
                 peer.malformed.append(event)

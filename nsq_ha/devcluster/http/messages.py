@@ -16,7 +16,7 @@ from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
 from nsq_ha.message import partition_of
 from nsq_ha.protocol import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
-from nsq_ha.protocol.headers import TRACE_KEY
+from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:
     from starlette.requests import Request

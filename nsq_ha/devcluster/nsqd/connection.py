@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.frames import HEARTBEAT, OK, FrameType, encode_frame
-from nsq_ha.protocol.introduction import SessionSettings
+from nsq_ha.protocol.server.identify import SessionSettings
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Node

@@ -13,7 +13,7 @@ from nsq_ha.devcluster.nsqd.connection import OK_FRAME
 from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.protocol.frames import OK
-from nsq_ha.protocol.headers import trace_id_of
+from nsq_ha.protocol.server.headers import trace_id_of
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.connection import Connection
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol import commands
-    from nsq_ha.protocol.requests import Publishing
+    from nsq_ha.protocol.server.decoder import PublishHeader
 
 Answer = Callable[[Sequence["Record"]], bytes]
 """Encodes the success frame from the stored records."""
@@ -40,16 +40,16 @@ class PubCommands:
         self._replica: Replica | None = None
         self._changed: list[Replica] = []  # replicas that stored messages in this turn
 
-    def target(self, publishing: Publishing) -> bool | None:
+    def target(self, header: PublishHeader) -> bool | None:
         """Find the replica for a publish and return whether its topic is extended.
 
         Return None after closing the connection with the server's refusal.
         """
-        replica = self._node.find(publishing.topic, publishing.partition)
+        replica = self._node.find(header.topic, header.partition)
         if replica is None:
             self._connection.fail(NOT_EXIST)
             return None
-        if publishing.partition is None and replica.options.ordered:
+        if header.partition is None and replica.options.ordered:
             self._connection.fail(_PARTITION_NEEDED)
             return None
         self._replica = replica

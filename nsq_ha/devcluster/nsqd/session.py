@@ -19,9 +19,9 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
-from nsq_ha.protocol.introduction import read_identify
-from nsq_ha.protocol.lines import Announced, Malformed, forbidden_now
-from nsq_ha.protocol.requests import CommandDecoder, Event, Publishing
+from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now
+from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader
+from nsq_ha.protocol.server.identify import read_identify
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.node import StorageNode
@@ -66,7 +66,7 @@ class Session:
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Announced: self._announced,
             Malformed: self._malformed,
-            Publishing: self._publishing,
+            PublishHeader: self._publish_header,
             commands.Identify: self._identify,
             commands.Auth: self._auth,
             commands.Sub: self._subscribe,
@@ -159,8 +159,8 @@ class Session:
         else:
             self.connection.refuse(malformed.data)
 
-    def _publishing(self, publishing: Publishing) -> None:
-        extended = self._pub.target(publishing)
+    def _publish_header(self, header: PublishHeader) -> None:
+        extended = self._pub.target(header)
         if extended is not None:
             self._decoder.accept(extended=extended)
 

@@ -13,8 +13,8 @@ from nsq_ha.devcluster.storage.channel import Refusal
 from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.gotext import byte_list
 from nsq_ha.protocol.messages import layout_for
+from nsq_ha.protocol.server.gotext import byte_list
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.connection import Connection

@@ -1,7 +1,7 @@
-"""How Go prints and parses, as far as nsqd's answers to bad input show it.
+"""Print and parse like Go, as far as nsqd's answers to bad input show it.
 
-Owns the spelling of texts inside error frames, so that an embedded server
-answers byte for byte like the real one. Nothing else may depend on it.
+This is for texts inside error frames, so that an embedded server answers byte for
+byte like the real one. Nothing else may depend on it.
 
 Source: Go's ``strconv`` and ``fmt``; protocol reference 5-7 for the frames.
 """
@@ -19,7 +19,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def quote(text: bytes) -> str:
-    """Print like ``%q``: in double quotes, with what is not printable escaped."""
+    """Print like ``%q``: in double quotes, with unprintable characters escaped."""
     return '"' + "".join(_quoted(char) for char in text.decode("utf-8", "surrogateescape")) + '"'
 
 
@@ -44,7 +44,7 @@ def byte_lists(words: list[bytes]) -> str:
 
 
 def byte_list(word: bytes) -> str:
-    """Print a byte string like ``%v``: ``[70 73 78]``; message ids appear so in error texts."""
+    """Print a byte string like ``%v``: ``[70 73 78]``, as message ids appear in error texts."""
     return "[" + " ".join(map(str, word)) + "]"
 
 
@@ -52,7 +52,7 @@ def parse_int(text: bytes, function: str) -> int:
     """Parse like ``strconv.Atoi`` and ``strconv.ParseInt`` in base 10 and 64 bits.
 
     Raises:
-        ValueError: With Go's text; ``function`` is the name in it.
+        ValueError: With Go's text, which contains ``function``.
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"strconv.{function}: parsing {quote(text)}: invalid syntax")
@@ -78,7 +78,7 @@ def parse_bool(text: bytes) -> bool:
 
 
 def parse_digits(text: bytes) -> int | None:
-    """Parse like nsqd's ``ByteToBase10``: digits only, none is 0, wrapping at 64 bits. None when it refuses."""
+    """Parse like nsqd's ``ByteToBase10``: digits only, no digits are 0, wrap at 64 bits. Return None if it refuses."""
     value = 0
     for digit in text:
         if not 0x30 <= digit <= 0x39:

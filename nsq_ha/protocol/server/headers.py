@@ -1,7 +1,6 @@
-"""The extension header as nsqd reads it when a message is published.
+"""Check the extension header of a published message as nsqd does: its JSON and its trace id.
 
-Owns the check of the JSON and of the trace id in it. What the other keys mean
-is not the protocol's.
+The protocol gives no meaning to other keys.
 
 Source: protocol reference 6, 11; youzan/nsq ``nsqdserver/protocol_v2.go``
 ``internalPubExtAndTrace`` and ``nsqd/message.go`` ``NewJsonExt``.
@@ -15,10 +14,10 @@ from typing import Final
 
 from nsq_ha.errors import MessageRefusedError
 from nsq_ha.protocol.encoding import MAX_TRACE_ID
-from nsq_ha.protocol.gotext import quote
+from nsq_ha.protocol.server.gotext import quote
 
 TRACE_KEY: Final = "##trace_id"
-"""Key whose value, a string of a decimal number, becomes the message's trace id."""
+"""Key of the message's trace id; the value is a string with a decimal number."""
 
 _DECIMAL: Final = re.compile(r"0*([0-9]{1,20})")
 _BLANKS: Final = b" \t\n\r"
@@ -26,10 +25,10 @@ _MAX_SHOWN: Final = 80
 
 
 def trace_id_of(header: bytes) -> int | None:
-    """Return the trace id in a header; None when it has none.
+    """Return the trace id in a header, or None.
 
-    Any JSON value is a header; only an object can have a trace id. Of repeated
-    keys the first counts.
+    Any JSON value is a header, but only an object can have a trace id. The first
+    of repeated keys counts.
 
     Raises:
         MessageRefusedError: With the server's code: ``E_INVALID_JSON_HEADER``
@@ -56,7 +55,7 @@ def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _complaint(header: bytes, error: Exception) -> str:
-    """Word the three commonest faults as the server's JSON parser does; the others only begin alike."""
+    """Word the three most common faults as the server's JSON parser does; others only begin alike."""
     if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
         tail = error.doc[error.pos :].encode("utf-8", "surrogateescape")
         return f"unexpected tail: {_shortened(tail)}"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from nsq_ha.protocol.identify import Identity
-from nsq_ha.protocol.lines import Malformed, refusal
+from nsq_ha.protocol.server.command_lines import Malformed, refusal
 
 _MAX_HEARTBEAT_MS: Final = 60_000
 _MAX_OUTPUT_BUFFER: Final = 65536

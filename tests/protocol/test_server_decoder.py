@@ -21,7 +21,7 @@ from nsq_ha.protocol import (
     MpubTrace,
     Nop,
     Pub,
-    Publishing,
+    PublishHeader,
     PubTrace,
     Ready,
     Requeue,
@@ -36,7 +36,7 @@ from nsq_ha.protocol import (
     forbidden_now,
     refusal,
 )
-from nsq_ha.protocol.requests import MAX_LINE_BYTES, Event
+from nsq_ha.protocol.server.decoder import MAX_LINE_BYTES, Event
 from tests.protocol.fakes import ID, events, fresh, only, size
 
 # ---------------------------------------------------------------- the magic, and lines
@@ -256,7 +256,7 @@ def test_limits_are_judged_on_the_size_word_alone() -> None:
 def test_a_publish_pauses_between_its_size_and_its_body() -> None:
     decoder = fresh()
     assert events(decoder, b"PUB t 3\n" + size(2)[:3]) == []
-    assert events(decoder, size(2)[3:]) == [Publishing(b"PUB", "t", 3, 2)]
+    assert events(decoder, size(2)[3:]) == [PublishHeader(b"PUB", "t", 3, 2)]
     with pytest.raises(LocalProtocolError, match="must be accepted"):
         decoder.next_event()
     decoder.accept(extended=False)
@@ -293,7 +293,7 @@ def test_a_name_that_is_no_text_survives() -> None:
 def test_a_batch_that_lies_about_its_size_has_a_bound() -> None:
     decoder = fresh(Limits(max_message_bytes=100, max_body_bytes=1000))
     [header] = events(decoder, b"MPUB t\n" + size(10) + size(150))
-    assert isinstance(header, Publishing)
+    assert isinstance(header, PublishHeader)
     decoder.accept(extended=True)
     read: list[Event] = []
     for _ in range(11):
@@ -304,7 +304,7 @@ def test_a_batch_that_lies_about_its_size_has_a_bound() -> None:
 def test_nothing_is_reserved_for_what_is_only_announced() -> None:
     decoder = fresh()
     [header] = events(decoder, b"PUB t\n" + size(1_000_000))
-    assert isinstance(header, Publishing)
+    assert isinstance(header, PublishHeader)
     decoder.accept(extended=True)
     assert events(decoder, b"x") == []
     assert decoder.take_buffered() == b"x"
@@ -323,7 +323,7 @@ def test_random_bytes_raise_nothing(pieces: list[bytes]) -> None:
     decoder = fresh()
     for piece in pieces:
         for event in events(decoder, piece):
-            if isinstance(event, Publishing):
+            if isinstance(event, PublishHeader):
                 decoder.accept(extended=True)
         assert len(decoder._buffer) <= sum(map(len, pieces))
 
@@ -340,7 +340,7 @@ def test_events_do_not_depend_on_how_the_stream_was_cut(garbage: bytes, step: in
             new = events(decoder, piece)
             while new:
                 found += new
-                if isinstance(new[-1], Publishing):
+                if isinstance(new[-1], PublishHeader):
                     decoder.accept(extended=True)
                 new = events(decoder)
         return found

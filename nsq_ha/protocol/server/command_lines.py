@@ -1,8 +1,7 @@
-"""Command lines as nsqd reads them: words to a command, or to the answer that refuses them.
+"""Parse command lines as nsqd does: words become a command, or the answer that refuses them.
 
-Owns all checks that the words alone decide, in nsqd's order and wording. Does
-not own the bodies (``protocol.requests``) nor anything that depends on the
-server's state.
+All checks of the words alone are here, in nsqd's order and wording. ``decoder``
+reads the bodies; neither knows the server's state.
 
 Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``Exec`` and the function of
 each command.
@@ -16,7 +15,7 @@ from typing import Final
 
 from nsq_ha.names import is_valid_name
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.gotext import byte_lists, int64, parse_bool, parse_digits, parse_int, quote
+from nsq_ha.protocol.server.gotext import byte_lists, int64, parse_bool, parse_digits, parse_int, quote
 
 _INT64_MAX: Final = 2**63 - 1
 _NS_PER_MS: Final = 1_000_000
@@ -39,14 +38,14 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A command that is wrong in itself, with nsqd's answer to it.
+    """A malformed command, with nsqd's answer.
 
     Attributes:
-        word: First word of the line; empty when there was none. What the
-            connection's state forbids for this word is answered before this.
-        data: Data of the error frame to send; empty: close without one.
-        fatal: Close after it. Otherwise go on with the next event.
-        early: It stands even before what the state forbids.
+        word: First word of the line, empty if there is none. If the connection's
+            state forbids this word, that answer comes first.
+        data: Data of the error frame to send. Empty closes without one.
+        fatal: Close after it. Otherwise continue with the next event.
+        early: This answer comes even before the one of the connection's state.
     """
 
     word: bytes
@@ -56,23 +55,23 @@ class Malformed:
 
 
 def refusal(word: bytes, code: str, text: str | bytes, *, early: bool = False) -> Malformed:
-    """Make the fatal answer ``code text``; the blank is there even without a text."""
+    """Return the fatal answer ``code text``; the blank is there even if the text is empty."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogateescape")
     return Malformed(word, code.encode("ascii") + b" " + text, early=early)
 
 
 def forbidden_now(word: bytes) -> Malformed:
-    """Make the answer to a command that the connection's state forbids."""
+    """Return the answer to a command that the connection's state forbids."""
     name = "SUB" if word in _SUBS else word.decode("ascii", "replace")
     return refusal(word, "E_INVALID", f"cannot {name} in current state")
 
 
 def parse_line(words: list[bytes], max_ready_count: int) -> commands.Command | Malformed | None:
-    """Read a line that is a whole command; None for those that have a body.
+    """Parse a line that is a complete command; return None for a command with a body.
 
     Args:
-        words: Of the line, ids of FIN, REQ and TOUCH cut by length.
+        words: The words of the line; ids of FIN, REQ and TOUCH are split by length.
         max_ready_count: Largest RDY.
     """
     word = words[0]
@@ -89,10 +88,10 @@ def parse_line(words: list[bytes], max_ready_count: int) -> commands.Command | M
 
 
 def parse_partition(words: list[bytes], at: int) -> int | Malformed | None:
-    """Read the partition word, which counts only when it is the last of the line.
+    """Parse the partition word, which counts only if it is the last of the line.
 
-    None when it is left out, ``-1``, or followed by another word: the server
-    then takes a partition of its choice.
+    Return None if it is absent, ``-1``, or followed by another word: the server
+    then chooses a partition.
     """
     if len(words) != at + 1:
         return None
@@ -104,7 +103,7 @@ def parse_partition(words: list[bytes], at: int) -> int | Malformed | None:
 
 
 def text_of(name: bytes) -> str:
-    """Return a name as text; bytes that are not UTF-8 survive and make no legal name."""
+    """Return a name as text; invalid UTF-8 survives and makes the name illegal."""
     return name.decode("utf-8", "surrogateescape")
 
 
@@ -131,7 +130,7 @@ def _requeue(words: list[bytes]) -> commands.Command | Malformed:
     delay = parse_digits(words[2])
     if delay is None:
         return refusal(b"REQ", "E_INVALID", b"REQ could not parse timeout " + words[1] + b", " + words[2])
-    # Milliseconds become nanoseconds in 64 bits; what wraps to below zero counts as 0.
+    # Milliseconds become nanoseconds in 64 bits; a value that wraps below zero counts as 0.
     return commands.Requeue(words[1], max(0, int64(delay * _NS_PER_MS)) // _NS_PER_MS)
 
 

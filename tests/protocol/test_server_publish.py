@@ -11,12 +11,12 @@ from nsq_ha.protocol import (
     MpubExt,
     Nop,
     PubExt,
-    Publishing,
+    PublishHeader,
 )
 from tests.protocol.fakes import events, fresh, size
 
 if TYPE_CHECKING:
-    from nsq_ha.protocol.requests import Event
+    from nsq_ha.protocol.server.decoder import Event
 
 
 def pub_ext(ext: bytes, body: bytes = b"body") -> bytes:
@@ -35,7 +35,7 @@ def on_a_topic(data: bytes, *, extended: bool) -> list[Event]:
     """Feed one publish and what follows it to a server whose topic is extended or not."""
     decoder = fresh()
     [header] = events(decoder, data)
-    assert isinstance(header, Publishing)
+    assert isinstance(header, PublishHeader)
     decoder.accept(extended=extended)
     return events(decoder)
 

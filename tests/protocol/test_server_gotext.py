@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsq_ha.protocol.gotext import byte_list, byte_lists, int64, parse_bool, parse_digits, parse_int, quote
+from nsq_ha.protocol.server.gotext import byte_list, byte_lists, int64, parse_bool, parse_digits, parse_int, quote
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""The server's side: a stream of bytes to commands, judged as nsqd judges them.
+"""Decode a stream of bytes into commands, and judge them as nsqd does.
 
-Owns how command lines and bodies are cut and what is malformed in itself, with
-the server's own answer. Does not own what depends on the server's state (topics,
-leadership, the connection's own state): the reader pauses where nsqd asks for it.
+The decoder splits command lines and bodies and finds malformed ones, with the
+server's own answer. It does not know the server's state (topics, leadership, the
+state of the connection): it pauses where nsqd checks that.
 
-One command is read at a time, since what a byte means depends on what the server
-did with the command before. Use::
+It reads one command at a time, since the meaning of a byte depends on what the
+server did with the command before. Usage::
 
     decoder.feed(data)
     while (event := decoder.next_event()) is not None:
@@ -13,15 +13,15 @@ did with the command before. Use::
 
 The events, in the order in which nsqd checks:
 
-* :class:`Announced`: the line of IDENTIFY or AUTH; their size word is not read
-  yet. Refuse here what the connection's state forbids.
-* :class:`Publishing`: line and size word of a PUB or MPUB are good; the body is
-  not read yet. Refuse here for a missing topic or authorisation, or go on with
+* :class:`Announced`: the line of IDENTIFY or AUTH; the size word is not read
+  yet. Refuse the command here if the connection's state forbids it.
+* :class:`PublishHeader`: line and size word of a PUB or MPUB are good; the body is
+  not read yet. Refuse it here for a missing topic or authorisation, or call
   :meth:`CommandDecoder.accept`.
 * :class:`Malformed`: the answer to send, and whether the connection ends.
 * a command of ``protocol.commands``.
 
-The invariant: memory stays within the largest body, whatever sizes are announced.
+The invariant: memory never exceeds the largest body, whatever sizes a client announces.
 
 Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``IOLoop``, ``Exec``,
 ``preparePub``, ``internalPubExtAndTrace``, ``readMPUBEXT``, ``internalSUB``.
@@ -36,23 +36,23 @@ from typing import Final
 from nsq_ha.errors import LocalProtocolError, MessageRefusedError
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MAGIC, MAX_BODY_BYTES, MAX_MESSAGE_BYTES
-from nsq_ha.protocol.headers import trace_id_of
-from nsq_ha.protocol.lines import Announced, Malformed, parse_line, parse_partition, refusal, text_of
+from nsq_ha.protocol.server.command_lines import Announced, Malformed, parse_line, parse_partition, refusal, text_of
+from nsq_ha.protocol.server.headers import trace_id_of
 
 MAX_LINE_BYTES: Final = 65536
-"""A line without an end after so many bytes: nsqd resets the connection without an answer."""
+"""Longest command line; nsqd resets the connection of a longer one without an answer."""
 
 _AnyMpub = commands.Mpub | commands.MpubTrace | commands.MpubExt
 
 
 @dataclass(frozen=True, slots=True)
-class Publishing:
+class PublishHeader:
     """Line and size of a publish are good; its body follows.
 
     Attributes:
         word: ``PUB``, ``PUB_TRACE``, ``PUB_EXT`` or the same with ``M``.
-        topic: As it came; not checked, publishing to a bad name is "topic does not exist".
-        partition: None when it was left out, ``-1``, or ignored for a fourth word.
+        topic: Not checked: nsqd answers "topic does not exist" to a bad name.
+        partition: None if absent, ``-1``, or ignored because of a fourth word.
         size: The size word.
     """
 
@@ -64,12 +64,12 @@ class Publishing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server allows.
+    """The limits of the server.
 
     Attributes:
-        max_message_bytes: Of one message, trace id and header counted.
-        max_body_bytes: Of IDENTIFY, AUTH and a batch.
-        max_ready_count: Of RDY.
+        max_message_bytes: Largest message, including trace id and header.
+        max_body_bytes: Largest body of IDENTIFY, AUTH and a batch.
+        max_ready_count: Largest RDY.
     """
 
     max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -77,8 +77,8 @@ class Limits:
     max_ready_count: int = 2500
 
 
-Event = commands.Command | Announced | Publishing | Malformed
-"""What :meth:`CommandDecoder.next_event` gives."""
+Event = commands.Command | Announced | PublishHeader | Malformed
+"""An event of :meth:`CommandDecoder.next_event`."""
 
 _Reading = Generator[Event | None, None, None]
 _Waiting = Generator[None, None, bytes]
@@ -88,7 +88,7 @@ class CommandDecoder:
     """Read the commands of one connection, one at a time.
 
     Args:
-        limits: What the server allows.
+        limits: The limits of the server.
         magic: Whether the stream begins with the magic.
     """
 
@@ -102,17 +102,17 @@ class CommandDecoder:
         self._events = self._run(magic)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add what was read. Take all events before feeding more, or the buffer grows."""
+        """Add bytes. Take all events before feeding more, or the buffer grows."""
         if not self._ended:
             self._buffer += data
 
     def next_event(self) -> Event | None:
-        """Return the next event; None when more data is needed.
+        """Return the next event, or None if more data is needed.
 
-        After a fatal :class:`Malformed` there are no more: what follows is ignored.
+        After a fatal :class:`Malformed`, ignore everything that follows.
 
         Raises:
-            LocalProtocolError: The last event was a :class:`Publishing` that was
+            LocalProtocolError: The last event was a :class:`PublishHeader` that was
                 not accepted.
         """
         if self._waits_for_accept:
@@ -128,18 +128,18 @@ class CommandDecoder:
         return event
 
     def accept(self, *, extended: bool) -> None:
-        """Go on with the body of the :class:`Publishing` that came last.
+        """Continue with the body of the last :class:`PublishHeader`.
 
         Args:
-            extended: Whether the topic takes extension headers. Otherwise
-                messages with one are refused, and for ``MPUB_EXT`` the rest of
-                the batch is then read as commands, as the real server does.
+            extended: Whether the topic accepts extension headers. If not, refuse
+                messages with one; after ``MPUB_EXT``, read the rest of the batch
+                as commands, like the real server.
         """
         self._extended = extended
         self._waits_for_accept = False
 
     def take_buffered(self) -> bytes:
-        """Return what was fed and not read yet, and forget it: it belongs to the next layer."""
+        """Return and drop the unread bytes: they belong to the next layer."""
         rest = bytes(self._buffer[self._position :])
         self._buffer.clear()
         self._position = 0
@@ -158,7 +158,7 @@ class CommandDecoder:
         return int.from_bytes((yield from self._take(4)), "big", signed=True)
 
     def _find_end(self, searched: int) -> Generator[None, None, int | None]:
-        """Return the length up to the next newline, from ``searched`` on; None when the line is too long."""
+        """Return the length up to the next newline, searching from ``searched``; None if the line is too long."""
         while (found := self._buffer.find(b"\n", self._position + searched)) < 0:
             searched = max(searched, len(self._buffer) - self._position)
             if searched >= MAX_LINE_BYTES:
@@ -168,10 +168,10 @@ class CommandDecoder:
         return length if length <= MAX_LINE_BYTES else None
 
     def _take_words(self) -> Generator[None, None, list[bytes] | None]:
-        """Read one line; None when it is too long.
+        """Read one line; return None if it is too long.
 
-        Ids are raw and may hold newlines, so FIN, REQ and TOUCH are cut by
-        length. A line that is too short swallows what follows it.
+        Ids are raw and may contain newlines, so FIN, REQ and TOUCH are split by
+        length. A line that is too short swallows the bytes that follow it.
         """
         length = yield from self._find_end(0)
         if length is None:
@@ -242,12 +242,12 @@ class CommandDecoder:
         if size > largest:
             code, what = ("E_BAD_BODY", "body") if batch else ("E_BAD_MESSAGE", "message")
             yield refusal(word, code, f"{what} too big {size} > {largest}")
-        header = Publishing(word, topic, partition, size)
+        header = PublishHeader(word, topic, partition, size)
         self._waits_for_accept = True
         yield header
         yield from self._read_batch(header) if batch else self._read_one(header)
 
-    def _read_one(self, header: Publishing) -> _Reading:
+    def _read_one(self, header: PublishHeader) -> _Reading:
         word, size = header.word, header.size
         if word == b"PUB_TRACE" and size <= 8:
             yield refusal(word, "E_BAD_BODY", f"invalid body size {size} with trace id enabled")
@@ -266,7 +266,7 @@ class CommandDecoder:
             fault = _fault_of(word, ext) or self._unsupported(header)
             yield fault or commands.PubExt(header.topic, header.partition, ext, content)
 
-    def _read_batch(self, header: Publishing) -> _Reading:
+    def _read_batch(self, header: PublishHeader) -> _Reading:
         word = header.word
         count = yield from self._take_size()
         if not 0 < count <= (self._limits.max_body_bytes - 4) // 5:
@@ -290,7 +290,7 @@ class CommandDecoder:
             fault = (self._unsupported(header) or _fault_of(word, ext)) if ext else None
             if fault is not None:
                 yield fault
-                return  # what is left of the batch is read as commands
+                return  # the rest of the batch is read as commands
             pairs.append((ext, content))
         yield _batch_of(header, bodies, pairs)
 
@@ -301,13 +301,13 @@ class CommandDecoder:
         if size > largest:
             return refusal(word, "E_BAD_MESSAGE", f"MPUB message too big {size} > {largest}")
         if kept > self._limits.max_body_bytes:
-            # nsqd reads on, whatever the outer size was; here memory has a bound.
+            # nsqd ignores the outer size and reads on; here memory is limited.
             return refusal(word, "E_BAD_BODY", f"body too big {kept} > {self._limits.max_body_bytes}")
         if word == b"MPUB_TRACE" and size <= 8:
             return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size} for tracing")
         return None
 
-    def _unsupported(self, header: Publishing) -> Malformed | None:
+    def _unsupported(self, header: PublishHeader) -> Malformed | None:
         if self._extended:
             return None
         text = f"E_EXT_NOT_SUPPORT ext content not supported in topic {header.topic}"
@@ -315,7 +315,7 @@ class CommandDecoder:
 
 
 def _split_ext(body: bytes) -> tuple[bytes, bytes]:
-    """Cut header and content; the content is empty when the header's length leaves none."""
+    """Split header and content; the content is empty if the header's length leaves none."""
     content = 2 + int.from_bytes(body[:2], "big")
     return body[2:content], body[content:]
 
@@ -328,7 +328,7 @@ def _fault_of(word: bytes, ext: bytes) -> Malformed | None:
     return None
 
 
-def _batch_of(header: Publishing, bodies: list[bytes], pairs: list[tuple[bytes, bytes]]) -> _AnyMpub:
+def _batch_of(header: PublishHeader, bodies: list[bytes], pairs: list[tuple[bytes, bytes]]) -> _AnyMpub:
     topic, partition = header.topic, header.partition
     if header.word == b"MPUB":
         return commands.Mpub(topic, partition, tuple(bodies))
@@ -339,15 +339,15 @@ def _batch_of(header: Publishing, bodies: list[bytes], pairs: list[tuple[bytes, 
 
 
 def decode_commands(data: bytes, *, magic: bool = False) -> list[commands.Command | Malformed]:
-    """Read all commands in ``data``, every topic taken as extended; for tools and tests.
+    """Decode all commands in ``data``, as if every topic were extended; for tools and tests.
 
-    Stops at the first fatal :class:`Malformed`; an unfinished command is left out.
+    Stop at the first fatal :class:`Malformed`; leave out an unfinished command.
     """
     decoder = CommandDecoder(magic=magic)
     decoder.feed(data)
     read: list[commands.Command | Malformed] = []
     while (event := decoder.next_event()) is not None:
-        if isinstance(event, Publishing):
+        if isinstance(event, PublishHeader):
             decoder.accept(extended=True)
         elif not isinstance(event, Announced):
             read.append(event)

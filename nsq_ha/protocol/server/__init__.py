@@ -1,0 +1,1 @@
+"""The server's side of the protocol: how nsqd reads commands, judges them and words its refusals."""
