@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import SnappyCodec
-from tests.devcluster.probes import until
+from tests.devcluster.probes import probe, until
 from tests.devcluster.wire import attempts, connect, identify, message_id, pub
 from tests.support.certificates import server_context
 
@@ -133,3 +133,17 @@ def test_gathered_messages_come_together_when_the_time_is_over(address: str) -> 
         first, second = wire.message(), wire.message()
         assert (first[26:], second[26:]) == (b"a", b"b")
         assert attempts(first) == 1
+
+
+def test_a_client_that_is_cut_while_its_sub_waits_does_not_subscribe() -> None:
+    with probe(ordered=False, scale=1.0) as seen:
+        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
+        node = seen.cluster._nsqd(leader)
+        replica = node.replicas["orders", 0]
+        seen.cluster.freeze(follower)
+        with seen.wire(leader, b"SUB orders billing 0\n"):
+            until(lambda: seen.cluster._call(lambda: bool(replica._waiting)))
+            seen.cluster.cut(leader)
+            seen.cluster.thaw(follower)
+        until(lambda: seen.cluster._call(lambda: not replica.stalled and not replica._waiting))
+        assert not any(channel.consumers for channel in replica.channels.values())

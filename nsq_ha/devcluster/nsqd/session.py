@@ -195,6 +195,9 @@ class Session:
             subscribe(self.connection, self._node, command, self._subscribed)
 
     def _subscribed(self, subscriber: Subscriber) -> None:
+        if self._stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas
+            subscriber.leave()
+            return
         self._subscriber = subscriber
         self._stage = Stage.SUBSCRIBED
         self.connection.send(OK_FRAME)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.names import EPHEMERAL_SUFFIX
+from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.log import Cursor, Log, Record
@@ -32,11 +33,6 @@ MAX_DELAY: Final = 3 * 24 * 3600.0
 _MANY_ATTEMPTS: Final = 100
 _TOO_MANY_ATTEMPTS: Final = MAX_ATTEMPTS // 2
 _SHORT: Final = 0.1
-
-
-def is_ephemeral(name: str) -> bool:
-    """Return whether a channel disappears with its last consumer and is not replicated."""
-    return name.endswith(EPHEMERAL_SUFFIX)
 
 
 class Consumer(Protocol):
@@ -61,21 +57,17 @@ class Refusal(Exception):  # noqa: N818 - an answer of the server, not a failure
     """FIN, REQ or TOUCH is refused; the text goes into the error frame."""
 
 
+@dataclass(eq=False, slots=True)
 class InFlight:
-    """One delivered, unanswered message."""
+    """One delivered, unanswered message. FIN of a stray one does not confirm it: the reader was reset meanwhile."""
 
-    __slots__ = ("attempts", "consumer", "deadline", "delivered", "index", "record", "stray")
-
-    def __init__(
-        self, record: Record, index: int, attempts: int, consumer: Consumer, delivered: float, *, stray: bool
-    ) -> None:
-        self.record = record
-        self.index = index
-        self.attempts = attempts
-        self.consumer = consumer
-        self.delivered = delivered
-        self.deadline = delivered + consumer.msg_timeout
-        self.stray = stray
+    record: Record
+    index: int
+    attempts: int
+    consumer: Consumer
+    delivered: float
+    deadline: float
+    stray: bool
 
 
 class Channel:
@@ -108,13 +100,13 @@ class Channel:
         self.scanned = False
         self.consumers: list[Consumer] = []
         self.in_flight: dict[int, InFlight] = {}
-        self.requeued = self.timed_out = self.delivered = 0
+        self.requeued = self.timed_out = 0
         self.end = log.flushed
         self._log = log
         self._refresh = refresh
         self._read = cursor.confirmed
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
-        self._deferred: dict[int, tuple[float, int, int]] = {}  # id -> due, index, attempts
+        self._deferred: set[int] = set()  # ids of delayed messages that are still known
         self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
         self._hand: tuple[int, int] | None = None  # the next message to deliver
         self._stray = False  # the reader was reset while this message was in hand
@@ -122,7 +114,7 @@ class Channel:
         self._turn = 0
         self._earliest = float("inf")
 
-    # ------------------------------------------------------------ consumers
+    # ------------------------------------------------------------ delivery
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer; it gets no messages until it is ready."""
@@ -145,8 +137,6 @@ class Channel:
         """Deliver a message again later; for any reason, the server counts it as requeued."""
         self.requeued += 1
         self._again.append((index, attempts))
-
-    # ------------------------------------------------------------ delivery
 
     def dispatch(self, now: float) -> None:
         """Deliver as many messages as possible."""
@@ -191,11 +181,10 @@ class Channel:
             self._confirm(index)
             return
         attempts = min(attempts + 1, MAX_ATTEMPTS)
-        entry = InFlight(record, index, attempts, consumer, now, stray=stray)
+        entry = InFlight(record, index, attempts, consumer, now, now + consumer.msg_timeout, stray)
         self.in_flight[record.internal_id] = entry
         self._earliest = min(self._earliest, entry.deadline)
         consumer.holds += 1
-        self.delivered += 1
         consumer.deliver(record, attempts, at_once=self.ordered)
 
     def _next_place(self) -> int | None:
@@ -266,7 +255,7 @@ class Channel:
             due = now + min(delay, MAX_DELAY)
             heapq.heappush(self._due, (due, internal_id, entry.index, entry.attempts))
             if delay <= DISK_DELAY or self.ephemeral:
-                self._deferred[internal_id] = (due, entry.index, entry.attempts)
+                self._deferred.add(internal_id)
         self.dispatch(now)
 
     def touch(self, internal_id: int, consumer: Consumer, now: float) -> None:
@@ -302,7 +291,7 @@ class Channel:
         moved = False
         while due and due[0][0] <= now:
             _, internal_id, index, attempts = heapq.heappop(due)
-            self._deferred.pop(internal_id, None)
+            self._deferred.discard(internal_id)
             self._give_back(index, attempts)
             moved = True
         if now >= self._earliest:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from nsq_ha.message import PARTITION_SHIFT
+from nsq_ha.names import EPHEMERAL_SUFFIX
 
 FIRST_SEQUENCE: Final = 2
 """Sequence number of a partition's first message, as the real cluster counts."""
@@ -33,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         offset: Byte position in the queue; the next record is at ``offset + raw_size``.
         raw_size: Bytes of the record in the queue.
         body: The payload.
-        ext: JSON header of an extended topic. None when there is none.
+        ext: JSON header of an extended topic, or None.
         place: Number within its batch, from 0.
     """
 
@@ -185,10 +186,15 @@ class Log:
         self.flushed = max(self.flushed, start)
 
 
+def is_ephemeral(channel: str) -> bool:
+    """Return whether a channel disappears with its last consumer and is not replicated."""
+    return channel.endswith(EPHEMERAL_SUFFIX)
+
+
 class Cursor:
     """The confirmed records of one channel: the only part of a channel that is replicated.
 
-    The rest (who holds a message, attempts, delays) lives in the leader's memory
+    The rest (messages in flight, attempts, delays) lives in the leader's memory
     only, so after a change of leader unanswered messages come again with attempts 1.
 
     Attributes:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.devcluster.storage.channel import Channel, is_ephemeral
+from nsq_ha.devcluster.storage.channel import Channel
 from nsq_ha.devcluster.storage.flushing import Flushing
-from nsq_ha.devcluster.storage.log import Cursor, Log
+from nsq_ha.devcluster.storage.log import Cursor, Log, is_ephemeral
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Node
