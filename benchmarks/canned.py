@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.canned_server import HEAD, OK, serving
+from benchmarks.canned_server import HEAD, OK, allow_floods, serving
 from nsq_ha import Consumer
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def ours(port: int, messages: int) -> None:
                 if count == messages:
                     return
 
+    allow_floods()
     asyncio.run(drain())
 
 

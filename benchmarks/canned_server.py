@@ -7,8 +7,11 @@ import multiprocessing.connection
 import selectors
 import socket
 import struct
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+from nsq_ha.policy.overrun import Granted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +49,16 @@ def serving(messages: int, body_bytes: int, ports: int = 1) -> Iterator[list[int
     finally:
         process.terminate()
         process.join()
+
+
+def allow_floods() -> None:
+    """Let this process's consumers accept what a server sends without regard to RDY, as :func:`serving` does."""
+    setattr(Granted, "grant", _grant_any)  # noqa: B010 - mypy knows no other way to replace a method
+
+
+def _grant_any(granted: Granted, ready: int) -> None:
+    granted.most = ready
+    granted.ready = granted.ceiling = sys.maxsize
 
 
 class _Client:
