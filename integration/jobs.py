@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from integration.spark_job import begin
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.spark.checkpoint import PLANNED, undated
+from tests.support.spark_queries import STARTS, TOO_SLOW, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0
 """Seconds; generous, since starting Spark alone takes a minute on a busy machine."""
-TOO_SLOW = "Python worker failed to connect back"
-"""Spark gives a Python process 10 s to start, without a setting; on a very busy machine that is too short."""
-STARTS = 5
-"""Maximum number of starts of a program that ends for that reason."""
 
 
 class Job:
@@ -50,9 +47,7 @@ class Job:
 
     def drain(self, spark: SparkSession) -> list[dict[str, Any]]:
         """Read what there is now, here; gives the progress of each batch that had rows."""
-        query = self.start(spark, now=True)
-        assert query.awaitTermination(int(LIMIT)), "the query does not come to its end"
-        return [dict(each) for each in query.recentProgress if each["numInputRows"]]
+        return run_to_end(lambda: self.start(spark, now=True))
 
     def finish(self, spark: SparkSession) -> None:
         """Read what there is now, in large batches."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.spark_queries import run_to_end
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -36,9 +38,7 @@ class Stream:
 
     def drain(self) -> list[dict[str, Any]]:
         """Read all that is there; gives the progress of each micro-batch."""
-        query = self.start(now=True)
-        assert query.awaitTermination(150), "the query does not come to its end"
-        return [dict(each) for each in query.recentProgress if each["numInputRows"]]
+        return run_to_end(lambda: self.start(now=True))
 
     def values(self) -> list[bytes]:
         rows = self.spark.read.parquet(f"{self.folder}/out").select("value").collect()

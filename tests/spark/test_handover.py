@@ -30,6 +30,7 @@ from nsq_ha.spark.source import NsqDataSource
 from nsq_ha.spark.stream import NsqStreamReader
 from tests.spark.logs import message
 from tests.spark.streams import numbered, read, spread
+from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,9 +167,8 @@ def test_spark_has_the_same_rows_whoever_reads_them(
         options |= {"includeHeaders": "true", "driverBytes": driver_bytes}
         frame = spark.readStream.format("nsq").options(**options).load().withColumn("task", f.spark_partition_id())
         name = f"whoever_{tasks}"
-        query = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
-        assert query.awaitTermination(150)
-        (progress,) = [each for each in query.recentProgress if each["numInputRows"]]
+        writer = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True)
+        (progress,) = run_to_end(writer.start)
         assert progress["sources"][0]["latestOffset"]
         found = spark.table(name)
         assert found.drop("task").orderBy("partition", "offset").collect() == expected
