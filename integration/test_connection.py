@@ -81,13 +81,13 @@ async def test_an_idle_connection_stays_alive(
         await read(consumer, mark, 1)
         connections = [
             consumer._subscriptions[0]._connection,
-            producer._topics[single].senders[0]._connection,
+            producer._topics[single].senders[0].link.connection,
         ]
         began = _now(connections[0])
         await eventually(lambda: _now(connections[0]) - began > 4.0)
         assert connections == [
             consumer._subscriptions[0]._connection,
-            producer._topics[single].senders[0]._connection,
+            producer._topics[single].senders[0].link.connection,
         ]
         await producer.publish(single, mark)
         (await next_of(consumer, mark)).finish()

@@ -12,7 +12,7 @@ from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.discovery import servers, watcher
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.policy import rhythm
-from nsq_ha.producer import sender
+from nsq_ha.producer import link, sender
 from nsq_ha.producer.connections import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.protocol import ClientProtocol, Command, Ready
@@ -54,7 +54,7 @@ PRODUCER: Final[dict[str, tuple[object, str]]] = {
     "encoding": (sender, "encode_run"),
     "writing": (connection.Connection, "write_publishes"),
     "a run of answers": (Outcomes, "all_stored"),
-    "serving": (sender.Sender, "_serve"),
+    "serving": (link.Link, "_write"),
 }
 CONSUMER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
@@ -158,7 +158,7 @@ async def test_a_consumer_survives_it(
 
 OURS: Final = {
     "opening a stream": (Stream, "open"),
-    "serving": (sender.Sender, "_serve"),
+    "serving": (link.Link, "_write"),
     "a round of look-ups": (servers.Servers, "look_up"),
 }
 

@@ -23,10 +23,8 @@ something            more than the limit           waits in the line of its part
 from __future__ import annotations
 
 
-def has_room(size: int, *, held: int, total: int, limit: int) -> bool:
+def has_room(size: int, held: int, total: int, limit: int) -> bool:
     """Return whether a partition may hold one more publish.
-
-    The fast path of ``Producer.publish`` repeats this rule inline.
 
     Args:
         size: Bytes of the publish.

@@ -110,25 +110,27 @@ class PartitionChoice:
             return routing.least_loaded(candidates, self._turn, self._load)
         return routing.round_robin(candidates, self._turn)
 
-    def quick(self, request: Request, view: TopicView | None) -> int | None:
-        """Choose the partition of a plain request that names none, while nothing is out of the ordinary.
+    def quick(self, request: Request, view: TopicView | None) -> Sender | None:
+        """Choose the sender of a plain request that names no partition, while nothing is out of the ordinary.
 
         That is nearly always so, and takes a fraction of the time of :meth:`partition_for`, with the same result.
 
         Returns:
-            The partition. None otherwise: then ask :meth:`partition_for`.
+            The sender. None otherwise: then ask :meth:`partition_for`.
         """
-        if view is not self._calm_view or view is None or request.partition is not None or not request.is_plain:
+        if view is not self._calm_view or request.partition is not None or not request.is_plain:
             return None
         key = request.key
         if key is not None:
-            return self._hash(key) % self._routes_used if self._takes_keys else None
+            return self._senders.get(self._hash(key) % self._routes_used) if self._takes_keys else None
         if not self._takes_keyless:
             return None
-        self._turn += 1
-        partition = self.routes[self._turn % len(self.routes)]
-        sender = self._senders.get(partition)
-        return partition if sender is None or sender.trouble is None else None
+        turn, routes = self._turn + 1, self.routes
+        sender = self._senders.get(routes[turn % len(routes)])
+        if sender is None or sender.trouble is not None:
+            return None
+        self._turn = turn
+        return sender
 
     def prepare_quick(self, view: TopicView) -> None:
         """Let :meth:`quick` choose by ``view``, which can be used, if nothing is out of the ordinary in it."""

@@ -230,7 +230,10 @@ class Producer(EnteredOnce):
         else:
             message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
             request = self._checked_request(pending, topic, message)
-        publisher = (self._topics.get(topic) if type(topic) is str else None) or self._publisher(topic, pending)
+        try:
+            publisher = self._topics[topic]
+        except (KeyError, TypeError):  # new, or no name
+            publisher = self._publisher(topic, pending)
         pending.add(request, timeout if timeout is None else _check_timeout(timeout))
         try:
             if not publisher.try_admit(request):
@@ -379,11 +382,11 @@ class Producer(EnteredOnce):
         Args:
             makes_room: At the limit, close the connection that has been idle longest.
         """
-        senders = [s for p in self._topics.values() for s in p.senders.values() if s.connections]
-        if sum(sender.connections for sender in senders) < self.config.max_connections:
+        senders = [s for p in self._topics.values() for s in p.senders.values() if len(s.link)]
+        if sum(len(sender.link) for sender in senders) < self.config.max_connections:
             return True
         idle = sorted(senders, key=lambda sender: sender.last_used) if makes_room else ()
-        return any(sender.close_idle() for sender in idle)
+        return any(sender.link.close_unused() for sender in idle)
 
 
 def _check_timeout(timeout: object) -> float:

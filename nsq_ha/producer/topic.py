@@ -100,15 +100,14 @@ class TopicPublisher:
         if self.queued:
             return False
         view = self.watch.view
-        partition = self.choice.quick(request, view)
-        if partition is None:
+        sender = self.choice.quick(request, view)
+        if sender is None:
             if not self.is_usable(view):
                 return False
             self._admit(request, view)
             return True
         if request.key is not None:
             request.keys = (lane_key(request.key),)
-        sender = self.senders.get(partition) or self.sender(partition)
         if sender.buffer.waiting or not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
         return True

@@ -35,7 +35,7 @@ def publish(producer: Producer, body: bytes, key: bytes | None = None) -> asynci
 async def replaced(producer: Producer) -> None:
     """Return when another connection is written to, and the one before is still open."""
     sender = producer._topics[TOPIC].senders[0]
-    await eventually(lambda: sender._old.answering is not None)
+    await eventually(lambda: sender.link.old.answering is not None)
 
 
 def written(peer: Peer) -> list[bytes]:
@@ -111,7 +111,7 @@ async def test_an_answer_that_makes_no_sense_ends_the_last_connection_alone(secu
             await task
         assert caught.value.maybe_stored
         await secured.nsqd.until(lambda: not first.is_open)
-        assert producer._topics[TOPIC].senders[0]._lost is None
+        assert producer._topics[TOPIC].senders[0].link._failure is None
         assert (await producer.publish(TOPIC, b"y")).attempts == 1
 
 

@@ -1,0 +1,357 @@
+"""The connection of one sender to the leader of its partition.
+
+Opens, replaces and closes it as ``policy.sender_life`` says. What is written
+over it and what answers mean is the sender's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.sender_life import Act, Life, State
+from nsq_ha.policy.tls_renewal import Act as Renewal
+from nsq_ha.producer.connections import Leader, OldConnections
+from nsq_ha.transport.connection import Callbacks, Connection
+from nsq_ha.transport.opening import open_while
+from nsq_ha.transport.pausing import is_foreign, pause
+from nsq_ha.unexpected import report_unexpected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import ProducerConfig
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.errors import ServerError
+    from nsq_ha.policy.lane import Lane
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.stall import RetryPause
+
+log = logging.getLogger("nsq_ha.producer")
+
+MOVE_GRACE: Final = 0.2
+"""Seconds that the old leader has to answer what it was sent, once the look-up names another one."""
+
+_CLOSED: Final = "the producer was closed"
+
+
+class LinkUser(Protocol):
+    """What a link needs of its sender.
+
+    Attributes:
+        last_used: When something was written last, in the loop's time.
+    """
+
+    last_used: float
+
+    def connected(self, nsqd: str) -> None:
+        """Note the address of the connected nsqd."""
+
+    def pump(self) -> None:
+        """Write what may be written now."""
+
+    def kick(self) -> None:
+        """Write soon."""
+
+    def left(self, reason: NsqError) -> None:
+        """Take back what is unanswered: the connection is closed."""
+
+    def in_trouble(self, error: NsqError) -> None:
+        """Record a failure."""
+
+    def old_lost(self, reason: NsqError) -> None:
+        """Take back what is unanswered on the replaced connection: it is gone."""
+
+    def stored(self, count: int, *, apart: bool = False) -> None:
+        """Take that many answers that are all ``OK``; ``apart``: over the replaced connection."""
+
+    def answers(self, answers: list[bytes | ServerError], *, apart: bool = False) -> None:
+        """Take other answers."""
+
+
+class Link:
+    """The connection of one sender. Run :meth:`run` as a task; it ends only when cancelled.
+
+    Attributes:
+        connection: The open connection that is written to. None if there is none.
+        old: The connections that it replaced.
+        leader: The leader of the partition.
+        life: Where the connection stands.
+    """
+
+    def __init__(
+        self,
+        watch: TopicWatch,
+        partition: int,
+        config: ProducerConfig,
+        *,
+        lane: Lane[Request],
+        retry_pause: RetryPause,
+        user: LinkUser,
+        may_connect: Callable[[bool], bool],
+    ) -> None:
+        """Start without a connection.
+
+        Args:
+            watch: The look-ups of the topic.
+            partition: The partition.
+            config: The producer's options.
+            lane: The sender's lane.
+            retry_pause: The sender's pause after refusals.
+            user: The sender.
+            may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
+        """
+        self.connection: Connection | None = None
+        self.leader = Leader(watch, partition)
+        self.life: Life[Node] = Life()
+        self.old = OldConnections(
+            lane,
+            stored=lambda count: user.stored(count, apart=True),
+            answers=lambda answers: user.answers(answers, apart=True),
+            refusals=self._log_refusals,
+            lost=user.old_lost,
+        )
+        self.name = f"{watch.topic}-{partition}"
+        self._watch = watch
+        self._config = config
+        self._lane = lane
+        self._retry_pause = retry_pause
+        self._user = user
+        self._may_connect = may_connect
+        self._clock = asyncio.get_running_loop().time
+        self._work = asyncio.Event()
+        self._news = asyncio.Event()
+        self._current: object = None
+        self._failure: NsqError | None = None
+        self._used_since = 0.0
+
+    def __len__(self) -> int:
+        """Return the number of open connections, replaced ones included."""
+        return (self.connection is not None) + len(self.old)
+
+    def work(self) -> None:
+        """Connect if there is no connection: a publish waits."""
+        self._work.set()
+
+    def news(self) -> None:
+        """Look again at what to do with the connection."""
+        self._news.set()
+
+    def leads(self, node: Node) -> None:
+        """Take note of the leader that the newest look-up names."""
+        if node != self.life.node:
+            self._news.set()
+
+    def close_unused(self) -> bool:
+        """Close the connection if nothing waits or is unanswered; tell whether it was closed."""
+        if self.connection is None or self._load:
+            return False
+        self._leave(ConnectionLostError("closed because another partition needs a connection"))
+        self.life.unused()
+        self._news.set()
+        return True
+
+    def lost(self, reason: NsqError) -> None:
+        """Close the connection after a failure."""
+        self._failure = reason
+        self._leave(reason)
+        self.life.lost()
+        self._news.set()
+
+    def survive(self, error: BaseException) -> None:
+        """Report an unexpected error and close the connection; unanswered publishes are in doubt."""
+        report_unexpected(log, self.name, error)
+        reason = ConnectionLostError(f"unexpected error while publishing: {error!r}")
+        try:
+            self.lost(reason)
+            self._user.in_trouble(reason)
+        except Exception as again:  # noqa: BLE001 - whatever is broken: the next attempt may work
+            report_unexpected(log, f"{self.name}, leaving its connection", again)
+
+    async def run(self) -> None:
+        """Do what the table says until cancelled; errors from outside end here."""
+        acts = {
+            Act.WAIT: self._wait,
+            Act.CONNECT: self._connect,
+            Act.WRITE: self._write,
+            Act.REPLACE: self._replace,
+            Act.SETTLE: self._settle,
+        }
+        try:
+            while True:
+                try:
+                    await acts[self.life.act]()
+                except (Exception, asyncio.CancelledError) as error:
+                    if not is_foreign(error):
+                        raise
+                    self.survive(error)
+                    self.life.broken()
+                    self._failure = None
+                if self.life.act is Act.PAUSE:
+                    await self._pause()
+        finally:
+            # Abort everything before the first wait: another cancellation may skip the waits.
+            last, reason = self.connection, ConnectionLostError(_CLOSED)
+            self._leave(reason)
+            self.life.close()
+            self.old.drop(reason)
+            if last is not None:
+                await last.ended()
+            await self.old.ended()
+
+    @property
+    def _load(self) -> int:
+        return self._lane.waiting + self._lane.unanswered
+
+    async def _wait(self) -> None:
+        self._work.clear()
+        if not self._lane.waiting:
+            await self._work.wait()
+        self.life.work()
+
+    async def _pause(self) -> None:
+        """Report the failure and wait before the next attempt; a change of the leader ends the wait."""
+        self._news.clear()  # only what comes now may end the pause: what fails at once must not fail in a loop
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._user.in_trouble(failure)
+        with self._watch.wanted():
+            await pause(self._news, delay_after(self._config.backoff, self.life.failures, random.random))
+        self.life.resume()
+
+    async def _connect(self) -> None:
+        self._failure = None
+        try:
+            connection = await self._open()
+        except NsqError as error:
+            node = self.life.node
+            if node is not None and self.leader.differs(node):
+                self._user.in_trouble(error)
+                self.life.failed(is_outdated=True)
+            else:
+                self._failure = error
+                self.life.failed()
+            return
+        self.life.opened()
+        if self.life.act is Act.WRITE:  # otherwise it was lost before this task ran again
+            self._user.connected(connection.node.address)
+            self._use(connection)
+
+    async def _open(self) -> Connection:
+        self.life.node = node = self.leader.node()
+        if not self._may_connect(True):
+            raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
+        self._current = token = object()
+        return await open_while(
+            self._config,
+            node,
+            self._callbacks(token),
+            news=self._news,
+            is_wanted=lambda: not self.leader.differs(node),
+        )
+
+    def _callbacks(self, token: object) -> Callbacks:
+        def lost(reason: NsqError) -> None:
+            # The end of a connection that was left is reported while the next one is being opened: ignore it then.
+            if token is self._current:
+                self.lost(reason)
+
+        user = self._user
+        return Callbacks(lost, answers=user.answers, refusals=self._log_refusals, stored=user.stored)
+
+    def _log_refusals(self, refusals: list[ServerError]) -> None:
+        """Log errors that answer nothing: nsqd closes the connection next, and that is reported."""
+        for refusal in refusals:
+            log.debug("%s: %s", self.name, refusal)
+
+    def _use(self, connection: Connection) -> None:
+        """Write to ``connection`` from now on."""
+        self.connection, self._used_since = connection, self._clock()
+        connection.on_resume(self._user.kick)
+        self._user.pump()
+
+    async def _write(self) -> None:
+        """Wait until something may have to be decided, and decide it."""
+        if (connection := self.connection) is None:
+            return
+        idle = self._user.last_used + self._config.idle_timeout - self._clock()
+        await pause(self._news, max(self.old.check_in(connection, idle), 0.01))
+        if self.connection is None:
+            return  # lost meanwhile
+        is_idle = not self._load and self._clock() - self._user.last_used >= self._config.idle_timeout
+        is_used = bool(self._load) or self._user.last_used >= self._used_since
+        renewal = self.old.act(connection, is_used=is_used)
+        self.life.look(
+            is_moved=self.leader.differs(connection.node),
+            is_unused=is_idle,
+            renewal=renewal,
+            has_old=bool(self._lane.unanswered_apart),
+            may_replace=renewal is Renewal.REPLACE and self._may_connect(False),
+        )
+        if self.life.state is State.MOVING:
+            log.info("%s: the leader moved from %s", self.name, connection.node.address)
+        if self.life.state is State.IDLE:
+            self._leave(ConnectionLostError("closed after being idle"))
+        self._user.pump()
+
+    async def _settle(self) -> None:
+        """Wait for outstanding answers for a limited time, then close the connection."""
+        connection, is_moving = self.connection, self.life.state is State.MOVING
+        if connection is not None:
+            lifetime = connection.lifetime
+            deadline = self._clock() + MOVE_GRACE if is_moving or lifetime is None else lifetime.stale_at
+            while self.connection is connection and self._lane.unanswered and (left := deadline - self._clock()) > 0:
+                await pause(self._news, left)
+            # One publish tests whether nsqd answers, before all are written again.
+            must_probe = not is_moving and bool(self._lane.unanswered or self._retry_pause.refusals)
+            text = "another node leads now" if is_moving else "nsqd can no longer write to this connection"
+            self._leave(ConnectionLostError(f"closed the connection to {connection.node.address}: {text}"))
+            if must_probe:
+                self._retry_pause.begin()
+        self.life.left(is_waiting=bool(self._lane.waiting))
+
+    async def _replace(self) -> None:
+        """Switch to another connection to the same nsqd, while answers still arrive over the old one."""
+        old, token = self.connection, object()
+        if old is None or old.lifetime is None:
+            self.life.failed()
+            return
+        try:
+            connection = await open_while(
+                self._config,
+                old.node,
+                self._callbacks(token),
+                news=self._news,
+                is_wanted=lambda: self.connection is old and not self.leader.differs(old.node),
+            )
+        except NsqError as error:
+            log.debug("%s: the connection could not be replaced yet: %s", self.name, error)
+            await pause(self._news, delay_after(self._config.backoff, 1, random.random))
+            self.life.failed()
+            return
+        finally:
+            self._news.set()  # the attempt may have consumed news that this task waits for
+        if self.connection is not old or not connection.is_open:
+            connection.abort(ConnectionLostError("no longer needed"))
+            await connection.ended()
+            self.life.failed()
+            return
+        self.old.retire(old, old.lifetime)
+        self._current = token
+        log.debug("%s: opened another connection to %s", self.name, old.node.address)
+        self.life.opened()
+        self._use(connection)
+
+    def _leave(self, reason: NsqError) -> None:
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        self._current = None
+        connection.abort(reason)
+        self.old.forget(reason)
+        self._user.left(reason)
