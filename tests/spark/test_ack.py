@@ -455,6 +455,18 @@ def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
     assert sorted(read(lossy, other, end)) == numbered(10)
 
 
+def test_a_folder_that_lost_its_newest_files_loses_no_new_message(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+) -> None:
+    lossy = plan(failOnDataLoss="false")
+    begun = lossy.initial()
+    start = {**begun, "file": 7}
+    assert lossy.latest(start) == begun, "a step back of its own"
+    assert lossy.ranges(start, begun) == []
+    publish(topic, 0, numbered(10))
+    assert list(itertools.chain(*drained(lossy, begun))) == numbered(10)
+
+
 def test_files_that_are_gone_are_data_loss(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:
     publish(topic, 0, numbered(10))
     planner = plan()
