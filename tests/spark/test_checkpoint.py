@@ -122,8 +122,9 @@ def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pyt
 
 def test_offsets_of_a_query_s_progress_are_a_start() -> None:
     model = one(OLD, OLD, OLD)
-    begun = planner(model, startingOffsets=json.dumps(at(20)))
-    assert begun.initial() == {"t": {"0": 20}}
+    for told in (at(20), at(20) | {RESTARTED: {"t": {"0": 20}}}):
+        begun = planner(model, startingOffsets=json.dumps(told))
+        assert begun.initial() == {"t": {"0": 20}}
 
 
 @given(st.integers(0, 2**33), st.floats(-1e4, 1e4), st.floats(-1e6, 1e6))
