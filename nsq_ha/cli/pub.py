@@ -98,13 +98,13 @@ def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
 async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: PubOptions) -> int:
     _check(topic, await require_topic(lookupd, topic), options)
     async with Producer(lookupd=lookupd, trace=options.trace, publish_timeout=options.timeout) as producer:
-        publishing = Publishing(producer, topic, options)
+        publisher = LinePublisher(producer, topic, options)
         began = time.monotonic()
         try:
-            await publishing.run(read_lines(stream, MAX_MESSAGE_BYTES))
+            await publisher.run(read_lines(stream, MAX_MESSAGE_BYTES))
         finally:
-            click.echo(publishing.summary(time.monotonic() - began), err=True)
-    return publishing.failed
+            click.echo(publisher.summary(time.monotonic() - began), err=True)
+    return publisher.failed
 
 
 def _check(topic: str, meta: TopicMeta, options: PubOptions) -> None:
@@ -117,7 +117,7 @@ def _check(topic: str, meta: TopicMeta, options: PubOptions) -> None:
         raise ConfigError(f"topic {topic!r} is not extended: its messages carry neither headers nor tag")
 
 
-class Publishing:
+class LinePublisher:
     """Publishes lines, many at a time.
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 
 from nsq_ha import Producer
 from nsq_ha.cli.lines import Line
-from nsq_ha.cli.pub import Publishing, PubOptions
+from nsq_ha.cli.pub import LinePublisher, PubOptions
 from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
 
@@ -103,9 +103,9 @@ async def test_it_does_not_wait_for_a_line_that_never_comes() -> None:
         stop_on_error=True,
     )
     async with Producer(nsqd="127.0.0.1:1") as producer:
-        publishing = Publishing(producer, "orders", options)
-        await asyncio.wait_for(publishing.run(lines()), 10.0)
-    assert (publishing.lines, publishing.failed) == (1, 1)
+        publisher = LinePublisher(producer, "orders", options)
+        await asyncio.wait_for(publisher.run(lines()), 10.0)
+    assert (publisher.lines, publisher.failed) == (1, 1)
 
 
 def test_a_partition_and_a_fixed_key_can_be_named(invoke: Invoke, ordered: str) -> None:
