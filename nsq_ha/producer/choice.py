@@ -134,7 +134,10 @@ class PartitionChoice:
 
     def prepare_quick(self, view: TopicView) -> None:
         """Let :meth:`quick` choose by ``view``, which can be used, if nothing is out of the ordinary in it."""
-        if view is self._calm_view or view.meta is None or not self._repartition.is_calm:
+        if view is self._calm_view:
+            return
+        self._calm_view = None
+        if view.meta is None or not self._repartition.is_calm:
             return
         self._look_up_routes(view, self._repartition.used)
         self._takes_keyless = not view.meta.ordered and self._is_round_robin and bool(self.routes)

@@ -144,7 +144,7 @@ class Producer(EnteredOnce):
                         async with asyncio.timeout(FORGET_INTERVAL):
                             await self._closing.wait()
                     self._forget_idle()
-        except BaseExceptionGroup as error:
+        except BaseException as error:
             self._begin_to_close()
             self._died(error)
             raise

@@ -273,6 +273,20 @@ async def test_a_second_close_waits_for_the_first(stage: Stage, holding: Holding
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
 
 
+async def test_a_supervisor_that_is_cancelled_leaves_no_publish_waiting(stage: Stage) -> None:
+    stage.nsqd.script = holding = Holding()
+    async with stage.producer() as producer:
+        publishing = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await stage.nsqd.until(lambda: holding.held)
+        assert producer._supervisor is not None
+        producer._supervisor.cancel()
+        with pytest.raises(PublishError) as caught:
+            await asyncio.wait_for(publishing, LIMIT)
+        assert caught.value.maybe_stored
+        with pytest.raises(ClosedError):
+            await producer.publish(TOPIC, b"y", key="k")
+
+
 async def test_a_bug_in_the_supervisor_ends_the_producer_and_is_told(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x", key="k")

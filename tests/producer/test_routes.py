@@ -7,6 +7,8 @@ import pytest
 
 from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
+from nsq_ha.policy.sender_life import State
+from nsq_ha.producer import link
 from nsq_ha.protocol import Command, Pub
 from tests.discovery.loopback import hang
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
@@ -31,6 +33,41 @@ async def test_a_moved_leader_is_followed_though_the_old_one_is_well(stage: Stag
         stage.lead({0: stage.nsqds[1]})
         await stage.nsqds[0].until(lambda: not stage.nsqds[0].open_peers)
         assert (await producer.publish(TOPIC, b"x", key="k")).nsqd == stage.nsqds[1].node.address
+
+
+async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MOVE_GRACE", LIMIT)
+    old, new = stage.nsqds[:2]
+    old.script = holding = Holding()
+    stage.lead({0: old})
+    async with stage.producer(lookup_interval=0.1) as producer:
+        unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await old.until(lambda: holding.held)
+        stage.lead({0: new})
+        life = producer._topics[TOPIC].senders[0].link.life
+        await eventually(lambda: life.state is State.MOVING)
+        following = asyncio.create_task(producer.publish(TOPIC, b"y", key="another"))
+        await turn(5)
+        holding.release()
+        receipt = await unanswered
+        assert (receipt.nsqd, receipt.attempts) == (old.node.address, 1)
+        receipt = await following
+        assert (receipt.nsqd, receipt.attempts) == (new.node.address, 1)
+
+
+async def test_what_an_old_leader_does_not_answer_is_sent_to_the_new_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MOVE_GRACE", 0.05)
+    old, new = stage.nsqds[:2]
+    old.script = holding = Holding()
+    stage.lead({0: old})
+    async with stage.producer(lookup_interval=0.1) as producer:
+        unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await old.until(lambda: holding.held)
+        stage.lead({0: new})
+        receipt = await unanswered
+        assert (receipt.nsqd, receipt.attempts) == (new.node.address, 2)
 
 
 async def test_a_new_leader_is_tried_at_once_when_it_ends_an_attempt_at_a_silent_one(stage: Stage) -> None:
