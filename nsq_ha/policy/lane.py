@@ -141,7 +141,8 @@ class Lane(Generic[T]):
         if not entry.keys:
             self._ready.append(entry)
             return
-        entry.keys = tuple(dict.fromkeys(entry.keys))
+        if len(entry.keys) > 1:
+            entry.keys = tuple(dict.fromkeys(entry.keys))
         for key in entry.keys:
             queue = self._by_key.get(key)
             if queue is None:

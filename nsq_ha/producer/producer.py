@@ -341,9 +341,10 @@ class Producer(EnteredOnce):
         return random.getrandbits(63) | 1 if is_traced else None
 
     def _publisher(self, topic: str, pending: PendingPublishes) -> TopicPublisher:
-        check_topic(topic)
-        if (publisher := self._topics.get(topic)) is not None:
+        publisher = self._topics.get(topic) if type(topic) is str else None
+        if publisher is not None:
             return publisher
+        check_topic(topic)
         directory = self._directory
         if directory is None:
             raise ClosedError("the producer is not open: use it with 'async with'")
