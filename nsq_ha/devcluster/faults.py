@@ -145,5 +145,5 @@ class Faults(Runtime):
         self._call(act)
 
     def is_up(self, node: str) -> bool:
-        """Whether a node runs and is not frozen."""
+        """Return whether a node runs and is not frozen."""
         return self._call(lambda: self._node(node).reachable)

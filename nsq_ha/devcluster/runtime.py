@@ -19,8 +19,8 @@ from nsq_ha.devcluster.control.changes import Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
 from nsq_ha.devcluster.host import Host, Timing
-from nsq_ha.devcluster.http.nsqd import nsqd_app
-from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
+from nsq_ha.devcluster.http.nsqd_routes import nsqd_app
+from nsq_ha.devcluster.http.nsqlookupd_routes import lookupd_app
 from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security

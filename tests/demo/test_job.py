@@ -119,7 +119,7 @@ async def test_errors_are_counted_and_told(cluster: DevCluster, topic: str) -> N
     await job.run()
     assert (job.audit.failed, job.audit.maybe_stored, job.audit.consumed) == (1, 0, 1)
     assert not job.audit.is_clean
-    assert told[0].startswith("error: message of ")
+    assert told[0].startswith("error: a message of ")
 
 
 async def test_a_rate_is_kept(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.devcluster.ports import HOST, Listener, WebServer
-from nsq_ha.devcluster.storage.node import StorageNode
+from nsq_ha.devcluster.storage.replicas import StorageNode
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host

@@ -18,8 +18,8 @@ from nsq_ha.protocol.server.headers import trace_id_of
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.log import Record
-    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.devcluster.storage.replicas import StorageNode
     from nsq_ha.protocol import commands
     from nsq_ha.protocol.server.decoder import PublishHeader
 

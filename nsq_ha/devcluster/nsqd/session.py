@@ -24,7 +24,7 @@ from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader
 from nsq_ha.protocol.server.identify import read_identify
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.node import StorageNode
+    from nsq_ha.devcluster.storage.replicas import StorageNode
     from nsq_ha.protocol.compression import Codec
 
 _CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)

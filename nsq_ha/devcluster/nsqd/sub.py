@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.log import Record
-    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.devcluster.storage.replicas import StorageNode
     from nsq_ha.protocol.messages import Layout
 
 NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "

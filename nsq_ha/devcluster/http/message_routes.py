@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.devcluster.http.answers import NOT_EXIST, HttpError, replica_of
+from nsq_ha.devcluster.http.envelope import NOT_EXIST, HttpError, replica_of
 from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.devcluster.storage.log import Log, Record
-    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.devcluster.storage.replicas import StorageNode
 
 _EXT_PREFIX: Final = "x-nsqext-"
 _BAD_HEADER: Final = "E_INVALID_JSON_HEADER"

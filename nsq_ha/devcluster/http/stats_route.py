@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.devcluster.host import VERSION
-from nsq_ha.devcluster.http.answers import enveloped
+from nsq_ha.devcluster.http.envelope import enveloped
 from nsq_ha.devcluster.nsqd.sub import Subscriber
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from nsq_ha.devcluster.host import VERSION
-from nsq_ha.devcluster.http.answers import (
+from nsq_ha.devcluster.http.envelope import (
     NOT_LEADER,
     HttpError,
     bare,
@@ -25,8 +25,8 @@ from nsq_ha.devcluster.http.answers import (
     replica_of,
     wrong_method,
 )
-from nsq_ha.devcluster.http.messages import PubRoutes, get_message
-from nsq_ha.devcluster.http.stats import StatsRoute
+from nsq_ha.devcluster.http.message_routes import PubRoutes, get_message
+from nsq_ha.devcluster.http.stats_route import StatsRoute
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 

@@ -20,8 +20,8 @@ from nsq_ha.names import is_valid_name
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.channel import Channel
-    from nsq_ha.devcluster.storage.node import StorageNode
     from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.devcluster.storage.replicas import StorageNode
 
 V1: Final = "application/vnd.nsq; version=1.0"
 _JSON: Final = "application/json; charset=utf-8"
