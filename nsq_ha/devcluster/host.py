@@ -1,4 +1,4 @@
-"""What every node runs on: clock, delays, chance, switches; and what nsqd and nsqlookupd have in common.
+"""The common ground of all nodes: clock, delays, chance, switches, and the state of a process.
 
 Storage, nsqd and HTTP see the rest of the cluster only through :class:`Host`.
 """
@@ -99,7 +99,7 @@ class Timing:
 
 
 class Host:
-    """What the nodes of one cluster share.
+    """Everything that the nodes of one cluster share.
 
     Attributes:
         loop: The loop that runs the cluster.

@@ -1,1 +1,1 @@
-"""What the cluster decides: who leads, who is in sync, and what the nsqlookupds know of it."""
+"""The decisions of the cluster: leaders, in-sync replicas, and their announcement to the nsqlookupds."""

@@ -1,4 +1,4 @@
-"""Who is alive, who is in sync and who leads: what etcd and the leading nsqlookupd decide together.
+"""Elections and in-sync replicas: the decisions that etcd and the leading nsqlookupd make together.
 
 Each effect of a fault comes after its delay (``Timing``), and only while an
 nsqlookupd leads. An effect that is due while none leads waits for the periodic

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Registered(NamedTuple):
-    """What an nsqlookupd knows of one partition."""
+    """The knowledge of an nsqlookupd about one partition."""
 
     leader: Nsqd
     writable: bool

@@ -1,4 +1,4 @@
-"""Which topics exist, and which nodes hold and lead their partitions. The real cluster keeps this in etcd.
+"""The topics, and the nodes that hold and lead their partitions. The real cluster keeps this in etcd.
 
 All nodes share it. Each replica has its own idea of its role, and each
 nsqlookupd its own memory of the partitions; both may lag behind.

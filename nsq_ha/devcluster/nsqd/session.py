@@ -1,4 +1,4 @@
-"""What the commands of one connection mean, in the order and with the answers of nsqd.
+"""Execute the commands of one connection, in the order and with the answers of nsqd.
 
 ``pub`` has the publishes, ``sub`` the subscription and its messages.
 
@@ -35,7 +35,7 @@ _WORDS_OF_CONSUMERS: Final = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
 class Stage(enum.Enum):
-    """How far a session is."""
+    """The stages of a session."""
 
     OPEN = enum.auto()
     SUBSCRIBED = enum.auto()

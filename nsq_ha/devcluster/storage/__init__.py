@@ -1,1 +1,1 @@
-"""What a node stores: logs, channels and their positions. Knows no sockets, frames or HTTP."""
+"""The data of a node: logs, channels and their positions; without sockets, frames or HTTP."""

@@ -1,4 +1,4 @@
-"""A channel on the leader of its partition: which messages are in flight, delayed or requeued, and who gets the next.
+"""A channel on the leader of its partition: messages in flight, delayed and requeued, and their delivery.
 
 A channel does not know frames or sockets: a consumer is anything that takes a record.
 

@@ -1,4 +1,4 @@
-"""When the leader of a partition flushes acknowledged messages, so that they can be read.
+"""Flush acknowledged messages on the leader of a partition, so that they can be read.
 
 A topic with ``syncdisk`` 0 or 1 flushes each message at once. On other topics a
 message stays in the writer's buffer until
