@@ -221,6 +221,7 @@ def test_a_switch_to_ordered_forgets_what_is_unanswered_or_finished_out_of_order
     channel, _ = channel_with(3)
     client = joined(channel, ready=3)
     channel.finish(client.in_hand[2], client, 0.0)
+    assert channel.depth == 3
     channel.switch_to_ordered()
     channel.dispatch(0.0)
     assert channel.depth == 3

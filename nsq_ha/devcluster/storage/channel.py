@@ -398,8 +398,11 @@ class Channel:
 
     @property
     def depth(self) -> int:
-        """Number of readable records that are not confirmed."""
-        return self.end - self.cursor.confirmed - len(self.cursor.beyond)
+        """Number of readable records behind the confirmed position, those confirmed out of order among them.
+
+        Source: youzan/nsq ``nsqd/diskqueue_reader.go`` ``Depth``.
+        """
+        return self.end - self.cursor.confirmed
 
     @property
     def deferred_count(self) -> int:
