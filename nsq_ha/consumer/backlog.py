@@ -146,11 +146,13 @@ class Backlog:
         """Count the handlers of a call of ``run`` while the block runs."""
         self._runs.add(run)
         self._handlers += handlers
+        self.review()  # each handler can begin one more
         try:
             yield
         finally:
             self._runs.discard(run)
             self._handlers -= handlers
+            self.review()
 
     def emptied(self) -> None:
         """Record that the queue is empty and a task waits for messages."""

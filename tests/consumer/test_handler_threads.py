@@ -25,6 +25,7 @@ async def test_as_many_run_at_once_as_was_asked_for(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         running = asyncio.create_task(consumer.run(handle, concurrency=MANY))
         peer = await stage.nsqd.subscriber()
+        await stage.nsqd.until(lambda: peer.ready >= MANY)
         for number in range(MANY):
             peer.message(b"x", message_id(number + 2))
         await asyncio.wait_for(asyncio.get_running_loop().getaddrinfo("localhost", 80), LIMIT)
