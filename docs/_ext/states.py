@@ -1,4 +1,4 @@
-"""The states of a lane and of a subscription: tables and diagrams, made from the tables of the code.
+"""The states of a lane, a sender and a subscription: tables and diagrams, made from the tables of the code.
 
 Directives for reStructuredText blocks::
 
@@ -7,22 +7,24 @@ Directives for reStructuredText blocks::
     .. lane-standings::          .. subscription-states::
     .. lane-events::             .. subscription-events::
                                  .. subscription-acts::
+    .. sender-table::            .. sender-events::
+    .. sender-states::           .. sender-acts::
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from docs._ext.diagram import Bend, Edge, Frame, Layout, draw
 from docs._ext.reference import Made, attribute_docs, table
-from nsq_ha.policy import lane_table, subscription
+from nsq_ha.policy import lane_table, sender_life, subscription
 
 if TYPE_CHECKING:
     import enum
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from sphinx.application import Sphinx
 
@@ -176,15 +178,19 @@ def lane_rows() -> str:
     return table(("Standing", "Event", "Then", "Is it stored?"), _without_repeats(rows))
 
 
-def subscription_rows() -> str:
-    """Return the subscription's table."""
-    rows = [
-        (here.name, event.name, there.name, act.name)
-        for here in subscription.State
-        for (at, event), (there, act) in subscription.TRANSITIONS.items()
-        if at is here
-    ]
-    return table(("State", "Event", "Then", "Is to be done"), _without_repeats(rows))
+def _rows(states: Iterable[enum.Enum], steps: Mapping[Any, tuple[enum.Enum, enum.Enum]]) -> Callable[[], str]:
+    """Return a function that returns a life's table."""
+
+    def make() -> str:
+        rows = [
+            (here.name, event.name, there.name, act.name)
+            for here in states
+            for (at, event), (there, act) in steps.items()
+            if at is here
+        ]
+        return table(("State", "Event", "Then", "What is done"), _without_repeats(rows))
+
+    return make
 
 
 def _without_repeats(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -217,7 +223,11 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "lane-table": lane_rows,
         "lane-standings": _meanings(lane_table.Standing, "Standing"),
         "lane-events": _meanings(lane_table.Event, "Event"),
-        "subscription-table": subscription_rows,
+        "sender-table": _rows(sender_life.State, sender_life.TRANSITIONS),
+        "sender-states": _meanings(sender_life.State, "State"),
+        "sender-events": _meanings(sender_life.Event, "Event"),
+        "sender-acts": _meanings(sender_life.Act, "What is done"),
+        "subscription-table": _rows(subscription.State, subscription.TRANSITIONS),
         "subscription-states": _meanings(subscription.State, "State"),
         "subscription-events": _meanings(subscription.Event, "Event"),
         "subscription-acts": _meanings(subscription.Act, "What is done"),
