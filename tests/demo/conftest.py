@@ -24,7 +24,7 @@ def cluster() -> Iterator[DevCluster]:
 @pytest.fixture
 def topic(cluster: DevCluster) -> Iterator[str]:
     """An ordered topic of 2 partitions."""
-    name = cluster.create_topic(f"demo_{uuid.uuid4().hex[:10]}", 2, 3, ordered=True)
+    name = cluster.create_topic(f"demo_{uuid.uuid4().hex[:10]}", 2, 3, ordered=True, sync_every=1)
     yield name
     cluster.delete_topic(name)
 

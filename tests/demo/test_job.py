@@ -39,9 +39,10 @@ async def test_a_second_run_on_the_topic_is_not_disturbed_by_the_first(
 
 async def test_messages_of_others_are_counted_apart(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     job = job_of(cluster, topic, rows, rate=100)  # so slow that it runs on until the strangers' messages came
-    running = asyncio.create_task(job.run())
-    await job.reached(0.01)
     async with Producer(lookupd=cluster.lookupd) as stranger:
+        await stranger.publish(topic, b"before the job", key="x")  # connected: the job need not wait long
+        running = asyncio.create_task(job.run())
+        await job.reached(0.01)
         await stranger.publish(topic, b"no JSON", key="x")
         await stranger.publish(topic, b'{"run":"other","number":1,"key":"N1","sequence":0}', key="N1")
     await running
