@@ -9,9 +9,10 @@ from integration.embedded import EmbeddedCluster
 def test_every_failure_is_named() -> None:
     figures = soak.Figures("plain", acknowledged=100, delivered=99, lost=1, unexplained_repeats=2, out_of_order=3)
     figures.errors.append("PublishError")
+    figures.repeated_fates["FINISH"] = 2
     assert figures.broken(sampled=False) == [
         "1 errors: PublishError",
-        "2 repeats without a reason",
+        "2 repeats without a reason (2 of fate FINISH)",
         "3 out of order",
         "1 acknowledged and not delivered",
     ]
