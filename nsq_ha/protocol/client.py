@@ -149,8 +149,8 @@ class ClientProtocol:
             upgrade: The layer.
 
         Returns:
-            The bytes after the last answer. They belong to the new layer: pass
-            them through it, and the result to :meth:`receive`. Empty for TLS.
+            The bytes after the last answer, empty for TLS. They belong to the new
+            layer; pass them through it, and the result to :meth:`receive`.
 
         Raises:
             LocalProtocolError: The connection does not stand behind the answer
