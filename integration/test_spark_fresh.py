@@ -7,7 +7,7 @@ flushes them, which is seconds later. Nothing else reads the topics, since a con
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,23 @@ pytestmark = [
 
 SYNC_EVERY = 100_000
 """Messages that may wait unflushed; more than these tests publish."""
+MOST_RUNS = 20
 
 
 def numbered(count: int, first: int) -> list[bytes]:
     return [b"%06d" % number for number in range(first, first + count)]
+
+
+def runs(least: int, met: list[bool]) -> Iterator[int]:
+    """Number the runs of a test: ``least`` of them, and more until one ``met`` a fresh message.
+
+    nsqd's clock may flush in the moment after a publish, whatever the test does.
+    """
+    for run in range(MOST_RUNS):
+        if run >= least and any(met):
+            return
+        yield run
+    assert any(met), f"none of {MOST_RUNS} runs met a fresh message"
 
 
 def is_fresh(cluster: ClusterUnderTest, topic: str, partition: int) -> bool:
@@ -69,12 +82,11 @@ async def test_queries_right_after_publishes_read_each_message_once(
 ) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 1, 2, sync_every=SYNC_EVERY)
     job = Job(topic, tmp_path, **of(cluster), **limit)
-    fresh = 0
-    for run in range(3):
-        fresh += await publish(cluster, topic, 0, numbered(130, 130 * run), 30)
+    met: list[bool] = []
+    for run in runs(3, met):
+        met.append(await publish(cluster, topic, 0, numbered(130, 130 * run), 30))
         await asyncio.to_thread(job.drain, spark)
         assert job.values() == numbered(130 * (run + 1), 0)
-    assert fresh, "no run met a fresh message"
     ends = [each["0"] for each in job.ends()]
     assert ends == sorted(set(ends)), "each batch ends behind the one before"
 
@@ -85,15 +97,18 @@ async def test_one_fresh_message_does_not_end_a_query_that_reads_all_there_is(
     topic = await asyncio.to_thread(cluster.create_topic, 2, 2, sync_every=SYNC_EVERY)
     await publish(cluster, topic, 0, numbered(2000, 0), 1)
     # Alone in its partition: then nsqd answers with an error, not with a wrong message.
-    assert await publish(cluster, topic, 1, numbered(1, 2000), 1), "the message is not fresh"
+    met: list[bool] = []
+    for run in runs(1, met):
+        is_fresh_still = await publish(cluster, topic, 1, numbered(1, 2000 + run), 1)
+        met.append(is_fresh_still)
     job = Job(topic, tmp_path, **of(cluster), maxOffsetsPerTrigger="500")
     await asyncio.to_thread(job.drain, spark)
-    assert job.values() == numbered(2001, 0)
+    assert job.values() == numbered(2000 + len(met), 0)
 
 
 async def test_a_batch_read_is_cut_among_fresh_messages(spark: SparkSession, cluster: ClusterUnderTest) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 1, 2, sync_every=SYNC_EVERY)
-    fresh = 0
+    met: list[bool] = []
 
     def read(**options: str) -> list[int]:
         """Return how many rows each task gave."""
@@ -101,12 +116,12 @@ async def test_a_batch_read_is_cut_among_fresh_messages(spark: SparkSession, clu
         counted: Any = frame.groupBy(f.spark_partition_id()).agg(f.count("*").alias("rows")).collect()
         return [row.rows for row in counted]
 
-    for run, (options, is_cut) in enumerate(CUTS):
-        fresh += await publish(cluster, topic, 0, numbered(150, 150 * run), 120)
+    for run in runs(len(CUTS), met):
+        options, is_cut = CUTS[run % len(CUTS)]
+        met.append(await publish(cluster, topic, 0, numbered(150, 150 * run), 120))
         rows = await asyncio.to_thread(read, **options)
         assert sum(rows) == 150 * (run + 1)
         assert is_cut(rows)
-    assert fresh, "no run met a fresh message"
 
 
 CUTS: list[tuple[dict[str, str], Callable[[list[int]], bool]]] = [
