@@ -114,6 +114,11 @@ class Audit:
                 seen.add(one.seq)
                 yield one
 
+    def last_deliveries(self) -> dict[int, Delivered]:
+        """Return the latest delivery from each partition."""
+        every = (one for deliveries in self.deliveries.values() for one in deliveries)
+        return {one.partition: one for one in sorted(every, key=lambda one: one.at)}
+
     def out_of_order(self) -> int:
         """Count first deliveries that came after a later one of their key."""
         wrong = 0

@@ -280,6 +280,8 @@ class Stage:
             row.figures.append(figures)
             row.faults = self.faults
             row.broken += broken_by(figures, load.audit.limit)
+            if figures.lost:
+                row.notes += [f"{figures.topic}: {line}" for line in await self._story_of_missing(load)]
             if (error := load.why_consuming_ended()) is not None:
                 row.broken.append(f"{figures.topic}: consuming ended: {error!r}")
             if load.unreadable:
@@ -289,6 +291,16 @@ class Stage:
                     f"a key was stored again {figures.stored_again_worst_key} times in {self.faults} faults"
                 )
         return row
+
+    async def _story_of_missing(self, load: Load) -> list[str]:
+        """Describe what is missing, by the books and by the servers' own numbers."""
+        story = load.story_of_missing()
+        try:
+            async with AdminClient(self.cluster.lookupds) as admin:
+                described = await admin.describe(load.topic)
+        except Exception as error:  # noqa: BLE001 - the story is worth telling without the servers' part
+            return [*story, f"the servers do not say more: {error!r}"]
+        return [*story, *(f"partition {one.partition}: {one.stats}" for one in described.partitions)]
 
     async def close(self) -> None:
         """End loads and probes."""

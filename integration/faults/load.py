@@ -118,6 +118,18 @@ class Load:
             ack.partition for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing
         )
 
+    def story_of_missing(self, most: int = 5) -> list[str]:
+        """Describe what is acknowledged and not delivered, beside the last delivery from the same partition."""
+        missing, last = self.audit.missing, self.audit.last_deliveries()
+        lost = [(key, ack) for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing]
+        now = time.monotonic()
+        return [
+            f"{key}:{ack.seq} was acknowledged by {ack.nsqd} for partition {ack.partition}"
+            f" {now - ack.at:.2f} s ago (attempts {ack.attempts}); the last delivery from there was"
+            + (f" {now - last[ack.partition].at:.2f} s ago" if ack.partition in last else " never")
+            for key, ack in sorted(lost, key=lambda one: one[1].at)[:most]
+        ]
+
     def has_recovered(self, since: float, now: float) -> bool:
         """Tell whether every key was acknowledged and delivered quite lately."""
         audit = self.audit
