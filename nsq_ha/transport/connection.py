@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha._version import __version__
+from nsq_ha.config import TlsConfig
 from nsq_ha.errors import (
-    AuthError,
     ConnectError,
     ConnectionLostError,
     NsqError,
@@ -30,22 +30,8 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.heartbeats import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
-from nsq_ha.protocol import (
-    NOP,
-    Auth,
-    ClientProtocol,
-    Close,
-    DeflateCodec,
-    Identity,
-    Offer,
-    SnappyCodec,
-    decode_authorization,
-    decode_identity,
-    named_refusal,
-    upgrades,
-    without_secret,
-)
-from nsq_ha.redaction import conceal
+from nsq_ha.protocol import NOP, ClientProtocol, Close, Identity, Offer
+from nsq_ha.protocol.handshake import Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.stream import REACHABLE, Stream
 from nsq_ha.transport.tls import ssl_context
@@ -60,6 +46,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, DamagedMessage, Layout, Sub, SubAdvanced, SubOrdered
+    from nsq_ha.protocol.handshake import Step
     from nsq_ha.transport.tls_limits import TlsServer
 
 log = logging.getLogger("nsq_ha.connection")
@@ -152,44 +139,41 @@ class Connection:
         return connection
 
     async def _handshake(self, extend_support: bool) -> None:
-        config = self.config
+        config, node = self.config, self.node
         offer = Offer.of(config, hostname=socket.gethostname(), user_agent=USER_AGENT, extend_support=extend_support)
-        self._stream = stream = await Stream.open(self.node.host, self.node.tcp_port, self._received, self._lost)
-        self._identified_at = self._loop.time()
-        try:
-            self.identity = identity = decode_identity(await self._request(offer.command()))
-        except ServerError as error:
-            raise named_refusal(error) from None
-        layers = upgrades(identity, offer)
-        if config.tls is not None and "tls" not in layers:
-            raise ConnectError(f"{self.node.address} offers no TLS: start nsqd with a certificate, or give tls=None")
-        for upgrade in layers:
-            trailing = self._protocol.expect_upgrade(upgrade)
-            confirmed = self._waiter()
-            if upgrade == "tls" and config.tls is not None:
-                await stream.start_tls(ssl_context(config.tls), config.tls.server_name or self.node.host)
-            elif upgrade == "snappy":
-                stream.start_codec(SnappyCodec())
-            else:
-                stream.start_codec(DeflateCodec(config.deflate_level))
-            if trailing:
-                stream.received(trailing)
-            await confirmed
-        self._received(self._protocol.take_trailing())
-        if self.config.tls is not None:
-            self.tls_server = tls_server(self.node.address, identity.version)
-            self._lifetime = self.tls_server.lifetime(self._identified_at)
-        if identity.auth_required:
-            await self._authenticate(config.auth_secret)
+        handshake = Handshake(self._protocol, offer, address=node.address, secret=config.auth_secret)
 
-    async def _authenticate(self, secret: str | None) -> None:
-        if secret is None:
-            raise AuthError("E_AUTH_FIRST", f"{self.node.address} requires AUTH: set auth_secret")
-        conceal(secret)  # a config from another process has not done it here
-        try:
-            decode_authorization(await self._request(Auth(secret.encode())))
-        except ServerError as error:
-            raise without_secret(error, secret) from None
+        def arrived(data: bytes | memoryview) -> None:
+            handshake.feed(data)
+            while self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_result(b"")
+
+        self._stream = stream = await Stream.open(node.host, node.tcp_port, arrived, self._lost)
+        self._identified_at = self._loop.time()
+        for step in handshake:
+            await self._do(step, stream)
+        stream.receiver = self._received
+        self.identity = handshake.identity
+        if config.tls is not None:
+            self.tls_server = tls_server(node.address, self.identity.version)
+            self._lifetime = self.tls_server.lifetime(self._identified_at)
+
+    async def _do(self, step: Step, stream: Stream) -> None:
+        if isinstance(step, Send):
+            stream.write(step.data)
+        elif isinstance(step, StartTls):
+            tls = self.config.tls or TlsConfig()
+            await stream.start_tls(ssl_context(tls), tls.server_name or self.node.host)
+        elif isinstance(step, StartCodec):
+            stream.start_codec(step.codec)
+            if step.trailing:
+                stream.received(step.trailing)
+        elif self._ended.done():
+            raise self._ended.result()
+        else:
+            await self._waiter()
 
     async def _request(self, command: Command) -> bytes:
         data = self._protocol.send(command)

@@ -71,11 +71,15 @@ _OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENE
 
 
 class Stream(asyncio.BufferedProtocol):
-    """One connection's bytes. Make it with :meth:`open`."""
+    """One connection's bytes. Make it with :meth:`open`.
+
+    Attributes:
+        receiver: Takes what is read; it may not keep a memoryview.
+    """
 
     def __init__(self, receiver: Callable[[bytes | memoryview], None], on_lost: Callable[[NsqError], None]) -> None:
         """Prepare; :meth:`open` connects."""
-        self._receiver = receiver
+        self.receiver = receiver
         self._on_lost: Callable[[NsqError], None] | None = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -217,7 +221,7 @@ class Stream(asyncio.BufferedProtocol):
             return
         self.last_received = self._loop.time()  # the rest of received(), without another call for each read
         try:
-            self._receiver(self._in[:nbytes])
+            self.receiver(self._in[:nbytes])
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
@@ -228,10 +232,10 @@ class Stream(asyncio.BufferedProtocol):
             return
         try:
             if self._codec is None:
-                self._receiver(data)
+                self.receiver(data)
                 return
             for piece in self._codec.pieces(data):
-                self._receiver(piece)
+                self.receiver(piece)
                 if self._reason is not None:
                     return  # nobody needs the rest
         except Exception as error:  # noqa: BLE001

@@ -137,7 +137,7 @@ async def test_what_a_layer_raises_ends_the_connection_and_is_told(
         if "transport" in way:
             monkeypatch.setattr(stream, "_transport", Broken(stream._transport, raised))
         elif way == "receiver":
-            stream._receiver = fail
+            stream.receiver = fail
         else:
             stream.start_codec(BadCodec(raised))
         if way in ("read", "receiver"):

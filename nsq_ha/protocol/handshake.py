@@ -1,0 +1,223 @@
+"""The handshake of a client's connection, as steps: IDENTIFY, TLS, compression, AUTH.
+
+Owns what is sent in which order, and the rules that protect the client from what comes back:
+
+- If TLS was asked for, the connection uses TLS or is refused.
+- A layer that was not offered is refused.
+- Bytes between the answer to IDENTIFY and the beginning of TLS are refused: anybody on the way may have injected them.
+- At most ``MAX_HANDSHAKE_BYTES`` are read until the handshake is complete.
+- The secret is sent only if the server asks for it, and after all layers; no error shows it.
+- Nothing is sent while a layer may be about to change, not even the answer to a heartbeat.
+
+Does no I/O: the caller does what each step says and feeds what it reads. With a blocking socket::
+
+    handshake = Handshake(protocol, offer, address="127.0.0.1:4150", secret="...")
+    codec, pieces = None, iter(())
+    for step in handshake:
+        if isinstance(step, Send):
+            connection.sendall(codec.compress(step.data) if codec else step.data)
+        elif isinstance(step, StartTls):
+            connection = context.wrap_socket(connection, server_hostname=host)
+        elif isinstance(step, StartCodec):
+            codec, pieces = step.codec, step.codec.pieces(step.trailing)
+        elif (piece := next(pieces, None)) is not None:
+            handshake.feed(piece)
+        else:
+            data = connection.recv(65536)  # b"": the server closed the connection, so give up
+            if codec is None:
+                handshake.feed(data)
+            else:
+                pieces = codec.pieces(data)
+    identity = handshake.identity
+
+Pieces that are left over, and all later reads, belong to ``protocol.receive``.
+
+Source: protocol reference 3, 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ServerError
+from nsq_ha.protocol.commands import Auth, Command
+from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
+from nsq_ha.protocol.encoding import NOP
+from nsq_ha.protocol.identify import (
+    Identity,
+    Offer,
+    Upgrade,
+    decode_authorization,
+    decode_identity,
+    named_refusal,
+    upgrades,
+    without_secret,
+)
+from nsq_ha.redaction import conceal
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from nsq_ha.protocol.client import ClientProtocol
+
+MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
+"""Maximum number of bytes read during a handshake; honest answers take less than a thousandth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send bytes, through all layers that were started.
+
+    Attributes:
+        data: The bytes; never shown, since they may hold the secret.
+    """
+
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Read at least one byte through all layers, and give it to :meth:`Handshake.feed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTls:
+    """Start TLS and complete its handshake; everything after it is inside TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCodec:
+    """Start compression in both directions, inside TLS if that was started.
+
+    Attributes:
+        codec: Compresses what is sent and decompresses what is read.
+        trailing: Compressed bytes that were read already: decompress them before further reads.
+    """
+
+    codec: Codec
+    trailing: bytes
+
+
+Step = Send | Receive | StartTls | StartCodec
+"""What to do next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What errors tell the user to change, in the client's own names of options.
+
+    Attributes:
+        no_tls: If the server offers no TLS.
+        no_secret: If the server requires AUTH.
+    """
+
+    no_tls: str = "start nsqd with a certificate, or give tls=None"
+    no_secret: str = "set auth_secret"  # noqa: S105 - a text
+
+
+class Handshake:
+    """One connection's handshake. Iterate over it and do what each step says.
+
+    Iterating raises:
+
+    - :class:`ConnectError`: The server offers no TLS, though it was asked for.
+    - :class:`AuthError`: AUTH is required and no secret is given.
+    - :class:`ServerError`: The server refused IDENTIFY, a layer or AUTH.
+    - :class:`RemoteProtocolError`: The server broke a rule.
+
+    Drop the connection in each case.
+
+    Args:
+        protocol: The connection's protocol, new.
+        offer: What the client offers.
+        address: The server's, for errors.
+        secret: For AUTH. None if there is none.
+        advice: What errors tell the user to change.
+
+    Attributes:
+        identity: The server's answer to IDENTIFY, as soon as it is known.
+    """
+
+    def __init__(
+        self,
+        protocol: ClientProtocol,
+        offer: Offer,
+        *,
+        address: str,
+        secret: str | None = None,
+        advice: Advice | None = None,
+    ) -> None:
+        self.identity = Identity()
+        self._protocol = protocol
+        self._offer = offer
+        self._address = address
+        self._secret = secret
+        self._advice = advice or Advice()
+        self._unread = bytearray()
+        self._count = 0
+        self._owes_nop = False
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Add what was read, decompressed; the caller may reuse the buffer afterwards."""
+        self._unread += data
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield the steps; a further :class:`Receive` comes only if nothing that was fed is left."""
+        try:
+            self.identity = decode_identity((yield from self._request(self._offer.command())))
+        except ServerError as error:
+            raise named_refusal(error) from None
+        layers = upgrades(self.identity, self._offer)
+        if self._offer.tls and "tls" not in layers:
+            raise ConnectError(f"{self._address} offers no TLS: {self._advice.no_tls}")
+        for layer in layers:
+            yield from self._upgrade(layer)
+        self._take(self._protocol.take_trailing())
+        if self.identity.auth_required:
+            yield from self._authenticate()
+        if self._owes_nop:
+            yield Send(NOP)
+
+    def _upgrade(self, layer: Upgrade) -> Generator[Step, None, None]:
+        trailing = self._protocol.expect_upgrade(layer)
+        if layer == "tls":
+            yield StartTls()
+        else:
+            codec = SnappyCodec() if layer == "snappy" else DeflateCodec(self._offer.deflate_level)
+            yield StartCodec(codec, trailing)
+        yield from self._answer()
+
+    def _authenticate(self) -> Generator[Step, None, None]:
+        if self._secret is None:
+            raise AuthError("E_AUTH_FIRST", f"{self._address} requires AUTH: {self._advice.no_secret}")
+        conceal(self._secret)  # a config that was made in another process has not done it in this one
+        try:
+            decode_authorization((yield from self._request(Auth(self._secret.encode()))))
+        except ServerError as error:
+            raise without_secret(error, self._secret) from None
+
+    def _request(self, command: Command) -> Generator[Step, None, bytes]:
+        yield Send(self._protocol.send(command))
+        return (yield from self._answer())
+
+    def _answer(self) -> Generator[Step, None, bytes]:
+        """Read up to the answer of the only outstanding request."""
+        while True:
+            while not self._unread:
+                yield Receive()
+            data = bytes(self._unread)
+            self._unread.clear()
+            for answer in self._take(data):
+                if isinstance(answer, ServerError):
+                    raise answer
+                return answer
+
+    def _take(self, data: bytes) -> list[bytes | ServerError]:
+        received = self._protocol.receive(data)
+        self._count += len(data)
+        if self._count > MAX_HANDSHAKE_BYTES:
+            raise RemoteProtocolError(f"{self._address} sent more than {MAX_HANDSHAKE_BYTES} bytes before AUTH or SUB")
+        if received.heartbeats:
+            self._owes_nop = True
+        return received.answers
