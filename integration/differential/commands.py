@@ -211,6 +211,7 @@ def command(kind: Kind) -> SearchStrategy[Command]:
         st.builds(Leave, _CONNECTION, st.sampled_from(("CLS", "close"))),
         st.builds(Wait, st.sampled_from((0.5, 1.6))),
         st.builds(Lookup, st.sampled_from(("r", "w"))),
+        st.builds(Move),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from integration.differential.comparing import Difference, compare, described, lasting
 from integration.differential.performing import Performer
+from integration.differential.side import UnstableError
 
 if TYPE_CHECKING:
     from integration.differential.commands import Command, Kind
@@ -52,7 +53,7 @@ class Tally:
     Attributes:
         cases: Cases run, repetitions not counted.
         commands: Commands given to each side, repetitions counted.
-        unsteady: Cases that differed, but not each time.
+        unsteady: Cases that differed, but not each time, or that the cluster did not permit.
         found: Lasting differences, each once.
     """
 
@@ -92,6 +93,13 @@ class Runner:
     def check(self, kind: Kind, commands: Sequence[Command]) -> None:
         """Run one case, repeatedly if it differs."""
         self.tally.cases += 1
+        try:
+            self._check(kind, commands)
+        except UnstableError as error:
+            self.tally.unsteady += 1
+            self._tell(f"left out: {error}")
+
+    def _check(self, kind: Kind, commands: Sequence[Command]) -> None:
         first = self._run(commands)
         if not first:
             return

@@ -23,9 +23,14 @@ QUIET: Final = 0.2
 """Seconds without news after which a side counts as quiet; more than nsqd's 50 ms of buffering."""
 MSG_TIMEOUT_MS: Final = 1000
 READY_LIMIT: Final = 60.0
+STABLE_LIMIT: Final = 120.0
 _LOOK: Final = 0.05
 """Seconds between two questions."""
 _V1: Final = {"Accept": "application/vnd.nsq; version=1.0"}
+
+
+class UnstableError(Exception):
+    """The cluster permits no move."""
 
 
 @dataclass
@@ -281,7 +286,12 @@ class Side:
     # ------------------------------------------------------------ leaders
 
     def move(self) -> str:
-        """Move the leader to another in-sync replica and wait until it stores; return what the nsqlookupd said."""
+        """Move the leader to another in-sync replica and wait until it leads; return what the nsqlookupd said.
+
+        The readers leave after it: when their connections end depends on the moment.
+        """
+        if not _holds_within(STABLE_LIMIT, self._is_stable):
+            raise UnstableError(f"{self.name}: the cluster is unstable after {STABLE_LIMIT:g} s")
         stats = self.get("/coordinator/stats").json()["topic_coord_stats"]
         members = [member["node_id"] for member in stats[0]["isr_stats"]]
         former = next(member for member in members if member.split(":")[2] == self.address.rpartition(":")[2])
@@ -289,8 +299,12 @@ class Side:
         query = {"topic": self.topic, "partition": "0", "move_leader": "true", "move_from": former, "move_to": to}
         answer = self.http.post(f"{self.leading()}/topic/partition/move", params=query)
         if answer.status_code == 200:
+            self.leave_all()
             self._renew(former)
         return f"{answer.status_code} {answer.text}"
+
+    def _is_stable(self) -> bool:
+        return bool(self.http.get(f"{self.leading()}/cluster/stats").json()["stable"])
 
     def _renew(self, former: str) -> None:
         self.forget_publisher()

@@ -62,6 +62,36 @@ def test_what_was_cleaned_is_no_longer_held() -> None:
     assert log.append(Draft(b"m5"), 0).internal_id == 7
 
 
+def test_a_node_that_did_not_give_the_last_id_leaves_one_out() -> None:
+    leader, follower = filled(0), filled(0)
+    follower.receive(leader.append(Draft(b"m0"), 0))
+    leader.commit()
+    assert leader.append(Draft(b"m1"), 0).internal_id == 3
+    assert follower.append(Draft(b"m1"), 0).internal_id == 4
+
+
+def test_a_node_that_copied_its_log_leaves_an_id_out_after_the_last() -> None:
+    follower = filled(0)
+    follower.follow(filled(2))
+    assert follower.append(Draft(b"m2"), 0).internal_id == 5
+
+
+def test_a_node_that_gave_the_last_id_itself_leaves_none_out() -> None:
+    former, meanwhile = filled(2), filled(0)
+    meanwhile.follow(former)
+    former.follow(meanwhile)
+    assert former.append(Draft(b"m2"), 0).internal_id == 4
+
+
+def test_a_node_that_restarted_leaves_an_id_out() -> None:
+    log = filled(2)
+    log.skip_id()
+    assert log.append(Draft(b"m2"), 0).internal_id == 5
+    empty = filled(0)
+    empty.skip_id()
+    assert empty.append(Draft(b"m0"), 0).internal_id == 2
+
+
 @given(cleaned=st.integers(0, 5), kept=st.integers(0, 5))
 def test_a_follower_has_all_that_its_leader_keeps(cleaned: int, kept: int) -> None:
     leader, follower = Log(0, extended=False), Log(0, extended=False)
@@ -76,13 +106,13 @@ def test_a_follower_has_all_that_its_leader_keeps(cleaned: int, kept: int) -> No
     assert follower.records[kept:] == leader.records[kept:]
 
 
-def test_what_was_cut_leaves_no_gap() -> None:
+def test_what_was_cut_leaves_no_gap_in_offsets_and_one_in_ids() -> None:
     log = filled(2)
     pending = log.append(Draft(b"pending"), 0)
     assert log.cut_pending() == 1
     assert log.cut_pending() == 0
     again = log.append(Draft(b"other"), 0)
-    assert (again.internal_id, again.offset) == (pending.internal_id, pending.offset)
+    assert (again.internal_id, again.offset) == (pending.internal_id + 1, pending.offset)
 
 
 @given(common=st.integers(0, 5), mine=st.integers(0, 4), theirs=st.integers(0, 4), committed=st.integers(0, 9))
@@ -98,7 +128,7 @@ def test_a_follower_becomes_equal_whatever_it_had(common: int, mine: int, theirs
     assert len(follower.records) == len(leader.records)
     assert all(a is b for a, b in zip(follower.records, leader.records, strict=True))
     assert follower.committed == leader.committed
-    assert follower.append(Draft(b"x"), 0) == leader.append(Draft(b"x"), 0)
+    assert follower.append(Draft(b"x"), 0).offset == leader.append(Draft(b"x"), 0).offset
 
 
 @given(st.permutations(range(12)), st.integers(0, 12))

@@ -107,7 +107,7 @@ class Log:
     def receive(self, record: Record) -> None:
         """Add a leader's record to the pending part."""
         self.records.append(record)
-        self._next_id = record.internal_id + 1
+        self.skip_id()
         self._end_offset = record.offset + record.raw_size
 
     def commit(self) -> None:
@@ -121,10 +121,9 @@ class Log:
         return grew
 
     def cut_pending(self) -> int:
-        """Drop the pending part and return how many records it had."""
+        """Drop the pending part and return how many records it had; their ids are not used again."""
         dropped = len(self.records) - self.committed
         if dropped:
-            self._next_id = self.records[self.committed].internal_id
             self._end_offset = self.records[self.committed].offset
             del self.records[self.committed :]
         return dropped
@@ -140,11 +139,19 @@ class Log:
                 low = middle
             else:
                 high = middle - 1
+        is_equal = low == len(mine) == len(theirs)
         mine[low:] = theirs[low:]
         self.committed = self.flushed = leader.committed
         self.start = leader.start
-        self._next_id = leader._next_id
         self._end_offset = leader._end_offset
+        if not is_equal:
+            self._next_id = leader._next_id
+            self.skip_id()
+
+    def skip_id(self) -> None:
+        """Leave out one id: a node that did not give the last id itself, or has restarted since, continues after it."""
+        if self.records and self.records[-1] is not _CLEANED:
+            self._next_id = self.records[-1].internal_id + 2
 
     @property
     def start_offset(self) -> int:

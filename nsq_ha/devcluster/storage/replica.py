@@ -263,6 +263,7 @@ class Replica:
         self.channels.clear()
         self._writing, self._wait_began = False, None
         self._waiting.clear()
+        self.log.skip_id()
         for name in [name for name in self.cursors if is_ephemeral(name)]:
             del self.cursors[name]
         self.set_writable(False)
