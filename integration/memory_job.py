@@ -9,9 +9,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import plan
-from nsq_ha.spark.rows import Projection
-from nsq_ha.spark.tasks import read_range
+from nsq_ha.spark.plan.batch_planner import plan
+from nsq_ha.spark.read.columns import Projection
+from nsq_ha.spark.read.range_reader import read_ranges
 
 
 def peak() -> int:
@@ -29,7 +29,7 @@ def main(given: str) -> None:
         parts = plan(options, cluster)
     before, rows = peak(), 0
     for part in parts:
-        for batch in read_range(part, options, Projection(StructType([StructField("value", BinaryType())]))):
+        for batch in read_ranges([part], options, Projection(StructType([StructField("value", BinaryType())]))):
             rows += batch.num_rows
     sys.stdout.write(json.dumps({"rows": rows, "before": before, "grown": peak() - before}))
 

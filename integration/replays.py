@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from nsq_ha.message import Message
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range, plan
-from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.plan.batch_planner import Range, plan
+from nsq_ha.spark.read.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest

@@ -16,17 +16,17 @@ from integration.reading import eventually
 from integration.replays import Rows, assert_chains, replay
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.errors import DataLossError
-from nsq_ha.spark import link
+from nsq_ha.spark import connection
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import plan
-from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.plan.batch_planner import plan
+from nsq_ha.spark.read.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from integration.cluster import ClusterUnderTest
-    from nsq_ha.spark.planner import Range
+    from nsq_ha.spark.plan.batch_planner import Range
 
 COUNT = 2000
 SLOW = float(os.environ.get("NSQ_HA_TEST_SLOW_SINK", "2.5"))
@@ -62,7 +62,7 @@ async def test_a_leader_that_moves_in_the_middle_changes_no_row(
     cluster: ClusterUnderTest, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Small reads: the server must still have something to send when its leadership goes.
-    monkeypatch.setattr(link, "READ_BYTES", 4096)
+    monkeypatch.setattr(connection, "READ_BYTES", 4096)
     for partition in (0, 1):
         await producer.publish_many(topic, [OutgoingMessage(b"x" * 200, partition=partition)] * COUNT)
 

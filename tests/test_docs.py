@@ -18,7 +18,7 @@ from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import functions
 from nsq_ha.spark.options import KNOWN
-from nsq_ha.spark.rows import COLUMNS
+from nsq_ha.spark.read.columns import COLUMNS
 from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
 from tests.spark_host import SparkHost
 

@@ -38,7 +38,7 @@ from nsq_ha.protocol import (
     encode_frame,
     encode_identity,
 )
-from nsq_ha.spark.link import Link
+from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import Access
 from nsq_ha.transport import tls_limits
 from nsq_ha.transport.connection import Connection
@@ -290,7 +290,7 @@ async def test_spark_does_not_show_it(nsqd: FakeNsqd, echo: bytes) -> None:
     nsqd.script = Echoing(Subscribe, echo)
 
     def talk() -> None:
-        link = Link(Node("127.0.0.1", nsqd.port, 1), Access(auth_secret=SECRET))
+        link = BlockingConnection(Node("127.0.0.1", nsqd.port, 1), Access(auth_secret=SECRET))
         try:
             link.open()
             redaction.forget()

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from nsq_ha.errors import ConfigError
 
-Offsets = dict[str, dict[str, int]]
+OffsetJson = dict[str, dict[str, int]]
 """Offsets without their time."""
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 PLANNED: Final = "@planned"
@@ -32,10 +32,12 @@ MARGIN: Final = 60.0
 """Seconds that the clocks of the driver and of the nsqds may differ."""
 
 _NS: Final = 1_000_000_000
-_OWN: Final = "@"  # begins our own names; no topic has it
+_OWN: Final = "@"  # first character of our own names; no topic has it
 
 
-def to_json(places: Mapping[Place, int], restarted: Mapping[Place, int] | None = None) -> dict[str, Any]:
+def to_json(
+    places: Mapping[TopicPartition, int], restarted: Mapping[TopicPartition, int] | None = None
+) -> dict[str, Any]:
     """Return offsets in the form of the checkpoint, without a time.
 
     Args:
@@ -48,14 +50,14 @@ def to_json(places: Mapping[Place, int], restarted: Mapping[Place, int] | None =
     return found | {RESTARTED: to_json(restarted)} if restarted else found
 
 
-def from_json(told: Mapping[str, Any]) -> dict[Place, int]:
+def from_json(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Return offsets from the form of the checkpoint, with or without a time.
 
     Raises:
-        ConfigError: It is not of that form: the checkpoint is of another source.
+        ConfigError: It has another form: the checkpoint is of another source.
     """
-    found: dict[Place, int] = {}
-    for topic, partitions in undated(told).items():
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in undated(offsets_json).items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else [("?", None)]:
             if not partition.isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
                 raise ConfigError(f"the checkpoint is of another source: {topic!r} has {partitions!r}")
@@ -63,28 +65,28 @@ def from_json(told: Mapping[str, Any]) -> dict[Place, int]:
     return found
 
 
-def restarted_in(told: Mapping[str, Any]) -> dict[Place, int]:
+def restarted_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Return the partitions that go back to these offsets on purpose; see :data:`RESTARTED`.
 
     Raises:
         ConfigError: The JSON has another form.
     """
-    return from_json(told.get(RESTARTED) or {})
+    return from_json(offsets_json.get(RESTARTED) or {})
 
 
-def planned_at(told: Mapping[str, Any]) -> int | None:
-    """Return when the offsets were taken, in seconds since 1970. None when that is not told."""
-    when = told.get(PLANNED)
+def planned_at(offsets_json: Mapping[str, Any]) -> int | None:
+    """Return when the offsets were taken, in seconds since 1970. None if that is unknown."""
+    when = offsets_json.get(PLANNED)
     return when if isinstance(when, int) and not isinstance(when, bool) else None
 
 
-def undated(told: Mapping[str, Any]) -> dict[str, Any]:
+def undated(offsets_json: Mapping[str, Any]) -> dict[str, Any]:
     """Return the offsets alone."""
-    return {topic: partitions for topic, partitions in told.items() if not is_own(topic)}
+    return {topic: partitions for topic, partitions in offsets_json.items() if not is_own(topic)}
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name in the checkpoint is ours, and not a topic's."""
+    """Return whether a name in the checkpoint is ours, and not a topic."""
     return name.startswith(_OWN)
 
 
@@ -94,16 +96,16 @@ def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | No
     Args:
         offsets: The offsets, without a time.
         now: Seconds since 1970; no earlier than the logs were asked.
-        known: What was told before. The same offsets keep the time they had: to
-            Spark another time would be news, and so a micro-batch with nothing in it.
+        known: Earlier offsets. Equal offsets keep their time: a new time would make
+            Spark run an empty micro-batch.
     """
-    for told in known:
+    for earlier in known:
         if (
-            told is not None
-            and undated(told) == undated(offsets)
-            and restarted_in(offsets).items() <= (restarted_in(told).items())
+            earlier is not None
+            and undated(earlier) == undated(offsets)
+            and restarted_in(offsets).items() <= restarted_in(earlier).items()
         ):
-            return dict(told)
+            return dict(earlier)
     return {PLANNED: int(now), **offsets}
 
 

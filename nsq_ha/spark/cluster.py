@@ -1,9 +1,8 @@
-"""The cluster as Spark's processes see it: blocking questions to nsqlookupds and to partition leaders.
+"""Blocking requests to nsqlookupds and partition leaders, for Spark's processes.
 
-Owns the one event loop behind the blocking calls. Does not own the questions
-(``discovery``) nor what their answers mean for a read (``planner``, ``reader``).
-Spark runs driver-side and task code in Python processes of its own, where no
-loop is running, so a private one is driven call by call.
+Runs the asynchronous clients of ``discovery`` in a private event loop, call by call:
+Spark runs driver and task code in Python processes of its own, where no loop runs. Does
+not decide what the answers mean for a read (``plan``, ``read``).
 
 **Source:** Spark reference 1.1, 1.2.
 """
@@ -32,20 +31,20 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicView
 
 TIMEOUT: Final = 2.0
-"""Seconds for one question; a task asks again, so short is better than patient."""
+"""Seconds for one request; short, since a task retries."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a partition's log holds, as its leader says.
+    """The extent of a partition's log, as its leader reports it.
 
     Attributes:
         start: Offset of the oldest message that is kept.
         end: Offset behind the newest one written; the last part may not be
             committed to the replicas yet, and so not be readable.
-        messages: How many were ever stored; the newest one has this number.
+        messages: Number of messages ever stored, which is the number of the newest one.
     """
 
     start: int
@@ -54,11 +53,11 @@ class Extent:
 
 
 class Cluster:
-    """Blocking questions. Use it as a context manager, in one thread, outside any running event loop.
+    """Blocking requests. A context manager; use it in one thread, outside any running event loop.
 
     Args:
-        lookupd: Base URLs of nsqlookupds; the others are learnt from them.
-        timeout: Seconds for one question.
+        lookupd: Base URLs of nsqlookupds; they list the others.
+        timeout: Seconds for one request.
     """
 
     def __init__(self, lookupd: tuple[str, ...], *, timeout: float = TIMEOUT) -> None:
@@ -87,10 +86,10 @@ class Cluster:
         """Ask the nsqlookupds once about ``topic``.
 
         Returns:
-            What is known after it, earlier answers included.
+            The merged view of this and earlier answers.
 
         Raises:
-            LookupUnavailableError: None gave a usable answer; ask again.
+            LookupUnavailableError: No nsqlookupd gave a usable answer; try again.
         """
         return self._runner.run(self._view(topic))
 
@@ -100,10 +99,10 @@ class Cluster:
         Raises:
             NsqError: No usable answer; look the leader up again.
         """
-        told = self._ask(node, self._nsqd(node).stats(topic, leader_only=True))
+        stats = self._ask(node, self._nsqd(node).stats(topic, leader_only=True))
         return {
             each.partition: Extent(each.begin_offset, each.end_offset, each.messages)
-            for each in told
+            for each in stats
             if each.topic == topic and each.is_leader
         }
 
@@ -111,7 +110,7 @@ class Cluster:
         """Find a message by number (``count``), or the first one at or behind an offset (``virtual_offset``).
 
         Returns:
-            None if it cannot be read: there is none, or it is not committed and flushed yet.
+            None if it cannot be read: it does not exist, or is not committed and flushed yet.
 
         Raises:
             NsqError: No usable answer; look the leader up again.
@@ -119,7 +118,7 @@ class Cluster:
         return self._ask(node, self._nsqd(node).message_get(topic, partition, mode, position))
 
     def clock(self, node: Node) -> float | None:
-        """Return what a node's clock shows, in whole seconds since 1970. None when it does not tell.
+        """Return the time of a node's clock, in whole seconds since 1970. None if the answer has no time.
 
         Raises:
             NsqError: No usable answer.
@@ -130,15 +129,15 @@ class Cluster:
         """Return the names of all topics.
 
         Raises:
-            LookupUnavailableError: No nsqlookupd gave a usable answer; ask again.
+            LookupUnavailableError: No nsqlookupd gave a usable answer; try again.
         """
         return self._runner.run(self._topics())
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         """Create ``channel`` on the partition's leader and set it to ``offset``.
 
-        The server applies the place a little later: the first deliveries may be
-        from elsewhere, see ``chain``.
+        The server applies the offset a little later: the first messages may be
+        others, see ``read.chain``.
 
         Raises:
             ChannelNotRegisteredError: The topic accepts only registered channels.
@@ -148,13 +147,13 @@ class Cluster:
         self._ask(node, self._nsqd(node).start_channel_from(topic, partition, channel, start))
 
     def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
-        """Make the leader flush acknowledged messages, which it does for the reader of a new channel.
+        """Make the leader flush acknowledged messages, as it does for a new channel.
 
         Args:
             topic: The topic.
             partition: The partition.
             node: Its leader.
-            channel: An unused name; the channel is deleted at once.
+            channel: An unused name; this deletes the channel at once.
 
         Raises:
             ChannelNotRegisteredError: The topic accepts only registered channels.
@@ -166,7 +165,7 @@ class Cluster:
         self.delete_channel(topic, partition, node, channel)
 
     def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
-        """Delete ``channel``; errors as in :meth:`open_channel`."""
+        """Delete ``channel``; raises as :meth:`open_channel`."""
         self._ask(node, self._nsqd(node).delete_channel(topic, partition, channel))
 
     def _nsqd(self, node: Node) -> NsqdHttp:
@@ -178,8 +177,8 @@ class Cluster:
         except ServerError as error:
             if error.retriable or error.code.startswith("E_") or not error.code:
                 raise
-            # nsqd's HTTP has no codes for a partition that went elsewhere, only sentences.
-            raise NoLeaderError(f"nsqd {node.address} refuses: {error}") from error
+            # nsqd's HTTP API has no error code for a partition that moved, only text.
+            raise NoLeaderError(f"nsqd {node.address} refused the request: {error}") from error
 
     async def _view(self, topic: str) -> TopicView:
         if self._servers is None:

@@ -22,11 +22,21 @@ from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.names import EPHEMERAL_SUFFIX, check_channel, check_topic
 from nsq_ha.redaction import conceal
 from nsq_ha.spark import values
-from nsq_ha.spark.bad_rows import DEAD_LETTER, FAIL, WAYS
-from nsq_ha.spark.values import EARLIEST, LATEST, Offsets, Place, Texts, wrong
+from nsq_ha.spark.values import DEAD_LETTER, EARLIEST, FAIL, LATEST, WAYS, ByPartition, OffsetBound, Texts, wrong
 from nsq_ha.spark.words import KNOWN, OF_REPLAY, Mode, spelled
 
-__all__ = ["EARLIEST", "KNOWN", "LATEST", "Access", "Offsets", "Place", "ReadOptions", "WriteOptions"]
+__all__ = [
+    "DEAD_LETTER",
+    "EARLIEST",
+    "FAIL",
+    "KNOWN",
+    "LATEST",
+    "Access",
+    "ByPartition",
+    "OffsetBound",
+    "ReadOptions",
+    "WriteOptions",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +105,10 @@ class ReadOptions:
     topics: tuple[str, ...]
     pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] | None = None
-    starting: Place = "earliest"
-    starting_times: int | Offsets | None = None
-    ending: Place = "latest"
-    ending_times: int | Offsets | None = None
+    starting: OffsetBound = "earliest"
+    starting_times: int | ByPartition | None = None
+    ending: OffsetBound = "latest"
+    ending_times: int | ByPartition | None = None
     max_offsets: int | None = None
     max_bytes: int | None = None
     min_offsets: int | None = None
@@ -315,7 +325,7 @@ def _subject(given: Texts) -> tuple[tuple[str, ...], str | None, Mapping[str, tu
     return values.topics(named, given[named]), None, None
 
 
-def _starting(given: Texts, mode: Mode) -> tuple[Place, int | Offsets | None]:
+def _starting(given: Texts, mode: Mode) -> tuple[OffsetBound, int | ByPartition | None]:
     words = ("earliest", "latest") if mode == "stream" else ("earliest",)
     specials = (EARLIEST, LATEST) if mode == "stream" else (EARLIEST,)
     default = "latest" if mode == "stream" else "earliest"
@@ -325,7 +335,7 @@ def _starting(given: Texts, mode: Mode) -> tuple[Place, int | Offsets | None]:
     return values.place(given, "startingOffsets", words, specials, default), one if times is None else times
 
 
-def _ending(given: Texts) -> tuple[Place, int | Offsets | None]:
+def _ending(given: Texts) -> tuple[OffsetBound, int | ByPartition | None]:
     _alone(given, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     times = values.times(given, "endingOffsetsByTimestamp")
     one = values.milliseconds(given, "endingTimestamp")

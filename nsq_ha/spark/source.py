@@ -1,31 +1,41 @@
-"""``spark.read.format("nsq")``: what Spark calls, and nothing more.
+"""``spark.read.format("nsq")``: the data source and the batch reader that Spark calls.
 
-Owns the classes that PySpark's Python data source API asks for; they hold
-options and a projection, no connection, since Spark pickles them between the
-driver's and the workers' processes. The work is ``planner`` on the driver and
-``reader`` in the tasks.
+They hold options and a projection, no connection, since Spark pickles them between the
+processes of the driver and the workers. ``plan`` does the work on the driver, ``read``
+in the tasks. Filters are never consumed: Spark applies each one to the rows as well.
 
-A batch read plans its ranges each time that Spark plans the query: with a live
-writer and ``endingOffsets=latest`` two actions on one DataFrame may see
-different ends. Give the end as JSON where that matters.
+A batch read plans its ranges each time that Spark plans the query: with a live writer
+and ``endingOffsets=latest`` two actions on one DataFrame may see different ends. Set the
+end as JSON if that matters.
 
-**Source:** Spark reference 2.1, 3.
+**Source:** Spark reference 2.1, 3, 3.2 (which filters arrive).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from nsq_ha.spark import values
 from nsq_ha.spark.cluster import Cluster
-from nsq_ha.spark.filters import Narrowed
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import plan
-from nsq_ha.spark.rows import Projection, default_schema
-from nsq_ha.spark.tasks import read_range
+from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
+from nsq_ha.spark.read.columns import Projection, default_schema
+from nsq_ha.spark.read.range_reader import read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
@@ -33,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class NsqDataSource(DataSource):
-    """Topics as tables: one row a message, exactly once, by queue offsets.
+    """Topics as tables: one row per message, exactly once, by queue offsets.
 
-    Columns: ``value`` binary, ``topic``, ``partition``, ``offset`` (bytes in the
-    partition's queue), ``timestamp`` (of the publish at the server),
+    Columns: ``key`` binary, ``value`` binary, ``topic``, ``partition``, ``offset``
+    (bytes in the partition's queue), ``timestamp`` (of the publish at the server),
     ``raw_size``, ``message_id`` binary(16), ``trace_id`` (unsigned 64 bit, shown
     signed), ``attempts`` (of the read's own channel, so nearly always 1) and,
-    with ``includeHeaders``, ``headers``. A schema of the user's own picks some of
-    them. Which options there are is in :data:`nsq_ha.spark.options.KNOWN`.
+    with ``includeHeaders``, ``headers``. A schema selects some of them. The options
+    are in :data:`nsq_ha.spark.options.KNOWN`.
     """
 
     @classmethod
@@ -52,7 +62,7 @@ class NsqDataSource(DataSource):
         """Return all columns, as Spark's DDL.
 
         Raises:
-            ConfigError: An option is wrong; the message begins with its name. As all methods here.
+            ConfigError: An option is wrong; the message begins with its name. All methods raise it.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         told = {"includeHeaders": given["includeheaders"].strip()} if "includeheaders" in given else {}
@@ -62,10 +72,10 @@ class NsqDataSource(DataSource):
         """Return the batch reader for the columns of ``schema``.
 
         Raises:
-            ConfigError: A column is unknown or of another type.
+            ConfigError: A column is unknown or has a wrong type.
         """
         options = ReadOptions.parse(self.options)
-        # A class with pushFilters makes every read fail where Spark's switch for it is off.
+        # With pushFilters, each read fails if Spark's setting for it is off.
         kind = NsqFilteredReader if options.pushdown else NsqBatchReader
         return kind(options, Projection(schema))
 
@@ -75,7 +85,7 @@ class NsqDataSource(DataSource):
         If creating the reader fails, PySpark still calls ``stop()`` on it and reports an
         UnboundLocalError of its own. So a reader is always returned.
         """
-        from nsq_ha.spark.stream import NsqStreamReader, RefusedStreamReader  # noqa: PLC0415 - needs PySpark 4.2
+        from nsq_ha.spark.stream import NsqStreamReader, RefusedStreamReader  # noqa: PLC0415 - batches do not need it
 
         try:
             return NsqStreamReader(ReadOptions.parse(self.options, "stream"), Projection(schema))
@@ -86,14 +96,14 @@ class NsqDataSource(DataSource):
         """Return the writer of a batch.
 
         Raises:
-            ConfigError: A column is missing, unknown or of another type, or mode ``overwrite`` is asked for.
+            ConfigError: A column is missing, unknown or has a wrong type, or the mode is ``overwrite``.
         """
         from nsq_ha.spark.sink import NsqBatchWriter  # noqa: PLC0415
 
         return NsqBatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer of a stream; errors as for :meth:`writer`."""
+        """Return the writer of a stream; raises as :meth:`writer`."""
         from nsq_ha.spark.sink import NsqStreamWriter  # noqa: PLC0415
 
         return NsqStreamWriter(self.options, schema, overwrite=overwrite)
@@ -103,29 +113,56 @@ class NsqBatchReader(DataSourceReader):
     """One batch read: planned on the driver, read in tasks."""
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
-        """Keep what both sides need."""
         self._options = options
         self._projection = projection
-        self._narrowed = Narrowed()
+        self._limits = FilterLimits()
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the cluster for the ranges to read; one task each.
+        """Ask the cluster for the ranges to read, one task each.
 
         Raises:
-            NsqError: See :func:`nsq_ha.spark.planner.plan`.
+            NsqError: See :func:`nsq_ha.spark.plan.batch_planner.plan`.
         """
         with Cluster(self._options.lookupd) as cluster:
-            return [InputPartition(part) for part in plan(self._options, cluster, self._narrowed)]
+            return [InputPartition((part,)) for part in plan(self._options, cluster, self._limits)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one range; gives Arrow record batches."""
-        return read_range(partition.value, self._options, self._projection)
+        """Read the range of one task; yield Arrow record batches."""
+        # Spark invents a task without a value if there is nothing to read.
+        return read_ranges(partition.value or (), self._options, self._projection)
 
 
 class NsqFilteredReader(NsqBatchReader):
-    """A batch read that takes Spark's filters for a hint what not to read."""
+    """A batch read that reads less with Spark's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the ranges; every filter is given back, so that Spark still applies it row by row."""
-        self._narrowed = Narrowed.of(filters)
+        """Narrow the ranges; return all filters, so that Spark still applies them to each row."""
+        self._limits = limits_of(filters)
         return filters
+
+
+def limits_of(filters: Iterable[Filter]) -> FilterLimits:
+    """Return the limits of all filters together; a filter that is not understood sets none."""
+    limits = FilterLimits()
+    for each in filters:
+        limits = _limited(limits, each)
+    return limits
+
+
+def _limited(limits: FilterLimits, each: Filter) -> FilterLimits:
+    attribute, value = getattr(each, "attribute", None), getattr(each, "value", None)
+    changed: dict[str, Any] = {}
+    if attribute in (("topic",), ("partition",)) and isinstance(each, EqualTo | In):
+        chosen = frozenset(value if isinstance(each, In) and isinstance(value, tuple | list) else (value,))
+        name = f"{attribute[0]}s"
+        before = getattr(limits, name)
+        changed[name] = chosen if before is None else before & chosen
+    elif attribute == ("offset",) and isinstance(value, int):
+        if isinstance(each, EqualTo | GreaterThanOrEqual | GreaterThan):
+            changed["offset_from"] = max(limits.offset_from or 0, value)
+        if isinstance(each, EqualTo | LessThanOrEqual | LessThan):
+            changed["offset_to"] = value if limits.offset_to is None else min(limits.offset_to, value)
+    elif attribute == ("timestamp",) and isinstance(value, datetime) and value.tzinfo is not None:
+        lower = isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual)
+        changed = {"time_from": int(value.timestamp() * 1000)} if lower else {}
+    return dataclasses.replace(limits, **changed)

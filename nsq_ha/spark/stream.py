@@ -1,9 +1,8 @@
-"""``spark.readStream.format("nsq")``: what Spark calls, and nothing more.
+"""``spark.readStream.format("nsq")``: the stream reader that Spark calls.
 
-Owns the class that PySpark keeps in one long-lived process per query for the
-driver's questions, and copies to the workers for reading. So the connection to
-the cluster is made where it is needed and never travels. ``stop`` is not called
-by PySpark, so nothing depends on it.
+PySpark keeps the reader in one long-lived process per query for the driver's calls, and
+pickles it to the workers for reading. So the reader connects to the cluster when it needs
+to, and pickles no connection. PySpark does not call ``stop``, so nothing depends on it.
 
 **Source:** Spark reference 2.1, 3.
 """
@@ -25,34 +24,33 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from nsq_ha.spark.ack_planner import AckPlanner
+from nsq_ha.spark.ack.planner import AckPlanner
+from nsq_ha.spark.ack.spool import SpoolPart, read_file
 from nsq_ha.spark.checkpoint import dated, undated
 from nsq_ha.spark.cluster import Cluster
-from nsq_ha.spark.handover import Handover
-from nsq_ha.spark.stream_planner import StreamPlanner
-from nsq_ha.spark.tasks import read_range
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
+from nsq_ha.spark.read.range_reader import DriverRead, read_ranges
 
 if TYPE_CHECKING:
     from nsq_ha.spark.options import ReadOptions
-    from nsq_ha.spark.rows import Projection
+    from nsq_ha.spark.read.columns import Projection
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of one query: planned on the driver, read in tasks."""
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
-        """Keep what both sides need."""
         self._options = options
         self._projection = projection
         self._planning: StreamPlanner | AckPlanner | None = None
         self._begun: dict[str, Any] | None = None
-        self._told: dict[str, Any] | None = None
-        self._handover = Handover(options, projection)
-        self._handed: list[Any] = []
+        self._latest: dict[str, Any] | None = None
+        self._driver_read = DriverRead(options, projection)
+        self._prefetched: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the driver's connections behind."""
-        return {**self.__dict__, "_planning": None, "_handed": []}
+        """Pickle no connections."""
+        return {**self.__dict__, "_planning": None, "_prefetched": []}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a new query begins."""
@@ -64,11 +62,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return where the next micro-batch ends, within the limits."""
         end = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
-        self._told = self._dated(end, start, self._told)
-        return self._told
+        self._latest = self._dated(end, start, self._latest)
+        return self._latest
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the options; where several are set the planner keeps them all."""
+        """Return one limit of the options; the planner applies all of them."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -79,33 +77,42 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the logs end, for the lag in Spark's progress."""
         offsets: dict[str, Any] = dict(self._planner.report())
-        # Who has caught up finds the same as at the batch's end.
-        return self._told if self._told is not None and undated(self._told) == offsets else offsets
+        # With the time of the batch's end, if the query has caught up.
+        return self._latest if self._latest is not None and undated(self._latest) == offsets else offsets
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix where the query will end."""
+        """Fix where the query ends."""
         self._planner.prepare_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the ranges of one micro-batch, one task each; a small one is read here, and its rows go along."""
+        """Return the ranges of a micro-batch, one task each; read a small one here and return its rows too."""
         planner = self._planner
         if isinstance(planner, AckPlanner):
             return [InputPartition(part) for part in planner.ranges(start, end)]
         ranges = planner.ranges(start, end)
-        if _HAS_ROWS_WITH_PLANS and self._handover.wants(ranges):
-            rows = self._handover.rows(ranges, planner.cluster)
+        if _HAS_ROWS_WITH_PLANS and self._driver_read.wants(ranges):
+            rows = self._driver_read.rows(ranges, planner.cluster)
             if rows is not None:
-                self._handed, self.__class__ = rows, _Handing
-                # Should Spark have lost the rows by the time it needs them, a task reads the same ranges.
+                self._prefetched, self.__class__ = rows, _Handing
+                # If Spark has lost the rows when it needs them, a task reads the same ranges.
                 return [InputPartition(tuple(ranges))]
-        return [InputPartition(part) for part in ranges]
+        return [InputPartition((part,)) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one range; gives Arrow record batches."""
-        return read_range(partition.value, self._options, self._projection)
+        """Read the ranges or spool files of one task; yield Arrow record batches.
+
+        Raises:
+            DataLossError: A spool file cannot be read.
+            NsqError: See :meth:`nsq_ha.spark.read.range_reader.RangeReader.batches`.
+        """
+        part = partition.value
+        if isinstance(part, SpoolPart):
+            return (self._projection.stored(read_file(path)) for path in part.paths)
+        # Spark invents a task without a value if there is nothing to read.
+        return read_ranges(part or (), self._options, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show progress on the channel of ``reportChannel``, or delete the spool files that are done with."""
+        """Set the channel of ``reportChannel`` to the committed offsets, or delete committed spool files."""
         self._planner.commit(end)
 
     def stop(self) -> None:
@@ -115,7 +122,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planning = None
 
     def _dated(self, offsets: Mapping[str, Any], *known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what Spark keeps: offsets of a log with their time; a spool tells by itself whose it is."""
+        """Return the offsets for Spark's checkpoint, with their time; those of a spool have an id instead."""
         return dict(offsets) if self._options.delivery == "ack" else dated(offsets, time.time(), *known)
 
     @property
@@ -179,5 +186,5 @@ class _Handing(NsqStreamReader, _Wrapper):  # type: ignore[misc]
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
         """Give the rows of the plan that was just made."""
         self.__class__ = NsqStreamReader  # type: ignore[assignment]
-        rows, self._handed = self._handed, []
+        rows, self._prefetched = self._prefetched, []
         return iter(rows)

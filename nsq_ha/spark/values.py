@@ -23,14 +23,20 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """In a JSON of offsets: where it ends."""
 
-Offsets = Mapping[str, Mapping[int, int]]
-"""Offset by topic and partition, in bytes of the partition's queue."""
+ByPartition = Mapping[str, Mapping[int, int]]
+"""Offset, in bytes of the partition's queue, or time in milliseconds, by topic and partition."""
 
-Place = Literal["earliest", "latest"] | Offsets
+OffsetBound = Literal["earliest", "latest"] | ByPartition
 """Where a read starts or ends."""
 
 Texts = Mapping[str, str]
 """What the user gave, by the proper spelling of each name."""
+
+FAIL: Final = "fail"
+DROP: Final = "drop"
+DEAD_LETTER: Final = "deadLetter"
+WAYS: Final = (FAIL, DROP, DEAD_LETTER)
+"""Values of the option ``onBadRow``."""
 
 T = TypeVar("T")
 
@@ -122,7 +128,7 @@ def size(given: Texts, name: str, default: T, least: int = 1, most: int = MAX_IN
     return number
 
 
-def place(given: Texts, name: str, words: tuple[str, ...], specials: tuple[int, ...], default: str) -> Place:
+def place(given: Texts, name: str, words: tuple[str, ...], specials: tuple[int, ...], default: str) -> OffsetBound:
     """Return one of ``words``, or offsets from JSON.
 
     Args:
@@ -153,7 +159,7 @@ def milliseconds(given: Texts, name: str) -> int | None:
     return count(given, name, None, 0, _MAX_MS)
 
 
-def times(given: Texts, name: str) -> Offsets | None:
+def times(given: Texts, name: str) -> ByPartition | None:
     """Return times in milliseconds since the epoch by topic and partition. None when not given."""
     text = given.get(name)
     if text is None:
@@ -187,7 +193,7 @@ def assigned(given: Texts) -> Mapping[str, tuple[int, ...]] | None:
     return found
 
 
-def by_partition(name: str, text: str, hint: str, check: Callable[[object], int]) -> Offsets:
+def by_partition(name: str, text: str, hint: str, check: Callable[[object], int]) -> ByPartition:
     """Return numbers by topic and partition, each through ``check``."""
     found: dict[str, Mapping[int, int]] = {}
     for topic, told in _object(name, text, hint).items():

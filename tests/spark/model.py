@@ -11,7 +11,7 @@ from nsq_ha.discovery.nsqd_http import StoredMessage
 from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Cluster, Extent
-from nsq_ha.spark.positions import Positions
+from nsq_ha.spark.plan.boundaries import BoundarySearch
 
 if TYPE_CHECKING:
     from nsq_ha.discovery.nsqd_http import Search
@@ -109,6 +109,6 @@ class Model:
             raise error
 
 
-def place_in(log: Log, patience: float = 0.05) -> Positions:
+def search_in_log(log: Log, patience: float = 0.05) -> BoundarySearch:
     """Return the searcher of one log."""
-    return Positions("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience)
+    return BoundarySearch("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience)

@@ -18,13 +18,13 @@ from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutE
 from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Ready, Sub, layout_for
-from nsq_ha.spark import draining, pull
-from nsq_ha.spark.ack_planner import AckPlanner, divided
-from nsq_ha.spark.draining import Verdict
-from nsq_ha.spark.link import Link
+from nsq_ha.spark.ack import draining, puller
+from nsq_ha.spark.ack.draining import Verdict
+from nsq_ha.spark.ack.planner import AckPlanner, divided
+from nsq_ha.spark.ack.puller import Puller
+from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
+from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.pull import Puller
-from nsq_ha.spark.spool import Spool, SpoolFile, read_file
 from tests.spark.logs import Source
 
 if TYPE_CHECKING:
@@ -106,11 +106,11 @@ def test_a_folder_that_cannot_be_used_is_told_by_the_option(tmp_path: Path) -> N
     other = tmp_path / "other"
     other.mkdir()
     (other / "spool.json").write_text('{"id": 1}')
-    with pytest.raises(ConfigError, match=r"option 'spool': .* is not of this format"):
+    with pytest.raises(ConfigError, match=r"option 'spool': .* is not a state file of a spool"):
         Spool(str(other))
     (other / "spool.json").unlink()
     (other / "000000000000-0-1-1.arrow").write_text("")
-    with pytest.raises(ConfigError, match=r"has files and no spool.json"):
+    with pytest.raises(ConfigError, match=r"has spool files but no spool.json"):
         Spool(str(other))
     with pytest.raises(DataLossError, match=r"spool file .* cannot be read"):
         read_file(str(other / "000000000000-0-1-1.arrow"))
@@ -220,7 +220,7 @@ class Other:
         self.topic, self.channel, self.partition = topic, "spool", 0
         host, _, port = options.nsqd[0].rpartition(":")
         self.nsqd = options.nsqd[0]
-        self.link = Link(Node(host, int(port), 0), options.access)
+        self.link = BlockingConnection(Node(host, int(port), 0), options.access)
         self.link.open()
         self.link.protocol.subscribe_to(self, layout_for(detail=False, ext=False))
         self.link.request(Sub(topic, "spool", None), time.monotonic() + 10.0)
@@ -288,7 +288,7 @@ def test_a_channel_whose_messages_others_hold_fails_a_query_that_is_to_read_all(
 ) -> None:
     publish(topic, 0, numbered(10))
     other.take(10)
-    with pytest.raises(ResponseTimeoutError, match=r"delivers nothing, but holds .* and has 10 under way to other"):
+    with pytest.raises(ResponseTimeoutError, match=r"delivers nothing, but holds .* and 10 are in flight to other"):
         drained(plan(msgTimeout="1s"))
 
 
@@ -371,7 +371,7 @@ def test_a_kill_before_the_finish_repeats_and_loses_nothing(
     planner = plan()
     start = planner.initial()
     with monkeypatch.context() as patch:
-        patch.setattr(pull, "encode_fins", killed)
+        patch.setattr(puller, "encode_fins", killed)
         with pytest.raises(RuntimeError, match="killed"):
             until(lambda: planner.latest(start) != planner.latest(start))
         written = planner.report()
@@ -426,7 +426,7 @@ def test_a_server_that_refuses_for_good_fails_the_query(dev_cluster: DevCluster,
 def test_a_topic_with_partitions_is_not_read_so(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "channel": "c", "delivery": "ack"}
     planner = AckPlanner(ReadOptions.parse({**given, "spool": str(tmp_path)}, "stream"))
-    with pytest.raises(ConfigError, match=r"option 'delivery': topic '.*' has partitions, and so offsets"):
+    with pytest.raises(ConfigError, match=r"option 'delivery': topic '.*' has partitions, and so it has offsets"):
         planner.latest(planner.initial())
     planner.close()
 
@@ -440,7 +440,7 @@ def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
     publish(topic, 0, numbered(10))
     strict, other = plan(), {"spool": "0" * 16, "file": 3}
     for start, said in (
-        (other, "not the one that the checkpoint was made with"),
+        (other, "the checkpoint was made with another folder"),
         ({**strict.initial(), "file": 7}, "is at file 7"),
     ):
         with pytest.raises(DataLossError, match=said):

@@ -17,10 +17,10 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.protocol import MAX_MESSAGE_BYTES
 from nsq_ha.spark import sink
 from nsq_ha.spark.options import ReadOptions, WriteOptions
-from nsq_ha.spark.outgoing import Identity, Rows, Target
-from nsq_ha.spark.planner import plan
-from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.plan.batch_planner import plan
+from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.sink import NsqBatchWriter, NsqStreamWriter, TaskWritten
+from nsq_ha.spark.write.row_converter import RowConverter, Target, TraceSeed
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -96,7 +96,7 @@ def test_bad_rows_are_dropped_and_counted(
     assert bodies(asked, topic) == GOOD
     committed = caplog.messages[-1]
     assert "100 messages" in committed
-    assert "3 rows dropped, 0 sent to the dead letters, the first: row 17 of the task has no value" in committed
+    assert "3 rows dropped, 0 sent to the dead-letter topic, the first: row 17 of the task has no value" in committed
     assert len([line for line in caplog.messages if line.startswith("a row was dropped: row 17")]) == 1
 
 
@@ -143,12 +143,12 @@ def test_a_row_without_a_topic_is_a_bad_row_and_an_unknown_topic_is_not(
 
 def test_trace_ids_of_the_good_rows_do_not_depend_on_the_bad_ones() -> None:
     given = WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t", "trace": "true", "onBadRow": "drop"})
-    me = Identity("run", "3", 1)
-    rows = Rows(given, {"t": Target("t", 4, ordered=False, extended=False)}, me)
-    whole = list(rows.of(batch_of({"value": with_bad_rows(None, b"")})))
+    me = TraceSeed("run", "3", 1)
+    rows = RowConverter(given, {"t": Target("t", 4, ordered=False, extended=False)}, me)
+    whole = list(rows.messages(batch_of({"value": with_bad_rows(None, b"")})))
     places = [number for number, body in enumerate(with_bad_rows(None, b"")) if body]
     assert [row.trace_id for row in whole] == [me.trace_id(number) for number in places]
-    (after,) = rows.of(batch_of({"value": [b"after"]}))
+    (after,) = rows.messages(batch_of({"value": [b"after"]}))
     assert after.trace_id == me.trace_id(102)
 
 
@@ -187,7 +187,7 @@ def test_a_key_that_is_only_used_to_choose_a_partition_is_warned_about(
         for topic in (plain, headed, ordered):
             write(dev_cluster, topic, columns)
     (line,) = caplog.messages
-    assert line.startswith(f"column 'key' chooses the partition and is not stored: topic {plain!r} is not extended")
+    assert line.startswith(f"topic {plain!r}: column 'key' chooses the partition but is not stored")
 
 
 def test_a_key_that_is_used_for_nothing_is_refused(dev_cluster: DevCluster) -> None:
@@ -220,8 +220,8 @@ def stream_ids(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(sink, "_task_context", lambda: context)
         given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, **more}
         writer = kind(given, StructType([VALUE]), overwrite=False)
-        rows = Rows(writer._options, writer._targets, writer._identity())
-        return [row.trace_id for row in rows.of(batch_of({"value": [b"a", b"b"]}))]
+        rows = RowConverter(writer._options, writer._targets, writer._seed())
+        return [row.trace_id for row in rows.messages(batch_of({"value": [b"a", b"b"]}))]
 
     return ids
 
@@ -230,7 +230,7 @@ def stream_ids(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_micro_batch_that_spark_does_not_name_gets_no_made_ids(stream_ids: Any, context: TaskContext | None) -> None:  # noqa: ANN401
     """They would come again in the next micro-batch, and ``drop_repeats`` would delete its rows."""
     with pytest.raises(
-        ConfigError, match=r"option 'trace': Spark did not give .*streaming\.sql\.batchId.*traceIdColumn"
+        ConfigError, match=r"option 'trace': Spark did not provide .*streaming\.sql\.batchId.*traceIdColumn"
     ):
         stream_ids(NsqStreamWriter, context, trace="true")
     assert stream_ids(NsqStreamWriter, context) == [0, 0]
@@ -238,7 +238,7 @@ def test_a_micro_batch_that_spark_does_not_name_gets_no_made_ids(stream_ids: Any
 
 def test_ids_of_a_micro_batch_are_those_of_its_query_and_number(stream_ids: Any) -> None:  # noqa: ANN401
     first = stream_ids(NsqStreamWriter, TaskContext(queryId="q", batchId="0"), trace="true")
-    assert first == [Identity("q", "0", 3).trace_id(number) for number in (0, 1)]
+    assert first == [TraceSeed("q", "0", 3).trace_id(number) for number in (0, 1)]
     assert first == stream_ids(NsqStreamWriter, TaskContext(queryId="q", batchId="0"), trace="true")
     assert not set(first) & set(stream_ids(NsqStreamWriter, TaskContext(queryId="q", batchId="1"), trace="true"))
 

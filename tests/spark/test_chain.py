@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
-from nsq_ha.spark.chain import Chain, WrongPartitionError
+from nsq_ha.spark.read.chain import Chain, WrongPartitionError
 from tests.spark.logs import PARTITION, log_of, message
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ def test_an_end_inside_a_message_is_data_loss_and_what_came_before_is_kept() -> 
 @pytest.mark.parametrize("raw_size", [None, 0, -5])
 def test_a_message_that_takes_no_room_is_refused(raw_size: int | None) -> None:
     chain = Chain(0, 90, PARTITION)
-    with pytest.raises(RemoteProtocolError, match="claims a size"):
+    with pytest.raises(RemoteProtocolError, match="has an impossible size"):
         chain.take([message(0, raw_size)], [])
     assert chain.position == 0
 
 
 def test_a_message_without_an_offset_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="without an offset"):
+    with pytest.raises(RemoteProtocolError, match="has no offset"):
         Chain(0, 90, PARTITION).take([message(None, None)], [])
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
 from nsq_ha.errors import ConfigError, ConnectError, DataLossError, ResponseTimeoutError
-from nsq_ha.spark import losses, sameness, stream_planner, survey
 from nsq_ha.spark.checkpoint import (
     MARGIN,
     PLANNED,
@@ -26,11 +25,12 @@ from nsq_ha.spark.checkpoint import (
     undated,
 )
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.positions import NotReadableError
-from nsq_ha.spark.rows import Projection
+from nsq_ha.spark.plan import log_identity, metadata
+from nsq_ha.spark.plan.boundaries import NotReadableError
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
+from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.stream import NsqStreamReader
-from nsq_ha.spark.stream_planner import StreamPlanner
-from tests.spark.model import Log, Model, place_in
+from tests.spark.model import Log, Model, search_in_log
 
 if TYPE_CHECKING:
     from nsq_ha.discovery.nsqd_http import Search, StoredMessage
@@ -48,9 +48,7 @@ OLD, NEW = (THEN - 3600) * 1000, (THEN + 3600) * 1000
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "PAUSE", 0.001)
-    monkeypatch.setattr(stream_planner, "PAUSE", 0.001)
-    monkeypatch.setattr(losses, "PAUSE", 0.001)
+    monkeypatch.setattr(metadata, "PAUSE", 0.001)
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:
@@ -114,7 +112,7 @@ def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pyt
     assert undated(end) == at(30, None)
     assert end[PLANNED] > THEN
     assert reader.latestOffset(end) == end == reader.latestOffset() == reader.reportLatestOffset()
-    assert [part.value.start for part in reader.partitions(begun, end)] == [20]
+    assert [part.value[0].start for part in reader.partitions(begun, end)] == [20]
     model.topics_["t"][0] = Log([10] * 4, [OLD] * 4)
     assert reader.latestOffset(at(30, None)) != at(30, None)
     assert reader.reportLatestOffset()["t"] == {"0": 40}
@@ -136,11 +134,11 @@ def test_a_message_is_of_another_log_when_it_is_younger_than_clocks_can_explain(
 
 
 def test_the_last_message_before_an_offset() -> None:
-    place = place_in(Log([10, 20, 30], cleaned=1))
+    place = search_in_log(Log([10, 20, 30], cleaned=1))
     found = [place.before(offset) for offset in (0, 10, 11, 30, 31, 60, 99)]
     assert [each and each.offset for each in found] == [None, None, 10, 10, 30, 30, 30]
     with pytest.raises(NotReadableError, match="message number 2 is not readable yet"):
-        place_in(Log([10, 20], uncommitted=9)).before(30)
+        search_in_log(Log([10, 20], uncommitted=9)).before(30)
 
 
 @pytest.mark.parametrize("start", [30, 40])
@@ -219,7 +217,7 @@ def test_offsets_without_a_time_are_taken_as_they_are() -> None:
 
 def test_a_driver_whose_clock_is_behind_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = one(NEW, NEW)
-    monkeypatch.setattr("nsq_ha.spark.sameness.time.time", lambda: THEN + 10.0)
+    monkeypatch.setattr("nsq_ha.spark.plan.log_identity.time.time", lambda: THEN + 10.0)
     model.now = NEW / 1000 + 10.0
     assert planner(model).latest(at(20)) == {"t": {"0": 20}}, "the server's clock is an hour ahead"
     model.now = THEN + 10.0
@@ -248,10 +246,10 @@ def test_nothing_is_asked_at_each_trigger_but_after_a_gap_and_of_a_log_that_shra
     plan.latest(at(20))
     assert len(asked) == 2
     model.leaderless.clear()
-    monkeypatch.setattr(sameness, "FRESH", 0.0)
+    monkeypatch.setattr(log_identity, "FRESH", 0.0)
     plan.latest(at(20))
     assert len(asked) == 4
-    monkeypatch.setattr(sameness, "FRESH", 600.0)
+    monkeypatch.setattr(log_identity, "FRESH", 600.0)
     log.sizes = [10, 10]
     plan.latest(at(10))
     assert len(asked) == 6, "shorter than before"

@@ -18,10 +18,10 @@ from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
 from nsq_ha.policy import sharding
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range, plan
-from nsq_ha.spark.reader import RangeReader
+from nsq_ha.spark.plan.batch_planner import Range, plan
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
+from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.sink import NsqBatchWriter
-from nsq_ha.spark.stream_planner import StreamPlanner
 from tests.spark.streams import numbered
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def test_a_topic_of_registered_channels_is_read_through_one_and_never_cut(
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1, disable_channel_auto_create=True)
     publish(topic, 0, numbered(300))
-    with pytest.raises(ConfigError, match="takes registered channels only"):
+    with pytest.raises(ConfigError, match="accepts registered channels only"):
         plan(options(dev_cluster, topic), cluster)
     named = options(dev_cluster, topic, channel="spark")
     (part,) = plan(named, cluster)

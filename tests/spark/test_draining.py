@@ -15,13 +15,13 @@ import pytest
 from nsq_ha.discovery.nsqd_http import Unfinished
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node
-from nsq_ha.spark import draining
-from nsq_ha.spark.draining import Draining, Silence, Verdict, judge
+from nsq_ha.spark.ack import draining
+from nsq_ha.spark.ack.draining import Draining, Silence, Verdict, judge
 
 if TYPE_CHECKING:
     import respx
 
-    from nsq_ha.spark.pull import Puller
+    from nsq_ha.spark.ack.puller import Puller
 
 LIMIT = 61.0
 SECOND_NS = 10**9
@@ -185,7 +185,7 @@ def test_a_paused_channel_fails_the_query(clock: object, nsqd: Callable[..., res
     seen.quiet_for = LIMIT
     with pytest.raises(
         ResponseTimeoutError,
-        match=r"topic 't', channel 'c': nsqd 127.0.0.1:4150 delivers nothing, but holds 7 messages and has 2 under way "
-        r"to other clients; the channel is paused\. Resume",
+        match=r"topic 't', channel 'c': nsqd 127.0.0.1:4150 delivers nothing, but holds 7 messages, and 2 are "
+        r"in flight to other clients; the channel is paused\. Resume",
     ):
         watched.is_done()

@@ -19,8 +19,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from nsq_ha.spark.filters import Narrowed
-from tests.spark.model import Log, place_in
+from nsq_ha.spark.plan.batch_planner import FilterLimits
+from nsq_ha.spark.source import limits_of
+from tests.spark.model import Log, search_in_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,11 @@ COMPARISONS: dict[type[Any], Callable[[int, int], bool]] = {
 
 
 def test_topics_and_partitions_are_those_that_all_filters_allow() -> None:
-    found = Narrowed.of([In(("topic",), ("a", "b")), EqualTo(("topic",), "b"), EqualTo(("partition",), 1)])
-    assert found == Narrowed(topics=frozenset("b"), partitions=frozenset({1}))
-    wanted = [(topic, number) for topic in "ab" for number in (0, 1) if found.wants(topic, number)]
+    found = limits_of([In(("topic",), ("a", "b")), EqualTo(("topic",), "b"), EqualTo(("partition",), 1)])
+    assert found == FilterLimits(topics=frozenset("b"), partitions=frozenset({1}))
+    wanted = [(topic, number) for topic in "ab" for number in (0, 1) if found.allows(topic, number)]
     assert wanted == [("b", 1)]
-    assert Narrowed().wants("anything", 7)
+    assert FilterLimits().allows("anything", 7)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_topics_and_partitions_are_those_that_all_filters_allow() -> None:
     ids=str,
 )
 def test_what_says_nothing_about_places_limits_nothing(each: Filter) -> None:
-    assert Narrowed.of([each]) == Narrowed()
+    assert limits_of([each]) == FilterLimits()
 
 
 @given(
@@ -69,8 +70,8 @@ def test_what_says_nothing_about_places_limits_nothing(each: Filter) -> None:
 )
 def test_no_row_that_a_filter_wants_is_left_out(told: list[tuple[type[Any], int]], one: int, other: int) -> None:
     start, end = sorted((one, other))
-    narrowed = Narrowed.of([kind(("offset",), value) for kind, value in told])
-    low, high = narrowed.narrow(start, end, place_in(LOG, 0.0))
+    narrowed = limits_of([kind(("offset",), value) for kind, value in told])
+    low, high = narrowed.narrow(start, end, search_in_log(LOG, 0.0))
     assert start <= low <= high <= end
     assert {low, high} <= set(LOG.offsets)
     wanted = [
@@ -84,8 +85,8 @@ def test_no_row_that_a_filter_wants_is_left_out(told: list[tuple[type[Any], int]
 
 def test_a_time_narrows_from_below() -> None:
     log = Log([10] * 5, [1000, 2000, 3000, 4000, 5000])
-    since = Narrowed.of([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(3, UTC))])
+    since = limits_of([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(3, UTC))])
     assert since.time_from == 3000
-    assert since.narrow(0, 50, place_in(log)) == (20, 50)
-    assert since.narrow(30, 50, place_in(log)) == (30, 50)
-    assert since.narrow(0, 10, place_in(log)) == (10, 10), "nothing of it is so young"
+    assert since.narrow(0, 50, search_in_log(log)) == (20, 50)
+    assert since.narrow(30, 50, search_in_log(log)) == (30, 50)
+    assert since.narrow(0, 10, search_in_log(log)) == (10, 10), "nothing of it is so young"

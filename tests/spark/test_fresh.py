@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.errors import ResponseTimeoutError
-from nsq_ha.spark import stream_planner, survey
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import plan
-from nsq_ha.spark.stream_planner import StreamPlanner
+from nsq_ha.spark.plan import metadata
+from nsq_ha.spark.plan.batch_planner import plan
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.spark.lagging import LOOKUPD, LaggingCluster, LaggingLog
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ LIMITS = [{"maxOffsetsPerTrigger": "7"}, {"maxBytesPerTrigger": "70"}]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "PAUSE", 0.001)
-    monkeypatch.setattr(stream_planner, "PAUSE", 0.001)
+    monkeypatch.setattr(metadata, "PAUSE", 0.001)
 
 
 @pytest.fixture

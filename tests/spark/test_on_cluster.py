@@ -18,9 +18,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range, plan
-from nsq_ha.spark.reader import RangeReader
-from nsq_ha.spark.rows import default_schema
+from nsq_ha.spark.plan.batch_planner import Range, plan
+from nsq_ha.spark.read.columns import default_schema
+from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.source import NsqDataSource
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_named_offsets_are_rounded_to_messages_and_give_the_rows_between(
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     # Small reads keep the server ahead of the reader, so that there is something to lose.
-    monkeypatch.setattr("nsq_ha.spark.link.READ_BYTES", 4096)
+    monkeypatch.setattr("nsq_ha.spark.connection.READ_BYTES", 4096)
 
 
 @pytest.mark.usefixtures("small_portions")

@@ -24,11 +24,11 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import FrameType, Layout, encode_frame, encode_message
-from nsq_ha.spark import link
-from nsq_ha.spark import replay as replay_module
+from nsq_ha.spark import connection
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range
-from nsq_ha.spark.replay import UNGATHERED_BYTES, Replay
+from nsq_ha.spark.plan.batch_planner import Range
+from nsq_ha.spark.read import replay as replay_module
+from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def test_a_refused_opening_takes_its_channel_with_it(
 
 
 def test_a_node_that_accepts_and_never_answers_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.1)
     replay, _, channels = start((b"never", b""))
     with pytest.raises(ResponseTimeoutError):
         replay.open(0)

@@ -29,7 +29,7 @@ def test_importing_it_imports_nothing_of_size() -> None:
 def test_a_missing_library_shows_only_when_the_format_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nsq_ha.spark.source")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "nsq_ha.spark.rows")
+    monkeypatch.delitem(sys.modules, "nsq_ha.spark.read.columns")
     source = pyspark_nsq.DefaultSource
     assert issubclass(source, DataSource)
     assert source.name() == "nsq"

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from nsq_ha.spark import sink
 from nsq_ha.spark.options import WriteOptions
-from nsq_ha.spark.outgoing import Row, Target
-from nsq_ha.spark.publish import Batch, Written
+from nsq_ha.spark.write import partition_writer
+from nsq_ha.spark.write.partition_writer import TaskWriter, Written
+from nsq_ha.spark.write.row_converter import Row, Target
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 
 TARGETS = {"orders": Target("orders", 3, ordered=False, extended=False)}
 MOST, LARGEST = 50, 2048
@@ -22,13 +23,13 @@ MOST, LARGEST = 50, 2048
 class Sent:
     """In the place of a partition's writer: keeps what it is given."""
 
-    batches: list[tuple[int, Batch]]
+    batches: list[tuple[int, EncodedMpub]]
 
     def __init__(self, topic: str, partition: int, options: WriteOptions, cluster: Cluster) -> None:
         self.partition = partition
         self.written = Written()
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: EncodedMpub) -> None:
         self.batches.append((self.partition, batch))
 
     def settle(self) -> None:
@@ -45,10 +46,10 @@ def rows_in_runs(run: int, size: int) -> list[Row]:
 def test_batches_keep_both_limits_and_the_order_of_each_partition(
     run: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PartitionWriter", Sent)
+    monkeypatch.setattr(partition_writer, "PartitionWriter", Sent)
     monkeypatch.setattr(Sent, "batches", [], raising=False)
     told = {"lookupd": "127.0.0.1:4161", "batchMessages": str(MOST), "batchBytes": str(LARGEST)}
-    task = sink._Task(WriteOptions.parse(told), cast("Cluster", None))
+    task = TaskWriter(WriteOptions.parse(told), cast("Cluster", None))
     rows = rows_in_runs(run, size)
     dice = random.Random(run)
     given = 0

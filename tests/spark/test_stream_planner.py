@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, ConnectError, DataLossError, TopicNotFoundError
-from nsq_ha.spark import losses, stream_planner, survey
 from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated, restarted_in, undated
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range
-from nsq_ha.spark.positions import Positions
-from nsq_ha.spark.stream_planner import StreamPlanner
+from nsq_ha.spark.plan import metadata
+from nsq_ha.spark.plan.batch_planner import Range
+from nsq_ha.spark.plan.boundaries import BoundarySearch
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.spark.model import NODES, Log, Model
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ Given = dict[str, str]
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "PAUSE", 0.001)
-    monkeypatch.setattr(stream_planner, "PAUSE", 0.001)
-    monkeypatch.setattr(losses, "PAUSE", 0.001)
+    monkeypatch.setattr(metadata, "PAUSE", 0.001)
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:
@@ -241,12 +239,12 @@ def test_where_a_shorter_log_goes_on_is_waited_for_while_its_first_message_canno
 
 def test_what_was_cleaned_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
     model = two(Log([10] * 10, cleaned=3))
-    with pytest.raises(DataLossError, match="t-0: 20 bytes from offset 10 are cleaned, the log begins at 30"):
+    with pytest.raises(DataLossError, match="t-0: 20 bytes from offset 10 on are deleted, the log begins at 30"):
         planner(model).ranges({"t": {"0": 10}}, {"t": {"0": 100}})
     lossy = planner(model, failOnDataLoss="false")
     assert bounds(lossy, {"t": {"0": 10}}, {"t": {"0": 100}}) == {0: (30, 100)}
     assert bounds(lossy, {"t": {"0": 10}}, {"t": {"0": 20}}) == {}
-    assert "going on with what is left" in caplog.text
+    assert "continuing with what is left" in caplog.text
 
 
 def test_a_topic_that_is_gone() -> None:
@@ -310,7 +308,7 @@ def test_a_plan_that_goes_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             planner(two(), failOnDataLoss="false").ranges({"t": {"0": 100, "1": 50}}, marked)
     with pytest.raises(ConfigError, match=r"t-0: the plan goes back from offset 100 to 40"):
         Range("t", 0, 100, 40, None, ordered=False, extended=False)
-    monkeypatch.setattr(Positions, "after_rows", lambda *_: 40)
+    monkeypatch.setattr(BoundarySearch, "after_rows", lambda *_: 40)
     with pytest.raises(ConfigError, match="t-0: the plan goes back from offset 60 to 40"):
         planner(two(), maxOffsetsPerTrigger="2").latest({"t": {"0": 60, "1": 50}})
 
@@ -352,7 +350,7 @@ def test_nobody_answers_for_a_while_and_then_for_too_long(caplog: pytest.LogCapt
     end = plan.latest(begin)
     model.silent = True
     assert plan.latest(end) == end, "what is known goes on"
-    assert "planning goes on with what is known" in caplog.text
+    assert "planning with the last known state" in caplog.text
 
     def ask_on() -> None:
         while True:
@@ -397,7 +395,7 @@ def test_progress_is_shown_on_a_channel_and_its_failure_only_logged(caplog: pyte
     model.deaf.add(NODES[0])
     plan.commit({"t": {"0": 100, "1": 10, "9": 5}})
     assert len(model.opened) == 2, "neither a deaf leader, nor what is cleaned, nor what is not there"
-    assert "reportChannel 'spark_lag' is not set on t-0" in caplog.text
+    assert "t-0: reportChannel 'spark_lag' is not updated" in caplog.text
     planner(model).commit(end)
     assert len(model.opened) == 2
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.planner import Range
-from nsq_ha.spark.reader import RangeReader
-from nsq_ha.spark.rows import Projection
-from nsq_ha.spark.tasks import read_range
+from nsq_ha.spark.plan.batch_planner import Range
+from nsq_ha.spark.read.columns import Projection
+from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
 from tests.spark.logs import message
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 READ = (
-    Range("orders", 0, 0, 60, None, ordered=False, extended=False),
+    (Range("orders", 0, 0, 60, None, ordered=False, extended=False),),
     ReadOptions(lookupd=("http://127.0.0.1:1",), topics=("orders",)),
     Projection(StructType([StructField("value", BinaryType())])),
 )
@@ -35,14 +34,14 @@ def test_a_task_lets_python_look_for_cycles_less_often_and_undoes_that(monkeypat
 
     monkeypatch.setattr(RangeReader, "batches", batches)
     before = gc.get_threshold()
-    task = read_range(*READ)
+    task = read_ranges(*READ)
     assert next(task).num_rows == 1
     assert gc.get_threshold()[0] > before[0]
     with contextlib.suppress(ConnectionError):
         next(task)
     assert gc.get_threshold() == before
     # Spark may leave one that it needs no more of.
-    left = read_range(*READ)
+    left = read_ranges(*READ)
     next(left)
     left.close()  # type: ignore[attr-defined]
     assert gc.get_threshold() == before
@@ -53,7 +52,7 @@ def test_a_process_that_collects_nothing_still_does_not(monkeypatch: pytest.Monk
     before = gc.get_threshold()
     gc.set_threshold(0)
     try:
-        assert next(read_range(*READ)).num_rows == 1
+        assert next(read_ranges(*READ)).num_rows == 1
         assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)

@@ -1,0 +1,1 @@
+"""``delivery=ack``: messages of plain nsqds, through spool files."""

@@ -1,0 +1,167 @@
+"""Decide when a plain nsqd has delivered all messages from before a query: ``availableNow`` with ``delivery=ack``.
+
+Such a server has no log with an end, and a moment without messages proves nothing:
+they may be in flight to a killed driver, the channel may be paused, or the server
+is slow. So this asks for the server's own numbers over HTTP, and waits longer if
+there are none.
+
+**Source:** Spark reference 2.2; nsqio/nsq nsqd/stats.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from nsq_ha.discovery.nsqd_http import NsqdHttp, Unfinished
+from nsq_ha.errors import NsqError, ResponseTimeoutError
+from nsq_ha.policy.topology import Node
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.ack.puller import Puller
+
+T = TypeVar("T")
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+QUIET: Final = 1.0
+"""Seconds without an old message after which to ask for the server's numbers."""
+
+ASK: Final = 0.25
+"""Seconds between two requests to one server."""
+
+_TIMEOUT: Final = 2.0
+
+
+class Verdict(enum.Enum):
+    """Whether a server may still deliver a message from before the query."""
+
+    WAIT = "wait"
+    DONE = "done"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What a puller has seen since the query asked for all old messages.
+
+    Attributes:
+        seconds: For how long the server was asked for messages and delivered no old one.
+        flows: It delivered newer ones meanwhile.
+        caught_up: It delivered a message that was published after its numbers showed nothing in flight to a client
+            that is gone. Since a queue is in order, all older ones were delivered before.
+    """
+
+    seconds: float
+    flows: bool
+    caught_up: bool
+
+
+def judge(silence: Silence, counts: Unfinished | None, limit: float) -> Verdict:
+    """Return whether a server that delivers no old message has any left.
+
+    Args:
+        silence: What the puller has seen.
+        counts: The server's own numbers, or None.
+        limit: Seconds after which a message of a killed driver has been redelivered.
+    """
+    if silence.seconds < QUIET:
+        return Verdict.WAIT
+    if counts is None:
+        return Verdict.DONE if silence.seconds >= limit else Verdict.WAIT
+    is_empty = not (counts.waiting or counts.held)
+    # A second connection may be our own broken one, with old messages.
+    if not counts.orphaned and (is_empty or (silence.caught_up and counts.clients == 1)):
+        return Verdict.DONE
+    if silence.seconds < limit:
+        return Verdict.WAIT
+    return Verdict.DONE if silence.flows and not counts.orphaned else Verdict.STUCK
+
+
+class Draining:
+    """Watches one puller until its nsqd has delivered all older messages. Blocking; used from one thread.
+
+    Args:
+        puller: Pulls from the nsqd.
+        node: The nsqd. If its HTTP port is unknown (0), the port above its TCP port is tried.
+        limit: See :func:`judge`.
+    """
+
+    def __init__(self, puller: Puller, node: Node, limit: float) -> None:
+        self._puller = puller
+        self._is_known = node.http_port != 0
+        self._node = node if self._is_known else Node(node.host, node.tcp_port, node.tcp_port + 1)
+        self._limit = limit
+        self._may_ask = True
+        self._asked_at = float("-inf")
+        self._mark_ns: int | None = None
+        self._begun_at = time.monotonic()
+        clock = self._run(self._clock)
+        # Its clock may be ahead, and shows whole seconds: too many messages may count as old, never too few.
+        self._older_than_ns = max(time.time_ns(), 0 if clock is None else int((clock + 1.0) * 1e9))
+        puller.drain(self._older_than_ns)
+
+    def is_done(self) -> bool:
+        """Return whether the nsqd has delivered all; the puller then takes no more.
+
+        Raises:
+            ResponseTimeoutError: It holds messages, and delivers none for longer than they may be in flight.
+        """
+        puller, now = self._puller, time.monotonic()
+        if puller.is_drained:
+            return True
+        # Before the request, so that messages arriving meanwhile count as seen after it.
+        seconds, newest_ns = puller.quiet_for, puller.newest_ns
+        if seconds < QUIET:
+            self._mark_ns = None
+        if seconds < QUIET or now - self._asked_at < ASK:
+            return False
+        self._asked_at = now
+        counts = self._run(self._unfinished)
+        caught_up = self._mark_ns is not None and newest_ns > self._mark_ns
+        verdict = judge(Silence(seconds, newest_ns > self._older_than_ns, caught_up), counts, self._limit)
+        if counts is None or counts.orphaned:
+            self._mark_ns = None
+        elif self._mark_ns is None:
+            self._mark_ns = self._older_than_ns + int((time.monotonic() - self._begun_at) * 1e9)
+        if verdict is Verdict.STUCK:
+            raise ResponseTimeoutError(_stuck(puller, counts))
+        if verdict is Verdict.DONE and puller.quiet_for >= seconds:
+            puller.finish_draining()
+            return True
+        return False
+
+    def _run(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
+        return asyncio.run(self._ask(question)) if self._may_ask else None
+
+    async def _ask(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
+        """Ask the node; return None if it does not answer, or is another one."""
+        try:
+            async with NsqdHttp(self._node, timeout=_TIMEOUT) as peer:
+                if not self._is_known:
+                    self._may_ask = self._is_known = await peer.tcp_port() == self._node.tcp_port
+                return await question(peer) if self._may_ask else None
+        except NsqError as error:
+            log.info("nsqd %s did not return the counts of the channel: %s", self._node.address, error)
+            return None
+
+    async def _unfinished(self, peer: NsqdHttp) -> Unfinished | None:
+        return await peer.unfinished(self._puller.topic, self._puller.channel)
+
+    async def _clock(self, peer: NsqdHttp) -> float | None:
+        return await peer.clock()
+
+
+def _stuck(puller: Puller, counts: Unfinished | None) -> str:
+    counts = counts or Unfinished(0, 0, 0, 0, paused=False)
+    return (
+        f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.nsqd} delivers nothing, but holds "
+        f"{counts.waiting} messages, and {counts.held + counts.orphaned} are in flight to other clients"
+        f"{'; the channel is paused' if counts.paused else ''}. "
+        "Resume the channel or stop its other clients, and start the query again"
+    )

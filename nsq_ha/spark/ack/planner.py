@@ -1,0 +1,297 @@
+"""Plan the micro-batches of ``delivery=ack``: files of a spool that pullers fill from plain nsqds.
+
+The offset in Spark's checkpoint is ``{"spool": id, "file": n}``, with the number of the
+first file that the next micro-batch reads. At least once: a message is repeated if
+something is killed between its file and its FIN, or if it is not written within
+``msgTimeout``.
+
+The invariants: an offset never goes back, except for data loss that is explicitly
+allowed; a file is deleted only after Spark has committed the micro-batch that read it.
+
+**Source:** Spark reference 2.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import ConfigError, DataLossError, LookupUnavailableError, NsqError, ResponseTimeoutError
+from nsq_ha.policy.topology import Node
+from nsq_ha.spark.ack.draining import QUIET, Draining
+from nsq_ha.spark.ack.puller import Puller
+from nsq_ha.spark.ack.spool import Spool, SpoolFile, SpoolPart
+from nsq_ha.spark.cluster import TIMEOUT
+from nsq_ha.spark.plan.batch_planner import goes_back
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.options import ReadOptions
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+Offset = dict[str, Any]
+"""The offset in Spark's checkpoint: the spool's id and the number of a file."""
+
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of messages of one task, unless ``minPartitions`` asks for smaller ones."""
+
+_MSG_TIMEOUT: Final = 60.0  # an nsqd's default
+_LOOK_UP: Final = 5.0
+_LOOK: Final = 0.05
+
+
+class AckPlanner:
+    """Plans the micro-batches of one query over a spool. Blocking; used from one thread.
+
+    Args:
+        options: Options of the read, with ``spool`` and ``channel``.
+
+    Raises:
+        ConfigError: The spool cannot be used, or another query uses it.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._spool = Spool(options.spool or "", options.fetch_timeout)
+        self._pullers: dict[tuple[str, str], Puller] = {}
+        self._begun: Offset | None = None
+        self._read_to = self._spool.first
+        self._draining: dict[tuple[str, str], Draining] | None = None
+        self._looked_at = float("-inf")
+        self._since = time.monotonic()
+        self._moved_at = time.monotonic()
+        self._reported: str | None = None
+
+    def close(self) -> None:
+        """Stop pulling and unlock the folder."""
+        for puller in self._pullers.values():
+            puller.stop()
+        self._spool.close()
+
+    def initial(self) -> Offset:
+        """Return where a new query begins: at the first file of the spool; the same each time Spark asks."""
+        if self._begun is None:
+            self._begun = self._offset(self._spool.first)
+        return self._begun
+
+    def latest(self, start: Mapping[str, Any] | None, *, limited: bool = True) -> Offset:
+        """Return the end of the next micro-batch; ``start`` itself if there is nothing to read.
+
+        Args:
+            start: Its start; None if Spark does not say.
+            limited: Whether the limits of the options apply.
+
+        Raises:
+            DataLossError: The spool is another one, or lacks files, and ``failOnDataLoss`` is true.
+            NsqError: A server refuses, and a retry would not help; or none answers within the patience of the read.
+        """
+        begin = self._number(start or self.initial())
+        self._read_to = begin
+        if start and start["spool"] == self._spool.id and begin < start["file"]:
+            # A step that reads nothing. Else the next files would count as read, since their numbers were.
+            return self._offset(begin)
+        while True:
+            self._pull()
+            end = self._end(begin, limited=limited)
+            if end > begin or self._draining is None or self._is_drained(self._draining):
+                break
+            time.sleep(_LOOK)
+        if end > begin:
+            self._moved_at = time.monotonic()
+        return dict(start) if start and end == begin and start.get("spool") == self._spool.id else self._offset(end)
+
+    def report(self) -> Offset:
+        """Return where the spool ends, for Spark's progress."""
+        return self._offset(self._spool.end)
+
+    def prepare_target(self) -> None:
+        """End the query when the servers have delivered all messages published before now."""
+        self._draining = {}
+        for place, puller in self._pullers.items():
+            self._drain(place, puller)
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolPart]:
+        """Return the tasks of one micro-batch, also of one that was planned before a restart.
+
+        Raises:
+            ConfigError: The batch ends before it begins, which would repeat messages.
+            DataLossError: Files are gone, and ``failOnDataLoss`` is true.
+        """
+        same = start.get("spool") == end.get("spool") == self._spool.id
+        first = self._number(start) if same else self._spool.first
+        until = self._number(end)
+        if until < first:
+            if self._options.fail_on_data_loss:
+                raise goes_back(f"spool {self._options.spool}", first, until, "file")
+            # Planned after an allowed loss: the folder had lost its newest files.
+            first = until
+        files = self._spool.between(first, until)
+        if missing := until - first - len(files):
+            self._lose(f"{missing} of the files {first} to {until - 1} are gone")
+        groups = divided(files, self._options.min_partitions or 1, self._options.max_records)
+        return [SpoolPart(tuple(str(self._spool.folder / file.name) for file in group)) for group in groups]
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Delete the files that Spark has committed."""
+        if end.get("spool") == self._spool.id:
+            self._spool.forget(self._number(end))
+
+    # ------------------------------------------------------------ numbers
+
+    def _offset(self, number: int) -> Offset:
+        return {"spool": self._spool.id, "file": number}
+
+    def _number(self, offset: Mapping[str, Any]) -> int:
+        """Return the file number of an offset; of another spool or of lost files, the first file that is left."""
+        spool, number = offset.get("spool"), offset.get("file")
+        if not isinstance(spool, str) or not isinstance(number, int) or isinstance(number, bool):
+            raise ConfigError(f"the checkpoint is of another source: it has {dict(offset)!r}, not files of a spool")
+        first, end = self._spool.first, self._spool.end
+        if spool != self._spool.id:
+            self._lose("the checkpoint was made with another folder")
+            return first
+        if not first <= number <= end:
+            self._lose(f"the checkpoint is at file {number}, the folder has files {first} to {end - 1}")
+            return max(first, min(number, end))
+        return number
+
+    def _lose(self, loss: str) -> None:
+        text = f"spool {self._options.spool}: {loss}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; set failOnDataLoss=false to continue with what is left")
+        if text != self._reported:
+            self._reported = text
+            log.warning("%s; continuing with what is left", text)
+
+    def _end(self, begin: int, *, limited: bool) -> int:
+        """Return the end of the next micro-batch within the limits, in whole files, at least one."""
+        files = self._spool.between(begin, self._spool.end)
+        options = self._options
+        if not files or not limited:
+            return begin + len(files)
+        least = options.min_offsets
+        is_late = self._draining is not None or time.monotonic() - self._moved_at >= options.max_delay
+        if least is not None and not is_late and sum(file.rows for file in files) < least:
+            return begin
+        rows = size = 0
+        for count, file in enumerate(files):
+            rows, size = rows + file.rows, size + file.size
+            if count and (rows > (options.max_offsets or rows) or size > (options.max_bytes or size)):
+                return file.number
+        return files[-1].number + 1
+
+    # ------------------------------------------------------------ servers
+
+    def _pull(self) -> None:
+        """Start a puller for each new nsqd, and check all of them.
+
+        Raises:
+            NsqError: See :meth:`latest`.
+        """
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_UP:
+            self._looked_at = now
+            self._look_up()
+        for puller in self._pullers.values():
+            if puller.fatal is not None:
+                raise puller.fatal
+        failing = [puller for puller in self._pullers.values() if puller.trouble is not None]
+        late = [puller for puller in failing if now - puller.troubled_since >= self._options.patience]
+        # A stream continues with those that answer; a query that must read everything cannot.
+        if late and (len(failing) == len(self._pullers) or self._draining is not None):
+            raise ResponseTimeoutError(
+                f"nsqd {late[0].nsqd} does not answer (fetchTimeout, fetchRetries): {late[0].trouble}"
+            ) from late[0].trouble
+
+    def _look_up(self) -> None:
+        try:
+            found = {(topic, node.address): node for topic in self._options.topics for node in self._nodes(topic)}
+        except NsqError as error:
+            if not error.retriable or (not self._pullers and time.monotonic() - self._since >= self._options.patience):
+                raise
+            log.info("look-up failed, continuing with the known nsqds: %s", error)
+            return
+        for place, node in found.items():
+            if place not in self._pullers:
+                puller = self._pullers[place] = Puller(node, place[0], self._options, self._spool, self._may_pull)
+                if self._draining is not None:
+                    self._drain(place, puller)
+                puller.start()
+
+    def _nodes(self, topic: str) -> Sequence[Node]:
+        """Return the nsqds of the option ``nsqd``, or those that any nsqlookupd knows."""
+        if self._options.nsqd:
+            parts = (address.rpartition(":") for address in self._options.nsqd)
+            return [Node(host.strip("[]"), int(port), 0) for host, _, port in parts]
+        return asyncio.run(self._ask(topic))
+
+    async def _ask(self, topic: str) -> Sequence[Node]:
+        found: dict[str, Node] = {}
+        failed: NsqError | None = LookupUnavailableError("no nsqlookupd is configured")
+        answered = False
+        for url in self._options.lookupd:
+            try:
+                async with LookupClient(url, timeout=TIMEOUT) as client:
+                    found |= {node.address: node for node in await client.plain_nodes(topic)}
+                answered = True
+            except LookupUnavailableError as error:
+                failed = error
+            except ConfigError as error:
+                raise ConfigError(f"option 'delivery': {error}, and so it has offsets: remove delivery=ack") from error
+        if failed is not None and not answered:
+            raise failed
+        return list(found.values())
+
+    def _may_pull(self) -> bool:
+        """Return whether the spool has room for more messages; called from the pullers' threads."""
+        waiting = sum(file.size for file in self._spool.between(self._read_to, self._spool.end))
+        return waiting < self._options.spool_bytes
+
+    def _drain(self, place: tuple[str, str], puller: Puller) -> None:
+        if self._draining is not None:
+            limit = (self._options.access.msg_timeout or _MSG_TIMEOUT) + QUIET
+            self._draining[place] = Draining(puller, puller.node, limit)
+
+    def _is_drained(self, draining: Mapping[tuple[str, str], Draining]) -> bool:
+        """Return whether all nsqds have delivered everything; False while a topic has no known nsqd.
+
+        Raises:
+            ResponseTimeoutError: One holds messages and delivers none; or no nsqd is known for too long.
+        """
+        if missing := sorted({*self._options.topics} - {topic for topic, _ in self._pullers}):
+            if time.monotonic() - self._since >= self._options.patience:
+                raise ResponseTimeoutError(
+                    f"topic {missing[0]!r}: no nsqlookupd knows an nsqd that has it (asked "
+                    f"{', '.join(self._options.lookupd)}; fetchTimeout, fetchRetries): create the topic, or remove it"
+                )
+            return False
+        # Ask all of them each time, so that their waits overlap.
+        done = [each.is_done() for each in draining.values()]
+        return all(done)
+
+
+def divided(files: Sequence[SpoolFile], pieces: int, most_rows: int | None) -> list[list[SpoolFile]]:
+    """Divide files into tasks of whole files, in order.
+
+    Args:
+        files: Files of one micro-batch.
+        pieces: Minimum number of tasks, if there are so many files.
+        most_rows: Maximum rows of one task, unless a single file has more.
+    """
+    total = sum(file.size + file.rows for file in files)
+    share = min(TASK_BYTES, -(-total // pieces)) if pieces > 1 else TASK_BYTES
+    groups: list[list[SpoolFile]] = []
+    rows = size = 0
+    for at, file in enumerate(files):
+        rows, size = rows + file.rows, size + file.size + file.rows
+        # As many files are left as tasks: one for each.
+        is_scarce = len(files) - at <= pieces - len(groups)
+        if not groups or size > share or rows > (most_rows or rows) or is_scarce:
+            groups.append([])
+            rows, size = file.rows, file.size + file.rows
+        groups[-1].append(file)
+    return groups

@@ -1,0 +1,274 @@
+"""A blocking connection to one nsqd: TCP, IDENTIFY, TLS, compression, AUTH.
+
+Does not decide what to send (``read.replay``, ``write.partition_writer``, ``ack.puller``)
+or what follows a failure. The partitioned nsqd can write to a TLS connection for a short
+time only, so the owner closes the connection in time and opens another one
+(``policy.tls_renewal``). Blocking, because Spark's tasks are plain functions in processes
+of their own.
+
+**Source:** protocol reference 3, 4.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.config import Compression
+from nsq_ha.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
+from nsq_ha.policy.tls_renewal import Phase
+from nsq_ha.protocol import (
+    NOP,
+    Auth,
+    ClientProtocol,
+    DeflateCodec,
+    Offer,
+    SnappyCodec,
+    decode_authorization,
+    decode_identity,
+    upgrades,
+    without_secret,
+)
+from nsq_ha.redaction import conceal
+from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.tls_limits import tls_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsq_ha.message import Message
+    from nsq_ha.policy.tls_renewal import Lifetime
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.protocol import Codec, Command, Identity, Received, Upgrade
+    from nsq_ha.spark.options import Access
+
+READ_BYTES: Final = 256 * 1024
+"""Maximum bytes of one read from the socket."""
+
+CONNECT_TIMEOUT: Final = 2.0
+"""Seconds from connecting to the last answer of the handshake."""
+
+_MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+_OUTPUT_BUFFER_BYTES: Final = 64 * 1024
+_NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
+_DEFLATE_LEVEL: Final = 6
+
+
+class ConnectionExpiredError(ConnectionLostError):
+    """The nsqd can no longer write to this TLS connection; open another one."""
+
+
+class BlockingConnection:
+    """One connection. Call :meth:`open` first and :meth:`close` last; nothing else closes it.
+
+    Args:
+        node: The nsqd.
+        access: Secrets, TLS, compression and timeouts.
+        extended: The connection is for a subscription to an extended topic.
+        gathers: Whether nsqd gathers messages before it sends them; else it sends each at once.
+
+    Attributes:
+        protocol: The state of the protocol; announce commands to it that are encoded elsewhere.
+        early: Messages that arrived before the answer to a request.
+    """
+
+    def __init__(self, node: Node, access: Access, *, extended: bool = False, gathers: bool = True) -> None:
+        self.protocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
+        self.early: list[Message] = []
+        self._node = node
+        self._access = access
+        self._extended = extended
+        self._gathers = gathers
+        self._socket: socket.socket | None = None
+        self._codec: Codec | None = None
+        self._pieces: Iterator[bytes] = iter(())
+        self._lifetime: Lifetime | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """True if too little time is left for another answer."""
+        return self._lifetime is not None and self._lifetime.phase(time.monotonic()) in (Phase.LATE, Phase.STALE)
+
+    def open(self) -> Identity:
+        """Connect and complete the handshake.
+
+        Returns:
+            The server's side of the negotiation.
+
+        Raises:
+            ConnectError: No connection, or TLS failed.
+            TransportError: No answer in time.
+            AuthError: The secret is missing or wrong; a retry fails the same way.
+            RemoteProtocolError: The server's answers violate the protocol.
+        """
+        until = time.monotonic() + CONNECT_TIMEOUT
+        try:
+            self._socket = socket.create_connection((self._node.host, self._node.tcp_port), CONNECT_TIMEOUT)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ValueError, OverflowError) as error:
+            # A resolver raises the latter two for invalid names and ports.
+            raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
+        offer = self._offer()
+        identified_at = time.monotonic()
+        identity = decode_identity(self.request(offer.command(), until))
+        layers = upgrades(identity, offer)
+        if self._access.tls is not None and "tls" not in layers:
+            raise ConnectError(f"nsqd {self._node.address} offers no TLS: turn TLS on at the nsqd, or set tls=false")
+        for upgrade in layers:
+            self._upgrade(upgrade, until)
+        self.protocol.receive(self.protocol.take_trailing())
+        if self._access.tls is not None:
+            self._lifetime = tls_server(self._node.address, identity.version).lifetime(identified_at)
+        if identity.auth_required:
+            if self._access.auth_secret is None:
+                raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} requires AUTH: set option 'authSecret'")
+            conceal(self._access.auth_secret)
+            try:
+                decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
+            except ServerError as error:
+                raise without_secret(error, self._access.auth_secret) from None
+        return identity
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def request(self, command: Command, until: float) -> bytes:
+        """Send a command that has an answer, and wait for it.
+
+        Raises:
+            ServerError: The server refused it.
+            TransportError: No answer before ``until`` (``time.monotonic()``), or the connection was lost.
+        """
+        self.send(self.protocol.send(command))
+        return self.answer(until)
+
+    def answer(self, until: float) -> bytes:
+        """Wait for the answer to the only pending request; raises as :meth:`request`."""
+        while True:
+            received = self.receive(until)
+            self.early += received.messages
+            for answer in received.answers:
+                if isinstance(answer, ServerError):
+                    raise answer
+                return answer
+            for refusal in received.refusals:
+                raise refusal
+
+    def receive(self, until: float) -> Received:
+        """Wait for data from the server; answer heartbeats.
+
+        Raises:
+            ResponseTimeoutError: No data before ``until``.
+            ConnectionExpiredError: The server cannot use this TLS connection any longer.
+            ConnectionLostError: The connection ended; if the leader moved, without an error from the server.
+            RemoteProtocolError: The server violated the protocol.
+        """
+        now = time.monotonic()
+        if until <= now:
+            raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time")
+        received = self.protocol.receive(self._read_in_time(until, now))
+        if received.heartbeats:
+            self.send(NOP)
+        if received.damaged:
+            raise RemoteProtocolError(f"nsqd {self._node.address} sent a message that cannot be decoded")
+        return received
+
+    def send(self, data: bytes) -> None:
+        """Send encoded commands.
+
+        Raises:
+            ConnectionLostError: The connection was lost; unanswered requests are in doubt.
+        """
+        if not data:
+            return
+        try:
+            connection = self._connected()
+            connection.settimeout(CONNECT_TIMEOUT)
+            connection.sendall(data if self._codec is None else self._codec.compress(data))
+        except OSError as error:
+            raise ConnectionLostError(f"connection to nsqd {self._node.address} lost: {error}") from error
+
+    def _offer(self) -> Offer:
+        access = self._access
+        return Offer(
+            client_id="spark",
+            hostname=socket.gethostname(),
+            user_agent=_user_agent(),
+            output_buffer_size=_OUTPUT_BUFFER_BYTES if self._gathers else _NO_OUTPUT_BUFFER,
+            output_buffer_timeout=round(access.output_buffer_timeout * 1000),
+            msg_timeout=round((access.msg_timeout or 0) * 1000),
+            tls=access.tls is not None,
+            compression=access.compression,
+            deflate_level=_DEFLATE_LEVEL,
+            extend_support=self._extended,
+        )
+
+    def _upgrade(self, upgrade: Upgrade, until: float) -> None:
+        trailing = self.protocol.expect_upgrade(upgrade)
+        tls = self._access.tls
+        if upgrade == "tls" and tls is not None:
+            try:
+                name = tls.server_name or self._node.host
+                self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
+            except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
+                raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
+        else:
+            snappy = upgrade == Compression.SNAPPY.value
+            self._codec = SnappyCodec() if snappy else DeflateCodec(_DEFLATE_LEVEL)
+            self._pieces = self._codec.pieces(trailing)
+        self.answer(until)
+
+    def _read_in_time(self, until: float, now: float) -> bytes:
+        over = self._lifetime.stale_at if self._lifetime is not None else until
+        try:
+            if over > now:
+                return self._read(min(until, over) - now)
+        except ResponseTimeoutError:
+            if over >= until:
+                raise
+        raise ConnectionExpiredError(f"nsqd {self._node.address} can no longer write to this TLS connection")
+
+    def _read(self, wait: float) -> bytes:
+        until = time.monotonic() + wait
+        while True:
+            if (piece := next(self._pieces, None)) is not None:
+                return piece
+            try:
+                connection = self._connected()
+                connection.settimeout(max(until - time.monotonic(), 0.001))
+                data = connection.recv(READ_BYTES)
+            except TimeoutError as error:
+                raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time") from error
+            except OSError as error:
+                raise ConnectionLostError(f"connection to nsqd {self._node.address} lost: {error}") from error
+            if not data:
+                raise ConnectionLostError(f"nsqd {self._node.address} closed the connection")
+            if self._codec is None:
+                return data
+            # A block may need more bytes before it yields any.
+            self._pieces = self._codec.pieces(data)
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionLostError(f"the connection to nsqd {self._node.address} is closed")
+        return self._socket
+
+
+def _user_agent() -> str:
+    try:
+        return f"nsq_ha-spark/{version('nsq_ha')}"
+    except PackageNotFoundError:
+        # A checkout shipped to executors as files has no metadata.
+        return "nsq_ha-spark"

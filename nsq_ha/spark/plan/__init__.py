@@ -1,0 +1,1 @@
+"""The driver's side of a read: offsets, ranges and data loss."""

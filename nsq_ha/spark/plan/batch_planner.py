@@ -1,0 +1,277 @@
+"""Plan one batch read: the start and end of each partition, and the ranges to read.
+
+Each offset of a plan is a message boundary, because only then can the chain rule
+check the first and the last message of a range too.
+
+**Source:** Spark reference 1.1, 1.5, 2.1 ("Boundary rule").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import ConfigError, DataLossError, NsqError
+from nsq_ha.spark.options import EARLIEST, LATEST
+from nsq_ha.spark.plan.boundaries import BoundarySearch, search_in
+from nsq_ha.spark.plan.metadata import complete_snapshot, topics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.checkpoint import TopicPartition
+    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.options import ByPartition, OffsetBound, ReadOptions
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The messages with ``start <= offset < end`` of one partition; one task reads them.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        start: Offset of the first message, in bytes of the partition's queue.
+        end: Offset behind the last message.
+        leader: The leader at the time of the plan, as a hint. None if there was none.
+        ordered: The topic accepts only ordered subscriptions.
+        extended: Its messages carry extension headers.
+
+    Raises:
+        ConfigError: It ends before it starts, which would repeat messages.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    leader: Node | None
+    ordered: bool
+    extended: bool
+
+    def __post_init__(self) -> None:
+        """Reject a range that goes backwards."""
+        if not 0 <= self.start <= self.end:
+            raise goes_back(f"{self.topic}-{self.partition}", self.start, self.end)
+
+    @property
+    def name(self) -> str:
+        """The range, for error messages and logs."""
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+def goes_back(name: str, start: int, end: int, unit: str = "offset") -> ConfigError:
+    """Return the error for a plan that ends before it starts."""
+    return ConfigError(
+        f"{name}: the plan goes back from {unit} {start} to {end}, which would repeat messages; if that is in the "
+        "checkpoint, it is of another log or of a faulty version: start with a new checkpoint and a new output"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FilterLimits:
+    """The limits that the filters of a query put on what it reads; None is no limit.
+
+    Spark applies each filter to the rows as well, so a range may be too large, but never too small.
+
+    Attributes:
+        topics: Names.
+        partitions: Numbers.
+        offset_from: Lowest offset.
+        offset_to: Highest offset.
+        time_from: Earliest time, in milliseconds since the epoch.
+    """
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    offset_from: int | None = None
+    offset_to: int | None = None
+    time_from: int | None = None
+
+    def allows(self, topic: str, partition: int) -> bool:
+        """Return whether a partition can hold matching messages."""
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
+
+    def narrow(self, start: int, end: int, search: BoundarySearch) -> tuple[int, int]:
+        """Return the part of ``[start, end)`` that can hold matching messages, between boundaries.
+
+        A limit that the leader cannot translate into an offset at once is ignored.
+        """
+        if self.offset_from is not None and self.offset_from > start:
+            offset = self.offset_from
+            start = end if offset >= end else _at_once(lambda: search.boundary(offset)) or start
+        if self.offset_to is not None and self.offset_to + 1 < end:
+            behind = self.offset_to + 1
+            end = max(start, _at_once(lambda: search.boundary(behind)) or end)
+        if self.time_from is not None and start < end:
+            time_from = self.time_from
+            if (found := _at_once(lambda: search.at_time(time_from))) is not None:
+                start = min(max(start, found), end)
+        return start, end
+
+
+def _at_once(question: Callable[[], int | None]) -> int | None:
+    try:
+        return question()
+    except NsqError as error:
+        if not error.retriable:
+            raise
+        log.info("a filter is not pushed down: %s", error)
+        return None
+
+
+def plan(options: ReadOptions, cluster: Cluster, limits: FilterLimits | None = None) -> list[Range]:
+    """Return the ranges of a batch read: one per partition unless they are split, without empty ones.
+
+    Args:
+        options: The options of the read.
+        cluster: The cluster.
+        limits: The limits of the query's filters. None reads everything.
+
+    Raises:
+        ConfigError: An offset names a partition that does not exist, or lies inside
+            the last message; or the topic accepts registered channels only.
+        DataLossError: A range is not in the log (any more) and ``failOnDataLoss`` is true.
+        TopicNotFoundError: No nsqlookupd knows a topic.
+        NoLeaderError: A partition has no leader for ``fetchTimeout`` times (``fetchRetries`` + 1).
+        LookupUnavailableError: No nsqlookupd answers for so long.
+        ResponseTimeoutError: A leader does not find a start or an end for so long.
+    """
+    limits = limits or FilterLimits()
+    ranges: list[Range] = []
+    searches: dict[TopicPartition, BoundarySearch] = {}
+    for topic in topics_of(options, cluster, options.patience):
+        seen = complete_snapshot(topic, options, cluster)
+        for partition, node in sorted(seen.leaders.items()):
+            if not limits.allows(topic, partition):
+                continue
+            bounds = Bounds(search_in(seen, partition, options, cluster), options)
+            start, end = bounds.starting(), bounds.ending()
+            if start > end:
+                raise ConfigError(
+                    f"option {bounds.ending_option!r}: {topic}-{partition} ends at {end}, before its start {start}"
+                )
+            start, end = limits.narrow(start, end, bounds.search)
+            if start < end:
+                ranges.append(Range(topic, partition, start, end, node, seen.meta.ordered, seen.meta.extend_support))
+                searches[topic, partition] = bounds.search
+    return divide(ranges, options, searches)
+
+
+def divide(
+    ranges: Sequence[Range], options: ReadOptions, searches: Mapping[TopicPartition, BoundarySearch]
+) -> list[Range]:
+    """Split ranges for ``minPartitions`` and ``maxRecordsPerPartition`` at message boundaries.
+
+    If messages of a range cannot be read yet, this waits, as the task would. A
+    range whose boundaries are not found in time is not split; its task reports the error.
+
+    Args:
+        ranges: The ranges to read.
+        options: Options of the read.
+        searches: The searches of partitions; a range without one is not split.
+    """
+    wanted, total = options.min_partitions or 0, sum(part.end - part.start for part in ranges)
+    if (wanted <= len(ranges) and options.max_records is None) or not total:
+        return list(ranges)
+    found: list[Range] = []
+    # One limit for all: fresh messages of one partition are flushed while waiting for another one.
+    until = time.monotonic() + options.patience
+    for part in ranges:
+        search = searches.get((part.topic, part.partition))
+        pieces = max(1, -(-wanted * (part.end - part.start) // total)) if wanted > len(ranges) else 1
+        cuts = [] if search is None else _cuts(search, part, pieces, options.max_records, until)
+        bounds = [part.start, *cuts, part.end]
+        found += [dataclasses.replace(part, start=low, end=high) for low, high in itertools.pairwise(bounds)]
+    return found
+
+
+def _cuts(search: BoundarySearch, part: Range, pieces: int, rows: int | None, until: float) -> list[int]:
+    try:
+        return search.patiently(lambda current: current.cuts(part.start, part.end, pieces, rows), until)
+    except NsqError as error:
+        if not error.retriable:
+            raise
+        log.warning("%s is not split: %s", search.name, error)
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Start and end of one partition's range; both wait within the patience of the read, and raise as :func:`plan`."""
+
+    search: BoundarySearch
+    options: ReadOptions
+
+    def starting(self) -> int:
+        """Return the first offset, a boundary."""
+        extent = self.search.extent
+        if self.options.starting_times is not None:
+            return self._at_time(self.options.starting_times, extent.start)
+        if self._is(self.options.starting, "latest", LATEST):
+            return extent.end
+        offset = self._offset(self.options.starting, EARLIEST)
+        return extent.start if offset is None else self._inside("startingOffsets", offset, extent.start)
+
+    def ending(self) -> int:
+        """Return the offset behind the last message, a boundary."""
+        extent = self.search.extent
+        if self.options.ending_times is not None:
+            return self._at_time(self.options.ending_times, extent.end)
+        offset = self._offset(self.options.ending, LATEST)
+        if offset is None:
+            return extent.end
+        return self._inside("endingOffsets", offset, extent.start if offset < extent.start else extent.end)
+
+    @property
+    def ending_option(self) -> str:
+        """The option that set the end."""
+        return "endingOffsets" if self.options.ending_times is None else "endingTimestamp"
+
+    def _at_time(self, times: int | ByPartition, otherwise: int) -> int:
+        """Return the boundary at a time: ``otherwise`` without a time, the log's end if all messages are older."""
+        search = self.search
+        time_ms = times if isinstance(times, int) else times.get(search.topic, {}).get(search.partition)
+        if time_ms is None:
+            return otherwise
+        found = search.patiently(lambda current: current.at_time(time_ms))
+        return search.extent.end if found is None else found
+
+    def _is(self, bound: OffsetBound, word: str, special: int) -> bool:
+        if isinstance(bound, str):
+            return bound == word
+        return bound.get(self.search.topic, {}).get(self.search.partition) == special
+
+    def _offset(self, bound: OffsetBound, special: int) -> int | None:
+        """Return the offset in the option, or None for the log's own bound."""
+        if isinstance(bound, str):
+            return None
+        offset = bound.get(self.search.topic, {}).get(self.search.partition, special)
+        return None if offset == special else offset
+
+    def _inside(self, option: str, offset: int, otherwise: int) -> int:
+        """Return the boundary at or behind ``offset``; ``otherwise`` if it is not in the log and loss is allowed."""
+        extent, name = self.search.extent, self.search.name
+        if extent.start <= offset <= extent.end:
+            found = self.search.patiently(lambda current: current.boundary(offset))
+            if found is None:
+                raise ConfigError(
+                    f"option {option!r}: no message of {name} begins at or behind offset {offset}, "
+                    f"though the log ends at {extent.end}"
+                )
+            return found
+        # A log that ends before the offset was deleted and re-created, or lost its tail: never "no data".
+        problem = f"option {option!r}: offset {offset} of {name} is not in the log [{extent.start}, {extent.end})"
+        if self.options.fail_on_data_loss:
+            raise DataLossError(f"{problem}: choose another offset, or set failOnDataLoss=false to read what is left")
+        log.warning("%s; using %d, %d bytes away", problem, otherwise, abs(otherwise - offset))
+        return otherwise

@@ -1,0 +1,300 @@
+"""Find message boundaries in one partition's log: by offset, time, number of messages or bytes.
+
+All offsets of a plan are found here, or are a bound of the log. :class:`Backlog`
+divides the limits of a micro-batch between partitions.
+
+The leader reports the end of a log at once, but finds the newest messages only seconds
+later, when it has flushed them. Creating a channel makes it flush; a topic that
+accepts only registered channels takes its time. Until then a boundary among such
+messages is *not readable yet*: never replace it by another boundary or by the end of
+the log. Callers that can wait use :meth:`BoundarySearch.patiently`.
+
+**Source:** Spark reference 1.1 (``message/get``), 2.1 ("Boundary rule", "Limits").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from nsq_ha.errors import NsqError, ResponseTimeoutError
+from nsq_ha.names import EPHEMERAL_SUFFIX
+from nsq_ha.spark.plan import metadata
+
+if TYPE_CHECKING:
+    from nsq_ha.discovery.nsqd_http import Search, StoredMessage
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.checkpoint import TopicPartition
+    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.plan.metadata import TopicSnapshot
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+_NS_OF_MS = 1_000_000
+
+
+class NotReadableError(ResponseTimeoutError):
+    """A message of the log cannot be read yet, since it is not committed or not flushed; try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundarySearch:
+    """Searches one partition's log. All offsets are bytes.
+
+    A method that finds nothing raises :class:`NotReadableError` if the boundary is
+    in the log and cannot be read yet, and another :class:`NsqError` if the leader
+    gave no usable answer. :meth:`patiently` waits for both to pass.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        node: Its leader.
+        extent: The extent of the log.
+        cluster: Answers the questions.
+        patience: Seconds that :meth:`patiently` waits.
+        prefix: Prefix of the names of throw-away channels.
+    """
+
+    topic: str
+    partition: int
+    node: Node
+    extent: Extent
+    cluster: Cluster
+    patience: float
+    prefix: str = "spark-"
+
+    @property
+    def name(self) -> str:
+        """The partition, for error messages."""
+        return f"{self.topic}-{self.partition}"
+
+    def patiently(self, question: Callable[[BoundarySearch], T], until: float | None = None) -> T:
+        """Ask until there is an answer; keep the extent, and look up the leader again.
+
+        Args:
+            question: Called with this search on the current leader.
+            until: ``time.monotonic()`` at which to give up. None for after ``patience``.
+
+        Raises:
+            ResponseTimeoutError: No answer until then; the last error is the cause.
+            NsqError: An error that no retry cures.
+        """
+        search = self
+        if until is None:
+            until = time.monotonic() + self.patience
+        while True:
+            try:
+                return question(search)
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                if time.monotonic() >= until:
+                    raise no_progress(self.name, self.patience, error) from error
+            time.sleep(metadata.PAUSE)
+            with contextlib.suppress(NsqError):
+                leader = self.cluster.view(self.topic).leaders.get(self.partition)
+                search = search if leader is None else dataclasses.replace(search, node=leader)
+
+    def boundary(self, offset: int) -> int | None:
+        """Return where the first message at or behind ``offset`` begins, or where the log ends.
+
+        Returns:
+            None if ``offset`` lies inside the last message.
+        """
+        if offset <= self.extent.start:
+            return self.extent.start
+        if offset >= self.extent.end:
+            return self.extent.end
+        found = self.first_at(offset)
+        return None if found is None else found.offset
+
+    def first_at(self, offset: int) -> StoredMessage | None:
+        """Return the first message at or behind ``offset``, or None if there is none."""
+        if offset >= self.extent.end:
+            return None
+        for is_flushed in (False, True):
+            found = self._find("virtual_offset", offset)
+            if found is not None:
+                return found if found.offset < self.extent.end else None
+            # The server gives the same answer for an offset inside the last message, where nothing follows.
+            last = self._find("count", self.extent.messages)
+            if last is not None and last.offset < offset:
+                return None
+            if not is_flushed:
+                self._flush()
+        raise self._not_readable(f"the message at or behind offset {offset}")
+
+    def before(self, offset: int) -> StoredMessage | None:
+        """Return the last message before ``offset``, or None if none is kept."""
+        if offset <= self.extent.start:
+            return None
+        first = self.first_at(offset)
+        return self._numbered(self.extent.messages if first is None else first.number - 1)
+
+    def oldest(self) -> StoredMessage | None:
+        """Return the first message that is kept, or None if none can be read yet."""
+        return self._find("virtual_offset", self.extent.start)
+
+    def rows_behind(self, offset: int) -> int:
+        """Return how many messages begin at or behind ``offset``, as far as the leader counts them."""
+        first = self.first_at(offset)
+        return 0 if first is None else max(0, self.extent.messages - first.number + 1)
+
+    def after_rows(self, start: int, rows: int) -> int:
+        """Return the boundary ``rows`` messages behind ``start``, or the log's end."""
+        if rows <= 0:
+            return start
+        first = self.first_at(start)
+        if first is None or self.extent.messages - first.number + 1 <= rows:
+            return self.extent.end
+        return min(self._numbered(first.number + rows).offset, self.extent.end)
+
+    def after_bytes(self, start: int, count: int) -> int:
+        """Return the first boundary at least ``count`` bytes behind ``start``, so that at least one message fits."""
+        if count <= 0:
+            return start
+        found = self.first_at(start + count)
+        return self.extent.end if found is None else found.offset
+
+    def at_time(self, milliseconds: int) -> int | None:
+        """Return the start of the first message that is not older, or None if all are older."""
+        wanted = milliseconds * _NS_OF_MS
+        low, high = self.extent.start, self.extent.end
+        answer: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            found = self.first_at(middle)
+            if found is None or found.timestamp_ns >= wanted:
+                answer = answer if found is None else found.offset
+                high = middle
+            else:
+                low = found.offset + 1
+        return answer
+
+    def cuts(self, start: int, end: int, pieces: int, rows: int | None) -> list[int]:
+        """Return boundaries inside ``(start, end)`` that cut it into about ``pieces``, or by ``rows`` messages."""
+        found: set[int] = set()
+        for number in range(1, pieces):
+            stored = self.first_at(start + (end - start) * number // pieces)
+            if stored is not None:
+                found.add(stored.offset)
+        if rows is not None and (first := self.first_at(start)) is not None:
+            for number in range(first.number + rows, self.extent.messages + 1, rows):
+                if (offset := self._numbered(number).offset) >= end:
+                    break
+                found.add(offset)
+        return sorted(cut for cut in found if start < cut < end)
+
+    def _numbered(self, number: int) -> StoredMessage:
+        found = self._find("count", number)
+        if found is None:
+            self._flush()
+            found = self._find("count", number)
+        if found is None:
+            raise self._not_readable(f"message number {number}")
+        return found
+
+    def _flush(self) -> None:
+        with contextlib.suppress(NsqError):
+            channel = f"{self.prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+            self.cluster.flush(self.topic, self.partition, self.node, channel)
+
+    def _find(self, mode: Search, position: int) -> StoredMessage | None:
+        return self.cluster.stored(self.topic, self.partition, self.node, mode, position)
+
+    def _not_readable(self, what: str) -> NotReadableError:
+        return NotReadableError(
+            f"{self.name}: {what} is not readable yet at nsqd {self.node.address}, "
+            f"though the log ends at offset {self.extent.end}"
+        )
+
+
+def search_in(seen: TopicSnapshot, partition: int, options: ReadOptions, cluster: Cluster) -> BoundarySearch:
+    """Return the search of one partition of a snapshot."""
+    node, extent = seen.leaders[partition], seen.extents[partition]
+    return BoundarySearch(seen.topic, partition, node, extent, cluster, options.patience, options.channel_prefix)
+
+
+@dataclass(slots=True)
+class Backlog:
+    """The unread messages of partitions with news, and the part of them that a micro-batch takes.
+
+    A partition whose leader does not know the boundary yet is *held*; it does not stop
+    the others.
+
+    Attributes:
+        options: Options of the read.
+        searches: The partitions; the micro-batch ends at the end of each extent at the latest.
+        starts: Offsets at which the micro-batch starts.
+        held: Partitions without an end for now, and why.
+    """
+
+    options: ReadOptions
+    searches: Mapping[TopicPartition, BoundarySearch]
+    starts: Mapping[TopicPartition, int]
+    held: dict[TopicPartition, NsqError] = field(default_factory=dict)
+
+    def is_too_little(self) -> bool:
+        """Return whether fewer messages wait than ``minOffsetsPerTrigger``; uncountable ones do not count."""
+        least = self.options.min_offsets
+        return least is not None and sum(self._rows().values()) < least
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the ends of the micro-batch within the limits, without held partitions."""
+        ends = {place: search.extent.end for place, search in self.searches.items() if place not in self.held}
+        if (rows := self.options.max_offsets) is not None:
+            waiting = self._rows()
+            parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
+            ends |= self._each(parts, lambda search, start, share: search.after_rows(start, share))
+        if (count := self.options.max_bytes) is not None:
+            # Apply it to the rest: separately, the two limits might exclude different partitions, and so all.
+            sizes = {place: end - self.starts[place] for place, end in ends.items() if place not in self.held}
+            parts = {place: share for place, share in shares(count, sizes).items() if share < sizes[place]}
+            for place, end in self._each(parts, lambda search, start, share: search.after_bytes(start, share)).items():
+                ends[place] = min(ends[place], end)
+        return {place: end for place, end in ends.items() if place not in self.held}
+
+    def _rows(self) -> dict[TopicPartition, int]:
+        everywhere = dict.fromkeys(self.searches, 0)
+        return self._each(everywhere, lambda search, start, _: search.rows_behind(start))
+
+    def _each(
+        self, parts: Mapping[TopicPartition, int], question: Callable[[BoundarySearch, int, int], int]
+    ) -> dict[TopicPartition, int]:
+        """Ask for each partition; hold those without an answer."""
+        found: dict[TopicPartition, int] = {}
+        for place, part in parts.items():
+            if place in self.held:
+                continue
+            try:
+                found[place] = question(self.searches[place], self.starts[place], part)
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                self.held[place] = error
+        return found
+
+
+def no_progress(name: str, seconds: float, error: NsqError) -> ResponseTimeoutError:
+    """Return the error for a partition without progress for as long as the options allow."""
+    return ResponseTimeoutError(f"{name}: no progress for {seconds:g} s (fetchTimeout, fetchRetries): {error}")
+
+
+def shares(limit: int, backlogs: Mapping[K, int]) -> dict[K, int]:
+    """Divide ``limit`` in proportion to the backlogs; the sum is exactly ``limit``, or each backlog if all fit."""
+    total = sum(backlogs.values())
+    if total <= limit:
+        return dict(backlogs)
+    parts = {key: limit * backlog // total for key, backlog in backlogs.items()}
+    rest = limit - sum(parts.values())
+    by_remainder: Sequence[K] = sorted(backlogs, key=lambda key: limit * backlogs[key] % total, reverse=True)
+    for key in by_remainder[:rest]:
+        parts[key] += 1
+    return parts

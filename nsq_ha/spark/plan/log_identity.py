@@ -1,0 +1,228 @@
+"""Check that a partition's log is still the one that an offset was taken from, and handle data loss.
+
+:class:`LogIdentity` asks the partition's leader, and only if it must: at the first check,
+if a snapshot missed the partition, after some seconds without a check, and if the log
+shrank or went to another leader. Triggers that follow each other ask nothing: a new log
+is short between two of them, and its end shows that. :class:`LossPolicy` decides between
+an error and continuing (``failOnDataLoss``), and where a partition continues. No message
+is ever read twice.
+
+**Source:** Spark reference 1.1 (``message/get``), 1.5 ("Topic deleted and re-created").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import DataLossError, NsqError
+from nsq_ha.spark.checkpoint import MARGIN, TopicPartition, is_of_another_log
+from nsq_ha.spark.plan import metadata
+from nsq_ha.spark.plan.boundaries import NotReadableError, no_progress, search_in
+
+if TYPE_CHECKING:
+    from nsq_ha.discovery.nsqd_http import StoredMessage
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.plan.metadata import TopicSnapshot
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+FRESH: Final = 5.0
+"""Seconds between two checks that need no question: too short to delete, re-create and refill a topic."""
+
+TICK: Final = 3.0
+"""Seconds by which the measured difference of two clocks may be wrong, since they show whole seconds."""
+
+
+class LogIdentity:
+    """Remembers which partitions still have the same log. Blocking; used from one thread.
+
+    Args:
+        options: The options of the read.
+        cluster: The cluster.
+    """
+
+    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._confirmed: dict[TopicPartition, tuple[Node, Extent, float]] = {}
+
+    def is_lost(self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
+        """Return whether ``offset`` was taken from another log.
+
+        Args:
+            seen: A snapshot of the topic.
+            partition: The partition.
+            at: When the snapshot was taken, by the monotonic clock.
+            offset: An offset from the checkpoint.
+            planned: When it was taken; None if unknown, and then nothing is asked.
+
+        Raises:
+            NsqError: Not known yet: the decisive message cannot be read, or the leader gave no usable answer.
+                Do not read from ``offset`` before it is known.
+        """
+        place = seen.topic, partition
+        node, extent = seen.leaders[partition], seen.extents[partition]
+        before = self._confirmed.pop(place, None)
+        if before is not None and before[0] == node and before[1].end <= extent.end and at - before[2] < FRESH:
+            self._confirmed[place] = node, extent, at
+            return False
+        if planned is not None and offset > extent.start:
+            search = search_in(seen, partition, self._options, self._cluster)
+            try:
+                last = search.before(offset)
+            except NotReadableError:
+                # The last message is the best evidence; while it cannot be read, the first one may do.
+                if self._is_younger(search.oldest(), node, planned, MARGIN):
+                    return True
+                raise
+            if self._is_younger(last, node, planned, MARGIN):
+                return True
+        self._confirmed[place] = node, extent, at
+        return False
+
+    def resumes_at(self, seen: TopicSnapshot, partition: int, planned: int | None) -> int:
+        """Return where to continue in a log that ends before the offset reached, without repeating a message.
+
+        Returns:
+            The first message of a log that was created after ``planned``. The end of any other one, since its
+            messages may have been read before it lost its tail.
+
+        Raises:
+            NsqError: Not known yet, as for :meth:`is_lost`.
+        """
+        extent = seen.extents[partition]
+        if planned is None or extent.start == extent.end:
+            return extent.end
+        search = search_in(seen, partition, self._options, self._cluster)
+        oldest = search.first_at(extent.start)
+        return extent.start if self._is_younger(oldest, search.node, planned, TICK) else extent.end
+
+    def _is_younger(self, message: StoredMessage | None, node: Node, planned: int, margin: float) -> bool:
+        """Return whether a message was written after ``planned``, allowing for the node's clock."""
+        if message is None or not is_of_another_log(message.timestamp_ns, planned, 0.0, margin):
+            return False
+        clock = self._cluster.clock(node)
+        ahead = 0.0 if clock is None else clock - time.time()
+        return is_of_another_log(message.timestamp_ns, planned, ahead, margin)
+
+
+class LossPolicy:
+    """Handles lost messages of one query. Blocking; used from one thread.
+
+    Args:
+        options: The options of the read.
+        cluster: The cluster.
+    """
+
+    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._identity = LogIdentity(options, cluster)
+        self._reported: set[TopicPartition] = set()
+
+    def lose(self, topic: str, partition: int, loss: str) -> None:
+        """Raise :class:`DataLossError`, or warn once about the partition if data loss is allowed."""
+        text = f"{topic}-{partition}: {loss}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; set failOnDataLoss=false to continue with what is left")
+        if (topic, partition) not in self._reported:
+            self._reported.add((topic, partition))
+            log.warning("%s; continuing with what is left", text)
+
+    def restart(
+        self, seen: TopicSnapshot, partition: int, at: float, start: int | None, planned: int | None
+    ) -> int | None:
+        """Return the offset to go back to if ``start`` was taken from another log, else None.
+
+        Args:
+            seen: A snapshot of the topic.
+            partition: The partition.
+            at: When the snapshot was taken, by the monotonic clock.
+            start: An offset from the checkpoint; None for a new partition.
+            planned: When it was taken; None if unknown.
+
+        Raises:
+            DataLossError: It was, and that is an error.
+            NsqError: Not known yet.
+        """
+        extent, place = seen.extents[partition], (seen.topic, partition)
+        if start is None:
+            return None
+        if extent.end >= start:
+            return extent.start if self._is_lost(seen, partition, at, start, planned) else None
+        if not self._is_shorter(place, start):
+            return None
+        found = self._identity.resumes_at(seen, partition, planned)
+        log.warning("%s-%d: continuing at offset %d of a log that ends at %d", *place, found, extent.end)
+        return found
+
+    def is_lost_for_sure(
+        self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None
+    ) -> bool:
+        """Return whether ``offset`` was taken from another log; wait until that is known.
+
+        Without a leader this returns False: the task waits for one. The arguments are those of :meth:`restart`.
+
+        Raises:
+            DataLossError: It was, and that is an error.
+            NsqError: That is not known within the patience of the read.
+        """
+        until = time.monotonic() + self._options.patience
+        while partition in seen.extents:
+            try:
+                return self._is_lost(seen, partition, at, offset, planned)
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                if time.monotonic() >= until:
+                    raise no_progress(f"{seen.topic}-{partition}", self._options.patience, error) from error
+            time.sleep(metadata.PAUSE)
+            with contextlib.suppress(NsqError):
+                seen = metadata.available_snapshot(seen.topic, self._options, self._cluster)
+                at = time.monotonic()
+        return False
+
+    def _is_lost(self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
+        """Return whether ``offset`` was taken from another log; raise if that is an error.
+
+        Raises:
+            DataLossError: It was, and that is an error.
+            NsqError: Not known yet. To read on would silently lose the messages before ``offset``, since the next
+                offsets are from the new log.
+        """
+        if not self._identity.is_lost(seen, partition, at, offset, planned):
+            return False
+        loss = f"the log holds messages before the offset {offset} that are younger than it: the topic was re-created"
+        self.lose(seen.topic, partition, loss)
+        return True
+
+    def _is_shorter(self, place: TopicPartition, start: int) -> bool:
+        """Return whether the log still ends before ``start`` after a while; raise if that is an error.
+
+        Only a leader's answer counts; without one, nothing is lost yet.
+        """
+        topic, partition = place
+        until = time.monotonic() + self._options.fetch_timeout
+        end: int | None = None
+        while True:
+            try:
+                extent = metadata.available_snapshot(topic, self._options, self._cluster).extents.get(partition)
+                end = None if extent is None else extent.end
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                end = None
+            if end is not None and end >= start:
+                return False
+            if time.monotonic() >= until:
+                break
+            time.sleep(metadata.PAUSE)
+        if end is None:
+            return False
+        self.lose(topic, partition, f"the log ends at {end}, before the offset {start} reached: re-created, or cut")
+        return True

@@ -1,0 +1,1 @@
+"""Reading one range, in a task or in the driver."""

@@ -1,0 +1,168 @@
+"""The chain rule: which delivered messages belong to ``[start, end)``, and when that is complete.
+
+Decides about each message that a replay channel delivers; does no I/O. The reader
+passes messages in, finishes those that :meth:`Chain.take` returns, and calls
+:meth:`Chain.reopened` after it opened a new channel.
+
+A partition is a queue of bytes: the message at ``offset`` is followed by the
+one at ``offset + raw_size``. A channel may deliver stray messages from before or
+behind the offset it was set to, so "stop at the first offset beyond the end" silently
+loses data. The invariant: the accepted messages are exactly the unbroken chain
+``[start, position)``, each message once and in order.
+
+**Source:** Spark reference 1.3 ("The stale-message trap") and 1.2 (the wrong
+partition on a node that leads two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
+from nsq_ha.message import PARTITION_MASK, PARTITION_SHIFT, Message
+
+
+class WrongPartitionError(RemoteProtocolError):
+    """The channel serves another partition than it was opened for: close it and open another.
+
+    Attributes:
+        partition: The one that the message's id names.
+    """
+
+    def __init__(self, message: Message, partition: int, wanted: int) -> None:
+        """Name the partition that came and the one that was wanted."""
+        super().__init__(f"{message!r} is of partition {partition}, not of {wanted}")
+        self.partition = partition
+
+
+class Chain:
+    """The state of one read of ``[start, end)`` of one partition.
+
+    Attributes:
+        start: Offset of the first message, in bytes of the partition's queue.
+        end: Offset behind the last message; both are message boundaries.
+        partition: The only partition accepted; message ids name theirs.
+        position: Offset of the next message wanted; grows to ``end`` and no further.
+        strays: Number of messages that were not the wanted one when they arrived.
+    """
+
+    __slots__ = ("_stash", "end", "partition", "position", "start", "strays")
+
+    def __init__(self, start: int, end: int, partition: int) -> None:
+        """Begin at ``start``, without accepted messages.
+
+        Raises:
+            ConfigError: Not ``0 <= start <= end``.
+        """
+        if not 0 <= start <= end:
+            raise ConfigError(f"a range of offsets needs 0 <= start <= end, not [{start}, {end})")
+        self.start: Final = start
+        self.end: Final = end
+        self.partition: Final = partition
+        self.position = start
+        self.strays = 0
+        self._stash: dict[int, Message] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """True when every message of ``[start, end)`` was accepted."""
+        return self.position == self.end
+
+    @property
+    def stashed(self) -> int:
+        """Number of later messages that wait for the gap before them to close."""
+        return len(self._stash)
+
+    @property
+    def next_stashed(self) -> int | None:
+        """Lowest offset in the stash: where a gap ends, for error messages. None if the stash is empty."""
+        return min(self._stash, default=None)
+
+    def reopened(self) -> None:
+        """Start over at ``position`` with a new channel, and drop the stash.
+
+        The new channel delivers those messages itself; finishing the old ones would fail
+        on a connection that does not hold them.
+        """
+        self._stash.clear()
+
+    def take(self, messages: Iterable[Message], accepted: list[Message]) -> list[Message]:
+        """Decide about ``messages`` in their order of arrival.
+
+        Accept a message at the wanted offset, and then those of the stash that
+        follow it. Finish and drop an earlier one. Stash a later one before the
+        end. Ignore one at or beyond the end.
+
+        Args:
+            messages: Messages of the channel.
+            accepted: List to append the next messages of the chain to, each exactly
+                once. It belongs to the caller, so that an error does not lose the
+                messages accepted before it: ``position`` counts them already.
+
+        Returns:
+            Messages to FIN now: the accepted ones, and repeats of them. Later strays
+            are *not* among them, since a FIN ahead of the reader makes the server
+            skip that message later.
+
+        Raises:
+            WrongPartitionError: Close the connection, open another at ``position``.
+            RemoteProtocolError: A message has no offset (the subscription is
+                of the wrong kind) or an impossible size. As above.
+            DataLossError: ``end`` cuts a message in two, so the log is not the
+                one that the range was planned on. A retry fails the same way.
+        """
+        finish: list[Message] = []
+        end, position, head = self.end, self.position, b""
+        for message in messages:
+            if message.id[:2] != head:
+                head = self._checked(message)
+            offset = message.offset
+            # The common case on its own: the only one on a quiet log.
+            if offset == position < (following := position + (message.raw_size or 0)) <= end and not self._stash:
+                # Nothing between these two may fail: a row that is appended and not counted would come
+                # twice, one that is counted and not appended never.
+                accepted.append(message)
+                self.position = position = following
+                finish.append(message)
+                continue
+            self._take_one(message, accepted, finish)
+            position = self.position
+        return finish
+
+    def _checked(self, message: Message) -> bytes:
+        """Return the part of the id that names the partition, if it is the wanted one."""
+        partition = int.from_bytes(message.id[:8], "big") >> PARTITION_SHIFT & PARTITION_MASK
+        if partition != self.partition:
+            raise WrongPartitionError(message, partition, self.partition)
+        return message.id[:2]
+
+    def _take_one(self, message: Message, accepted: list[Message], finish: list[Message]) -> None:
+        """Decide about one message."""
+        offset = message.offset
+        if offset is None:
+            raise RemoteProtocolError(f"{message!r} has no offset: not a replay subscription")
+        if offset == self.position < self.end:
+            self._accept(message, offset, accepted, finish)
+            while self._stash and (follower := self._stash.pop(self.position, None)) is not None:
+                self._accept(follower, self.position, accepted, finish)
+            return
+        self.strays += 1
+        if offset < self.position:
+            finish.append(message)
+        elif offset < self.end:
+            self._stash[offset] = message
+
+    def _accept(self, message: Message, offset: int, accepted: list[Message], finish: list[Message]) -> None:
+        following = offset + (message.raw_size or 0)
+        if following <= offset:
+            raise RemoteProtocolError(f"{message!r} at offset {offset} has an impossible size of {message.raw_size}")
+        if following > self.end:
+            raise DataLossError(
+                f"the end {self.end} lies inside the message [{offset}, {following}) of partition {self.partition}: "
+                "the log is not the one that the range was planned on"
+            )
+        # As above: nothing between these two may fail.
+        accepted.append(message)
+        self.position = following
+        finish.append(message)

@@ -1,0 +1,171 @@
+"""Columns of ``format("nsq")``: build Arrow record batches from messages.
+
+``COLUMNS`` is the table of columns: name, Spark type, Arrow type and how to build a
+column from messages. A read builds only the columns of the schema that Spark passes,
+which is the only pruning that Spark allows a Python source.
+
+**Source:** Spark reference 2.1 ("Columns", "Honour the schema").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.message import Message, is_upstream_id
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_MAX_SHORT: Final = 2**15 - 1
+_TRACE_ID: Final = Struct(">8xq")
+
+Messages = Sequence[Message]
+
+
+class Column(NamedTuple):
+    """One column: its type in Spark and in Arrow, and the function that builds it from messages."""
+
+    spark_type: str
+    arrow_type: Any
+    build: Callable[[Messages], Any]
+
+
+def _headers(message: Message) -> list[tuple[str, str]] | None:
+    """Return the headers as pairs, other values than text as JSON; None if they cannot be decoded."""
+    if message.ext is None:
+        return None
+    try:
+        header = message.headers
+    except RemoteProtocolError:
+        # Other programs write headers; the message itself is intact, so the read must not fail.
+        return None
+    return [
+        (_text(key), _text(value if isinstance(value, str) else json.dumps(value))) for key, value in header.items()
+    ]
+
+
+def _key(message: Message) -> bytes | None:
+    """Return the header ``key``; NSQ itself stores no key."""
+    if not message.ext:
+        return None
+    try:
+        value = message.headers.get("key")
+    except RemoteProtocolError:
+        return None
+    return None if value is None else _text(value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _keys(rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
+    if not any(row.ext for row in rows):
+        return pa.nulls(len(rows), pa.binary())
+    return [_key(row) for row in rows]
+
+
+def _trace_ids(rows: Messages) -> list[int]:
+    # An id is the server's number and then the trace id. All rows come from one kind of server.
+    if is_upstream_id(rows[0].id):
+        return [0] * len(rows)
+    return [number for (number,) in _TRACE_ID.iter_unpack(b"".join([row.id for row in rows]))]
+
+
+def _attempts(rows: Messages) -> list[int]:
+    numbers = [row.attempts for row in rows]
+    return numbers if max(numbers) <= _MAX_SHORT else [min(number, _MAX_SHORT) for number in numbers]
+
+
+def _text(text: str) -> str:
+    """Return ``text`` without lone surrogates: JSON may hold them, UTF-8 and so Arrow may not."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _repeated(value: object, kind: object, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_HEADERS: Final = pa.map_(pa.string(), pa.string())
+
+COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
+    {
+        "key": Column("binary", pa.binary(), _keys),
+        "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows]),
+        # One reader reads one partition, so these two are the same in all its rows.
+        "topic": Column("string", pa.string(), lambda rows: _repeated(rows[0].topic, pa.string(), len(rows))),
+        "partition": Column("int", pa.int32(), lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows))),
+        "offset": Column("bigint", pa.int64(), lambda rows: [row.offset for row in rows]),
+        "timestamp": Column("timestamp", _TIMESTAMP, lambda rows: [row.timestamp_ns // 1000 for row in rows]),
+        "raw_size": Column("int", pa.int32(), lambda rows: [row.raw_size for row in rows]),
+        "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows]),
+        # Unsigned on the wire; Spark has no such type, so the upper half shows negative.
+        "trace_id": Column("bigint", pa.int64(), _trace_ids),
+        "attempts": Column("smallint", pa.int16(), _attempts),
+        "headers": Column("map<string,string>", _HEADERS, lambda rows: [_headers(row) for row in rows]),
+    }
+)
+"""All columns, in the order of the default schema; ``headers`` only on request."""
+
+
+def default_schema(*, headers: bool) -> str:
+    """Return the schema with all columns as Spark DDL; ``headers`` only on request."""
+    return ", ".join(f"{name} {column.spark_type}" for name, column in COLUMNS.items() if headers or name != "headers")
+
+
+class Projection:
+    """The columns that one read builds, in the order of Spark's schema. Pickles with the reader.
+
+    Attributes:
+        names: The columns.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        """Check ``schema`` against :data:`COLUMNS`.
+
+        Raises:
+            ConfigError: A column is unknown or has a wrong type.
+        """
+        for field in schema.fields:
+            column = COLUMNS.get(field.name)
+            if column is None:
+                raise ConfigError(f"schema has column {field.name!r}; format 'nsq' has: {', '.join(COLUMNS)}")
+            kind = field.dataType.simpleString()
+            if kind != column.spark_type:
+                raise ConfigError(
+                    f"schema has column {field.name!r} as {kind}, but it is {column.spark_type}: cast it after reading"
+                )
+        self.names = tuple(schema.fieldNames())
+        self._nullable = tuple(field.nullable for field in schema.fields)
+
+    def batch(self, rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return one ``pyarrow.RecordBatch`` of the messages, of which there is at least one."""
+        columns = [COLUMNS[name] for name in self.names]
+        built = (column.build(rows) for column in columns)
+        arrays = [
+            made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)
+            for made, column in zip(built, columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
+
+    def stored(self, batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return a spool's ``pyarrow.RecordBatch`` with these columns; null for those that a plain nsqd lacks."""
+        stored = set(batch.schema.names)
+        arrays = [
+            batch.column(name) if name in stored else pa.nulls(batch.num_rows, COLUMNS[name].arrow_type)
+            for name in self.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return the Arrow schema for Spark to compare each batch with: names, types and nullability."""
+        return pa.schema(
+            [
+                pa.field(name, COLUMNS[name].arrow_type, nullable)
+                for name, nullable in zip(self.names, self._nullable, strict=True)
+            ]
+        )

@@ -1,0 +1,287 @@
+"""Read ranges to their proven end, in a task or in the driver, whatever happens to connections and leaders.
+
+After a failure, :class:`RangeReader` opens another channel at the position reached, on
+the current leader. ``chain`` decides which messages are accepted. :class:`DriverRead`
+reads small micro-batches where they are planned, so that their rows go to Spark with the
+plan: starting a task in Python costs Spark more than reading some messages.
+
+The invariants: a reader yields exactly the chain from start to end, each message once,
+and ends without an error only when that is complete, or if data loss is allowed. The
+driver returns rows only if the chain rule proved them complete; what it cannot read at
+once, tasks read with all their patience. So the driver never decides about data loss.
+
+**Source:** Spark reference 1.3, 1.4, 1.5, 2.1, 4 ("trigger").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import random
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.config import Backoff
+from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, ResponseTimeoutError
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.connection import ConnectionExpiredError
+from nsq_ha.spark.read.chain import Chain
+from nsq_ha.spark.read.replay import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nsq_ha.message import Message
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.plan.batch_planner import Range
+    from nsq_ha.spark.read.columns import Projection
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of the log after which rows are yielded, so that large messages do not fill the memory."""
+
+MOST_RANGES: Final = 8
+"""Ranges that the driver reads one after the other, some milliseconds each; tasks read more of them in parallel."""
+
+PAUSE: Final = 30.0
+"""Seconds for which tasks read all micro-batches after the driver failed to read one."""
+
+_REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
+_DRIVER_PATIENCE: Final = 1.0
+_COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
+
+
+def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Projection) -> Iterator[Any]:
+    """Read the ranges of one task; yield Arrow record batches.
+
+    Args:
+        ranges: The ranges, one after the other.
+        options: Options of the read.
+        projection: The columns to build.
+
+    Raises:
+        NsqError: See :meth:`RangeReader.batches`. Spark runs the task again if it is set to.
+    """
+    with seldom_collected(), Cluster(options.lookupd) as cluster:
+        for part in ranges:
+            for rows in RangeReader(part, options, cluster).batches():
+                yield projection.batch(rows)
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Let Python search for reference cycles less often: messages and rows have none, and there are many of them."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _COLLECTED_EACH) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class DriverRead:
+    """Reads small micro-batches of one query in the driver. Blocking; used from one thread.
+
+    Args:
+        options: Options of the read.
+        projection: The columns to build.
+    """
+
+    def __init__(self, options: ReadOptions, projection: Projection) -> None:
+        # The driver gives up no message as lost: only tasks wait long enough to decide that.
+        patience = min(options.fetch_timeout, _DRIVER_PATIENCE)
+        self._options = dataclasses.replace(options, fail_on_data_loss=True, fetch_timeout=patience, fetch_retries=0)
+        self._is_split = options.min_partitions is not None or options.max_records is not None
+        self._projection = projection
+        self._not_before = 0.0
+
+    def wants(self, ranges: Sequence[Range]) -> bool:
+        """Return whether to read a micro-batch in the driver; never if the user sets a number of tasks."""
+        if self._is_split or not 0 < len(ranges) <= MOST_RANGES or time.monotonic() < self._not_before:
+            return False
+        return sum(part.end - part.start for part in ranges) <= self._options.driver_bytes
+
+    def rows(self, ranges: Sequence[Range], cluster: Cluster) -> list[Any] | None:
+        """Read ranges, one after the other.
+
+        Returns:
+            Arrow record batches with all their messages, or None if that failed.
+        """
+        try:
+            return [
+                self._projection.batch(rows)
+                for part in ranges
+                for rows in RangeReader(part, self._options, cluster).batches()
+            ]
+        except NsqError as error:
+            log.info("the driver could not read a micro-batch, tasks read it: %s", error)
+            self._not_before = time.monotonic() + PAUSE
+            return None
+
+
+class RangeReader:
+    """Reads one range, blocking.
+
+    Args:
+        asked: The range.
+        options: Options of the read: its timeouts, and whether data may be lost.
+        cluster: Used for look-ups and channels; the caller closes it.
+
+    Attributes:
+        opened: Channels opened so far; more than one after a failure.
+    """
+
+    def __init__(self, asked: Range, options: ReadOptions, cluster: Cluster) -> None:
+        self.opened = 0
+        self._asked = asked
+        self._options = options
+        self._cluster = cluster
+        self._chain = Chain(asked.start, asked.end, asked.partition)
+        self._rows: list[Message] = []
+        self._progress_at = 0.0
+        self._progress_to = asked.start
+        self._failures = 0
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Yield the messages of the range in order, some thousands at a time.
+
+        The caller may take any time between two of them: a connection that the
+        server has closed meanwhile is replaced.
+
+        Raises:
+            DataLossError: The log does not hold the range, and ``failOnDataLoss`` is true.
+            NsqError: No progress for ``fetchTimeout`` times (``fetchRetries`` + 1);
+                the last failure is the cause.
+        """
+        self._progress_at = time.monotonic()
+        while not self._chain.is_complete:
+            try:
+                yield from self._connection()
+            except DataLossError as error:
+                self._lose(str(error), self._chain.end)
+            except ConnectionExpiredError as error:
+                self._expired(error)
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                self._failed(error)
+        if self._rows:
+            yield self._taken()
+
+    def _connection(self) -> Iterator[list[Message]]:
+        """Read through one channel until the range is complete or the channel fails."""
+        chain = self._chain
+        patience = self._options.fetch_timeout
+        with Replay(self._asked, self._leader(), self._cluster, self._options) as replay:
+            chain.reopened()
+            self.opened += 1
+            replay.open(chain.position)
+            until = time.monotonic() + patience
+            yielded_to = chain.position
+            while not chain.is_complete:
+                finish = chain.take(replay.receive(until), self._rows)
+                # A complete range needs nothing more: the channel vanishes with its connection.
+                if chain.is_complete:
+                    return
+                replay.finish_all(finish)
+                if not self._has_progressed():
+                    continue
+                if len(self._rows) >= self._options.batch_rows or chain.position - yielded_to >= BATCH_BYTES:
+                    yield self._taken()
+                    yielded_to = chain.position
+                    # The time that the caller took is not the server's.
+                    self._progress_at = time.monotonic()
+                until = self._progress_at + patience
+
+    def _leader(self) -> Node:
+        """Return the planned leader first, and the current one after a failure."""
+        if not self.opened and self._asked.leader is not None:
+            return self._asked.leader
+        view = self._cluster.view(self._asked.topic)
+        leader = view.leaders.get(self._asked.partition)
+        if leader is None:
+            raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader {view.note}".rstrip())
+        if view.meta is not None:
+            self._asked = dataclasses.replace(self._asked, ordered=view.meta.ordered, extended=view.meta.extend_support)
+        return leader
+
+    def _taken(self) -> list[Message]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _has_progressed(self) -> bool:
+        """Record progress since the last call; return whether there was any."""
+        if self._chain.position == self._progress_to:
+            return False
+        self._progress_to = self._chain.position
+        self._progress_at = time.monotonic()
+        self._failures = 0
+        return True
+
+    def _expired(self, error: ConnectionExpiredError) -> None:
+        """Continue through another channel at once, unless nothing arrived for too long."""
+        if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
+            log.debug("%s: opening another channel after %s", self._where, error)
+        else:
+            self._failed(ResponseTimeoutError(str(error)))
+
+    def _failed(self, error: NsqError) -> None:
+        """Decide whether to continue, and wait a little."""
+        self._has_progressed()
+        self._failures += 1
+        limit = self._options.patience
+        spent = time.monotonic() - self._progress_at >= limit
+        # An open channel without messages: the log may have changed since it was planned.
+        stalled = isinstance(error, ResponseTimeoutError)
+        loss = self._loss(final=spent) if spent or stalled else None
+        if loss is not None:
+            self._lose(*loss)
+            return
+        if spent:
+            raise ResponseTimeoutError(
+                f"{self._where}: no progress for {limit:g} s (fetchTimeout, fetchRetries): {error}"
+            ) from error
+        log.info("%s: opening another channel after %s", self._where, error)
+        if not stalled:
+            time.sleep(delay_after(_REOPEN, self._failures, random.random))
+
+    def _loss(self, *, final: bool) -> tuple[str, int] | None:
+        """Compare the range with the leader's log.
+
+        Args:
+            final: The patience is over, so messages that may only be late count as lost.
+
+        Returns:
+            What is lost and where reading could continue. None if nothing is known to be lost.
+        """
+        position, end, stashed = self._chain.position, self._chain.end, self._chain.next_stashed
+        try:
+            extent = self._cluster.extents(self._asked.topic, self._leader()).get(self._asked.partition)
+        except NsqError:
+            extent = None
+        if extent is None:
+            return None
+        if position < extent.start:
+            return f"the log now begins at {extent.start}, older messages are deleted", min(extent.start, end)
+        if final and extent.end < end:
+            return f"the log ends at {extent.end}: its tail was never committed, or the topic was re-created", end
+        if final and stashed is not None:
+            return f"no message begins there, the next one is at {stashed}", stashed
+        return None
+
+    def _lose(self, loss: str, following: int) -> None:
+        """Raise, or continue at ``following`` if data loss is allowed."""
+        text = f"{self._where}: {loss}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; set failOnDataLoss=false to read what is left")
+        log.warning("%s; skipping %d bytes of the log", text, following - self._chain.position)
+        self._chain = Chain(following, self._chain.end, self._chain.partition)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._asked.name} at offset {self._chain.position}"

@@ -1,0 +1,196 @@
+"""One throw-away channel on one partition's leader, read through a blocking connection.
+
+Creates the channel at an offset, subscribes, sets RDY and sends FIN. Does not decide
+which messages count (``chain``) or what follows a failure (``range_reader``).
+
+A FIN here only means "send more": the channel belongs to this reader and vanishes with
+it. So each accepted message is finished at once.
+
+**Source:** Spark reference 1.2; protocol reference 3, 5, 7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError, TransportError
+from nsq_ha.names import EPHEMERAL_SUFFIX
+from nsq_ha.protocol import Ready, SubAdvanced, SubOrdered, encode_fins, layout_for
+from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from nsq_ha.message import Message
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.plan.batch_planner import Range
+
+IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+"""Limit of unfinished messages; RDY follows from it and the largest message so far."""
+
+UNGATHERED_BYTES: Final = 32 * 1024
+"""Up to this size of the range nsqd sends each message at once: gathering costs 10 ms, and the range takes less."""
+
+_FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
+
+
+class Replay:
+    """A subscription to one range, from ``position`` on. A context manager; :meth:`open` connects.
+
+    Args:
+        asked: The range.
+        node: The leader of its partition.
+        cluster: Used to create and delete channels; the caller closes it.
+        options: Options of the read.
+
+    Attributes:
+        topic: Topic of the range.
+        channel: Name of the channel.
+        partition: Partition of the range.
+        nsqd: ``host:port`` of the leader.
+    """
+
+    def __init__(self, asked: Range, node: Node, cluster: Cluster, options: ReadOptions) -> None:
+        self.topic = asked.topic
+        self.partition = asked.partition
+        self._is_own = options.channel is None
+        self.channel = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+        self.nsqd = node.address
+        self._asked = asked
+        self._node = node
+        self._cluster = cluster
+        self._options = options
+        gathers = asked.end - asked.start > UNGATHERED_BYTES
+        self._connection = BlockingConnection(node, options.access, extended=asked.extended, gathers=gathers)
+        self._max_ready = 1
+        self._ready = 0
+        self._largest = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self, position: int) -> None:
+        """Create the channel at ``position``, connect and subscribe.
+
+        Raises:
+            TransportError: No connection, or no answer in time.
+            ServerError: The server refused; ``retriable`` says whether another leader may accept.
+            RemoteProtocolError: The server's answers violate the protocol.
+        """
+        try:
+            self._place_channel(position)
+        except TransportError:
+            # The server does not answer: deleting the channel would time out as well.
+            raise
+        except BaseException:
+            self._delete_channel()
+            raise
+        try:
+            identity = self._connection.open()
+            self._max_ready = min(identity.max_rdy_count, self._options.ready)
+            self._subscribe(time.monotonic() + CONNECT_TIMEOUT)
+        except BaseException:
+            self.close()
+            self._delete_channel()
+            raise
+
+    def _delete_channel(self) -> None:
+        """Delete a channel without clients; an ephemeral one vanishes only when its last client leaves."""
+        if self._is_own:
+            with contextlib.suppress(NsqError):
+                self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
+
+    def _place_channel(self, position: int) -> None:
+        # Creating a channel that exists changes nothing, so this works for a registered one too.
+        self._cluster.open_channel(self.topic, self.partition, self._node, self.channel, position)
+
+    def close(self) -> None:
+        """Close the connection, and with it the channel; a second call does nothing."""
+        self._connection.close()
+
+    def receive(self, until: float) -> list[Message]:
+        """Wait for messages.
+
+        Args:
+            until: ``time.monotonic()`` at which to give up.
+
+        Returns:
+            The messages in the order of arrival; empty after a mere heartbeat.
+
+        Raises:
+            ResponseTimeoutError: No data before ``until``.
+            ConnectionLostError: The connection ended; if the leader moved, without an error from the server.
+            ServerError: The reason why the server is about to close the connection.
+            RemoteProtocolError: The server violated the protocol.
+        """
+        if self._connection.early:
+            messages, self._connection.early = self._connection.early, []
+        else:
+            messages = self._receive(until)
+        if messages:
+            self._follow_sizes(messages)
+        return messages
+
+    def finish(self, message: Message) -> None:
+        """Finish one message, as :meth:`finish_all`."""
+        self.finish_all((message,))
+
+    def finish_all(self, messages: Iterable[Message]) -> None:
+        """Finish ``messages``, so that the server sends more.
+
+        Raises:
+            ConnectionLostError: The connection was lost.
+        """
+        self._connection.send(encode_fins([message.id for message in messages]))
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Refuse: a replay cannot requeue."""
+        raise LocalProtocolError("a message of a replay cannot be requeued")
+
+    def touch(self, message: Message) -> None:
+        """Refuse: a replay finishes messages at once."""
+        raise LocalProtocolError("a message of a replay needs no touch")
+
+    def _subscribe(self, until: float) -> None:
+        layout = layout_for(detail=True, ext=self._asked.extended)
+        self._connection.protocol.subscribe_to(self, layout)
+        # Without a start position: with one, the server ignores the partition.
+        kind = SubOrdered if self._asked.ordered else SubAdvanced
+        self._connection.request(kind(self.topic, self.channel, self.partition), until)
+        self._set_ready(min(_FIRST_READY, self._max_ready))
+
+    def _receive(self, until: float) -> list[Message]:
+        try:
+            received = self._connection.receive(until)
+        except ResponseTimeoutError as error:
+            raise ResponseTimeoutError(
+                f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
+            ) from error
+        for refusal in received.refusals:
+            # The server took a stray message back when it reset the channel; the chain does not need it.
+            if not isinstance(refusal, NotInFlightError):
+                raise refusal
+        return received.messages
+
+    def _follow_sizes(self, messages: list[Message]) -> None:
+        """Adapt RDY to the size of the messages, so that unfinished ones stay within :data:`IN_FLIGHT_BYTES`."""
+        self._largest = max(self._largest, *[len(message.body) for message in messages], 1)
+        wanted = max(1, min(self._max_ready, IN_FLIGHT_BYTES // self._largest))
+        # Small changes are not worth a command.
+        if wanted < self._ready or wanted >= 2 * self._ready:
+            self._set_ready(wanted)
+
+    def _set_ready(self, count: int) -> None:
+        self._connection.send(self._connection.protocol.send(Ready(count)))
+        self._ready = count

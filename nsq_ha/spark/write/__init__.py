@@ -1,0 +1,1 @@
+"""Publishing the rows of one task."""

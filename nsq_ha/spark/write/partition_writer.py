@@ -1,0 +1,307 @@
+"""Publish the rows of one task: MPUBs by partition, one in flight on each connection, with retries.
+
+Each partition's MPUBs are stored in order: the next one is sent only after the previous
+one was acknowledged. An MPUB that was sent and not answered is in doubt: it is sent
+again, may then be stored twice, and is counted as such. ``row_converter`` decides which
+row goes where.
+
+**Source:** Spark reference 2.3; protocol reference 6.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.config import Backoff
+from nsq_ha.errors import NoLeaderError, NsqError, PublishError, RemoteProtocolError, ServerError
+from nsq_ha.policy.backoff import delay_after
+from nsq_ha.protocol import OK, Traced, check_traced, decode_traced, traced_size
+from nsq_ha.redaction import excerpt
+from nsq_ha.spark.connection import BlockingConnection
+from nsq_ha.spark.write.arrow_mpub import encode
+
+if TYPE_CHECKING:
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.options import WriteOptions
+    from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
+    from nsq_ha.spark.write.row_converter import Row, Target
+
+_ROOM: Final = 16  # most bytes of a message in an MPUB beside body and header
+_LONG: Final = 32  # shortest run of rows of one partition that is added at once
+_PLACE: Final = operator.itemgetter(0, 1)
+_ANSWER_TIMEOUT: Final = 10.0
+_RETRY: Final = Backoff(initial=0.05, maximum=1.0, factor=2.0, jitter=0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The acknowledged messages of one task and partition.
+
+    Attributes:
+        rows: Number of messages.
+        size: Bytes of their bodies.
+        batches: Number of MPUBs.
+        doubtful: Messages that were sent again, though the first attempt may have stored them.
+        first_offset: Offset of the first message; None without trace ids.
+        last_offset: Offset behind the last message; None without trace ids.
+    """
+
+    rows: int = 0
+    size: int = 0
+    batches: int = 0
+    doubtful: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+class PartitionWriter:
+    """Publishes to one partition, blocking.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        options: Options of the write.
+        cluster: Used for look-ups; the caller closes it.
+
+    Attributes:
+        written: The messages acknowledged so far.
+    """
+
+    def __init__(self, topic: str, partition: int, options: WriteOptions, cluster: Cluster) -> None:
+        self.written = Written()
+        self._topic = topic
+        self._partition = partition
+        self._options = options
+        self._cluster = cluster
+        self._connection: BlockingConnection | None = None
+        self._pending: EncodedMpub | None = None
+        self._failure: NsqError | None = None
+
+    def send(self, batch: EncodedMpub) -> None:
+        """Wait until the previous batch is acknowledged, then send this one.
+
+        Raises:
+            PublishError: The previous batch could not be stored within ``publishTimeout``.
+            ServerError: The server refuses it, and a retry would not help.
+        """
+        self.settle()
+        self._pending = batch
+        if self._connection is not None and self._connection.is_late:
+            self.close()  # this batch opens another one
+        if self._connection is not None:
+            # settle() handles a failure.
+            self._failure = self._try_to_send(self._connection, batch)
+
+    def settle(self) -> None:
+        """Wait until the pending batch is acknowledged; raises as :meth:`send`."""
+        batch = self._pending
+        if batch is None:
+            return
+        until = time.monotonic() + self._options.publish_timeout
+        attempts = doubtful = 0
+        while (answer := self._attempt(batch, until)) is None or isinstance(answer, NsqError):
+            is_sent = self._connection is not None
+            attempts += is_sent
+            if answer is not None:
+                doubtful += is_sent and not isinstance(answer, ServerError)
+                self._give_up(answer, until, attempts, in_doubt=doubtful > 0)
+                time.sleep(delay_after(_RETRY, max(1, attempts), random.random))
+            self._reopen(batch)
+        self._pending = None
+        self._count(batch, answer, doubtful)
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._failure = None
+
+    def _attempt(self, batch: EncodedMpub, until: float) -> Traced | bytes | NsqError | None:
+        """Return the answer to the pending batch, or the error. None if it was not sent yet."""
+        if self._failure is not None or self._connection is None:
+            return self._failure
+        try:
+            answer = self._connection.answer(min(until, time.monotonic() + _ANSWER_TIMEOUT))
+            return self._checked(batch, answer)
+        except NsqError as error:
+            return error
+
+    def _checked(self, batch: EncodedMpub, answer: bytes) -> Traced | bytes:
+        """Return the answer after checking that it belongs to this batch.
+
+        Raises:
+            RemoteProtocolError: It belongs to another one.
+        """
+        if not batch.traced:
+            if answer != OK:
+                raise RemoteProtocolError(f"answer to MPUB is not OK but {excerpt(answer)}")
+            return answer
+        traced = decode_traced(answer)
+        total = batch.size + batch.rows * traced_size(0)[0]
+        check_traced(traced, trace_id=0, partition=self._partition, sizes=(total, total + batch.rows))
+        return traced
+
+    def _give_up(self, error: NsqError, until: float, attempts: int, *, in_doubt: bool) -> None:
+        """Close the connection; raise unless another attempt makes sense."""
+        self.close()
+        if not error.retriable:
+            raise error
+        if time.monotonic() >= until:
+            raise PublishError(
+                str(error), topic=self._topic, partition=self._partition, attempts=attempts, maybe_stored=in_doubt
+            ) from error
+
+    def _reopen(self, batch: EncodedMpub) -> None:
+        """Connect to the current leader and send ``batch``; keep a failure for the next attempt."""
+        connection: BlockingConnection | None = None
+        try:
+            connection = BlockingConnection(self._leader(), self._options.access)
+            connection.open()
+        except NsqError as error:
+            if connection is not None:
+                connection.close()
+            if not error.retriable:
+                raise
+            self._failure = error
+            return
+        self._connection = connection
+        self._failure = self._try_to_send(connection, batch)
+
+    def _leader(self) -> Node:
+        view = self._cluster.view(self._topic)
+        leader = view.leaders.get(self._partition)
+        if leader is None:
+            raise NoLeaderError(f"{self._topic}-{self._partition} has no leader {view.note}".rstrip())
+        return leader
+
+    @staticmethod
+    def _try_to_send(connection: BlockingConnection, batch: EncodedMpub) -> NsqError | None:
+        try:
+            connection.protocol.expect_publish()
+            connection.send(batch.command)
+        except NsqError as error:
+            return error
+        return None
+
+    def _count(self, batch: EncodedMpub, answer: Traced | bytes, doubtful: int) -> None:
+        written = self.written
+        first, last = written.first_offset, written.last_offset
+        if isinstance(answer, Traced):
+            first = answer.offset if first is None else first
+            last = answer.offset + answer.raw_size
+        self.written = dataclasses.replace(
+            written,
+            rows=written.rows + batch.rows,
+            size=written.size + batch.size,
+            batches=written.batches + 1,
+            doubtful=written.doubtful + batch.rows * bool(doubtful),
+            first_offset=first,
+            last_offset=last,
+        )
+
+
+class TaskWriter:
+    """Publishes the rows of one task: gathers them into MPUBs and sends each partition's MPUBs in order.
+
+    Args:
+        options: Options of the write.
+        cluster: Used for look-ups; the caller closes it.
+    """
+
+    def __init__(self, options: WriteOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._writers: dict[tuple[str, int], PartitionWriter] = {}
+        self._waiting: dict[tuple[str, int], list[Row]] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+
+    def add(self, rows: Iterator[Row], targets: Mapping[str, Target]) -> None:
+        """Add rows; send each full MPUB."""
+        for place, run in itertools.groupby(rows, _PLACE):
+            held = self._waiting.setdefault(place, [])
+            part = list(run)
+            while part:
+                # Rows that Spark has sorted by partition come in long runs: add as many at once as fit into an MPUB.
+                fitting = part[: self._options.batch_messages - len(held)]
+                if len(fitting) < _LONG or not self._hold(place, fitting):
+                    fitting = part[:_LONG]
+                    self._hold_each(place, fitting, targets)
+                held = self._waiting[place]
+                part = part[len(fitting) :]
+
+    def lacking(self, block: Block) -> int:
+        """Return how many rows complete the waiting MPUB of the block's partition; 0 if no row waits."""
+        held = len(self._waiting.get((block.topic, block.partition), ()))
+        return self._options.batch_messages - held if held else 0
+
+    def send_whole(self, block: Block, start: int, targets: Mapping[str, Target]) -> int:
+        """Send messages of a block from ``start`` on, as far as they fill MPUBs; return how many."""
+        place, most = (block.topic, block.partition), self._options.batch_messages
+        if len(self._waiting.get(place, ())) >= most:
+            self._send(place, targets)
+        at = start
+        # Rows that wait come first.
+        while not self._waiting.get(place) and at + most <= block.count:
+            mpub = block.mpub(at, at + most, self._options.batch_bytes)
+            if mpub is None:
+                break
+            self._writer(place).send(mpub)
+            at += most
+        return at - start
+
+    def _hold(self, place: tuple[str, int], rows: list[Row]) -> bool:
+        """Keep rows for the next MPUB, unless that would be too large with them."""
+        size = self._sizes.get(place, 0) + sum([len(row[2]) + len(row[4]) for row in rows]) + _ROOM * len(rows)
+        if size > self._options.batch_bytes:
+            return False
+        self._waiting[place] += rows
+        self._sizes[place] = size
+        return True
+
+    def _hold_each(self, place: tuple[str, int], rows: list[Row], targets: Mapping[str, Target]) -> None:
+        """Keep rows one by one; send each full MPUB."""
+        most, largest = self._options.batch_messages, self._options.batch_bytes
+        held = self._waiting[place]
+        for row in rows:
+            size = len(row[2]) + len(row[4]) + _ROOM
+            if len(held) >= most or (held and self._sizes[place] + size > largest):
+                self._send(place, targets)
+                held = self._waiting[place]
+            held.append(row)
+            self._sizes[place] = self._sizes.get(place, 0) + size
+
+    def finish(self, targets: Mapping[str, Target]) -> Mapping[tuple[str, int], Written]:
+        """Send the remaining rows and wait for all answers."""
+        for place in list(self._waiting):
+            self._send(place, targets)
+        for writer in self._writers.values():
+            writer.settle()
+        return {place: writer.written for place, writer in self._writers.items()}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _send(self, place: tuple[str, int], targets: Mapping[str, Target]) -> None:
+        rows, self._waiting[place], self._sizes[place] = self._waiting[place], [], 0
+        if not rows:
+            return
+        topic, partition = place
+        mpub = encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace)
+        self._writer(place).send(mpub)
+
+    def _writer(self, place: tuple[str, int]) -> PartitionWriter:
+        writer = self._writers.get(place)
+        if writer is None:
+            writer = self._writers[place] = PartitionWriter(*place, self._options, self._cluster)
+        return writer

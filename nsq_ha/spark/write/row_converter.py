@@ -1,0 +1,362 @@
+"""Convert the rows of a DataFrame into messages: topic, partition, body, trace id and headers.
+
+Also counts the rows that cannot be published and builds their dead letters; the option
+``onBadRow`` decides between an error and these. Does no I/O (``partition_writer``).
+
+**Source:** Spark reference 2.3.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+
+import pyarrow as pa
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy.sharding import partition_for
+from nsq_ha.protocol import MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID, TAG_KEY, TRACE_KEY
+from nsq_ha.spark.options import DEAD_LETTER, FAIL
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.options import WriteOptions
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "value": ("binary", "string"),
+        "key": ("binary", "string", "bigint", "int"),
+        "partition": ("int", "bigint", "smallint"),
+        "topic": ("string",),
+        "headers": ("map<string,string>",),
+        "tag": ("string",),
+    }
+)
+"""Columns of a write, with the types that they may have."""
+
+_MAX_TAG_BYTES: Final = 100
+_MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes beside the value that count for a message
+_MAX_VALUE: Final = 256 * 1024  # bytes of a bad value that a dead letter keeps
+_MAX_TEXT: Final = 10_000  # characters of the other fields of a dead letter
+
+
+class Target(NamedTuple):
+    """A topic to write to, as it was when the write was planned; all tasks use the same number of partitions."""
+
+    topic: str
+    partitions: int
+    ordered: bool
+    extended: bool
+
+
+class Row(NamedTuple):
+    """One message: topic, partition, body, trace id and headers."""
+
+    topic: str
+    partition: int
+    body: bytes
+    trace_id: int
+    ext: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSeed:
+    """The seed of generated trace ids, which are the same when a task runs again: write, micro-batch and task.
+
+    Attributes:
+        run: Id of the query, or of the one batch write.
+        batch: Number of the micro-batch; 0 for a batch write.
+        task: Number of the task's partition.
+    """
+
+    run: str
+    batch: str
+    task: int
+
+    @classmethod
+    def of_stream(cls, query: str | None, batch: str | None, task: int) -> Self:
+        """Return the seed of a task of a micro-batch.
+
+        Args:
+            query: Id of the query, from Spark.
+            batch: Number of the micro-batch, from Spark.
+            task: Number of the task's partition.
+
+        Raises:
+            ConfigError: Spark did not provide them. Ids without them would repeat in another
+                micro-batch, and ``drop_repeats`` would delete rows that are not repeated.
+        """
+        if not query or not batch:
+            raise ConfigError(
+                "option 'trace': Spark did not provide the query and micro-batch of this task (local properties "
+                "sql.streaming.queryId and streaming.sql.batchId), so it has no trace ids that stay the same when the "
+                "task runs again; set 'traceIdColumn' to a column with your own ids, or write without 'trace'"
+            )
+        return cls(query, batch, task)
+
+    def trace_id(self, number: int) -> int:
+        """Return the id of the task's row ``number``: 64 bits, never 0."""
+        text = f"{self.run}/{self.batch}/{self.task}/{number}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") or 1
+
+
+@dataclass(slots=True)
+class BadRows:
+    """The rows of one task that could not be published.
+
+    Attributes:
+        dropped: Rows that were skipped.
+        dead_letters: Rows that were published to ``deadLetterTopic`` instead.
+        first: Why the first of them was bad. None if there was none.
+    """
+
+    dropped: int = 0
+    dead_letters: int = 0
+    first: str | None = None
+
+    def count(self, reason: str, *, dropped: bool) -> None:
+        """Count a row, and log the first one."""
+        if self.first is None:
+            self.first = reason
+            action = "dropped" if dropped else "sent to the dead-letter topic"
+            log.warning("a row was %s: %s; this task only counts further ones", action, reason)
+        if dropped:
+            self.dropped += 1
+        else:
+            self.dead_letters += 1
+
+    def add(self, other: BadRows) -> None:
+        """Add the counts of another task."""
+        self.dropped += other.dropped
+        self.dead_letters += other.dead_letters
+        self.first = self.first or other.first
+
+    def __str__(self) -> str:
+        """Return the end of a log line; empty if there was no bad row."""
+        if self.first is None:
+            return ""
+        return (
+            f"; {self.dropped} rows dropped, {self.dead_letters} sent to the dead-letter topic, the first: {self.first}"
+        )
+
+
+class RowConverter:
+    """Converts the record batches of one task into messages, in order.
+
+    Args:
+        options: The options of the write.
+        targets: Known topics by name; add a missing one, and call again.
+        seed: Seed of generated trace ids.
+
+    Attributes:
+        bad: The rows that could not be published, unless ``onBadRow`` is ``fail``.
+    """
+
+    def __init__(self, options: WriteOptions, targets: dict[str, Target], seed: TraceSeed) -> None:
+        self.bad = BadRows()
+        self._options = options
+        self._targets = targets
+        self._seed = seed
+        self._number = 0
+        self._turn = seed.task
+
+    def messages(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages of a ``pyarrow.RecordBatch``.
+
+        Raises:
+            ConfigError: A row cannot be published; the message has its number.
+            KeyError: A topic that is not among the targets; add it, and call again.
+        """
+        for topic in self._topics(columns_of(batch), batch.num_rows):
+            if topic is not None and topic not in self._targets:
+                raise KeyError(topic)
+        if self._options.on_bad_row == FAIL:
+            return self._all(batch)
+        return iter(self._fit(batch))
+
+    def _fit(self, batch: Any) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages of publishable rows; find the others by bisection."""
+        turn = self._turn
+        try:
+            return list(self._all(batch))
+        except ConfigError as error:
+            self._turn = turn
+            if batch.num_rows == 1:
+                return self._refused(batch, str(error))
+        middle = batch.num_rows // 2
+        return [*self._fit(batch.slice(0, middle)), *self._fit(batch.slice(middle))]
+
+    def _refused(self, batch: Any, reason: str) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Count a row that cannot be published; return its dead letter, if wanted."""
+        columns = columns_of(batch)
+        number = self._number
+        self._number += 1
+        target = self._targets[self._options.dead_letters] if self._options.dead_letters else None
+        self.bad.count(reason, dropped=target is None)
+        if self._options.on_bad_row != DEAD_LETTER or target is None:
+            return []
+        column = self._options.trace_column
+        trace = columns[column].to_pylist()[0] or 0 if column else self._seed.trace_id(number)
+        trace = trace & MAX_TRACE_ID if self._options.trace else 0
+        topic = self._topics(columns, 1)[0]
+        body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason)
+        ext = _header(None, None, None, trace) if target.extended else b""
+        return [Row(target.topic, number % target.partitions, body, trace, ext)]
+
+    def _all(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+        """Return the messages of all rows; count none if one of them cannot be published."""
+        columns = columns_of(batch)
+        count = batch.num_rows
+        bodies: list[bytes] = as_binary(columns["value"]).to_pylist()
+        topics = self._topics(columns, count)
+        if None in topics:
+            raise ConfigError(f"row {self._number + topics.index(None)} of the task has no topic")
+        if not all(bodies):
+            number = next(number for number, body in enumerate(bodies) if not body)
+            raise ConfigError(f"row {self._number + number} of the task has no value: NSQ takes no empty message")
+        partitions = self._partitions(columns, topics)
+        traces = self._traces(columns, count)
+        exts = self._headers(columns, topics, traces)
+        if max(map(len, bodies), default=0) > MAX_MESSAGE_BYTES - _MAX_HEAD:
+            self._check_sizes(topics, bodies, exts)
+        self._number += count
+        return map(Row, topics, partitions, bodies, traces, exts)
+
+    def _topics(self, columns: Mapping[str, Any], count: int) -> list[Any]:
+        return [self._options.topic] * count if self._options.topic else columns["topic"].to_pylist()
+
+    def _check_sizes(self, topics: Sequence[str], bodies: Sequence[bytes], exts: Sequence[bytes]) -> None:
+        for number, (topic, body, ext) in enumerate(zip(topics, bodies, exts, strict=True)):
+            head = 2 + len(ext) if self._targets[topic].extended else 8 * self._options.trace
+            if len(body) + head > MAX_MESSAGE_BYTES:
+                raise ConfigError(
+                    f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
+                    f"id a message may have {MAX_MESSAGE_BYTES}"
+                )
+
+    def passed(self, count: int) -> None:
+        """Count rows that were published without this converter."""
+        self._number += count
+
+    def _partitions(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[int]:
+        how = self._options.partitioner
+        named = columns["partition"].to_pylist() if how == "column" and "partition" in columns else [None] * len(topics)
+        only = self._targets[topics[0]] if topics and None not in named and len(set(topics)) == 1 else None
+        if only is not None and min(named) >= 0 and max(named) < only.partitions:
+            return list(named)
+        keys = columns["key"].to_pylist() if how != "roundrobin" and "key" in columns else [None] * len(topics)
+        rule: Literal["java", "murmur3"] = "java" if how == "javahash" else "murmur3"
+        found: list[int] = []
+        for number, (topic, partition, key) in enumerate(zip(topics, named, keys, strict=True)):
+            target = self._targets[topic]
+            if partition is not None:
+                if not 0 <= partition < target.partitions:
+                    raise ConfigError(f"partition {partition}: topic {topic!r} has {target.partitions}")
+                found.append(partition)
+            elif key is not None:
+                found.append(partition_for(key, target.partitions, rule))
+            elif target.ordered:
+                raise ConfigError(f"row {self._number + number} of the task has no key, and topic {topic!r} is ordered")
+            else:
+                # Round robin by batches of rows: one connection at a time is busy, and all get the same share.
+                self._turn += number % self._options.batch_messages == 0
+                found.append(self._turn % target.partitions)
+        return found
+
+    def _traces(self, columns: Mapping[str, Any], count: int) -> list[int]:
+        if self._options.trace_column is not None:
+            return [(number or 0) & MAX_TRACE_ID for number in columns[self._options.trace_column].to_pylist()]
+        if not self._options.trace:
+            return [0] * count
+        return [self._seed.trace_id(number) for number in range(self._number, self._number + count)]
+
+    def _headers(self, columns: Mapping[str, Any], topics: Sequence[str], traces: Sequence[int]) -> list[bytes]:
+        if not any(self._targets[topic].extended for topic in set(topics)):
+            return [b""] * len(topics)
+        headers = columns["headers"].to_pylist() if "headers" in columns else [None] * len(topics)
+        tags = columns["tag"].to_pylist() if "tag" in columns else [None] * len(topics)
+        keys = columns["key"].to_pylist() if "key" in columns else [None] * len(topics)
+        return [_header(*each) for each in zip(headers, tags, keys, traces, strict=True)]
+
+
+def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str) -> bytes:
+    """Return the body of a dead letter: a JSON object, at most about 400 KiB.
+
+    Args:
+        columns: The row, as one-value lists by column name.
+        topic: The topic of the row.
+        reason: Why it cannot be published.
+    """
+    row = {name: values[0] for name, values in columns.items()}
+    value = row.pop("value", None)
+    raw = value.encode() if isinstance(value, str) else value
+    row.pop("topic", None)
+    letter: dict[str, Any] = {"reason": _short(reason), "topic": topic}
+    letter |= {name: each if each is None or isinstance(each, int) else _short(each) for name, each in row.items()}
+    letter["size"] = None if raw is None else len(raw)
+    letter["value"] = None if raw is None else base64.b64encode(raw[:_MAX_VALUE]).decode()
+    letter["truncated"] = raw is not None and len(raw) > _MAX_VALUE
+    return json.dumps(letter).encode()
+
+
+def columns_of(batch: Any) -> dict[str, Any]:  # noqa: ANN401 - pyarrow has no types
+    """Return the columns of a ``pyarrow.RecordBatch`` by name."""
+    return {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+
+
+def as_binary(column: Any) -> Any:  # noqa: ANN401
+    """Return a column of bodies, text or bytes, as bytes."""
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+
+
+def _header(headers: object, tag: str | None, key: object, trace_id: int) -> bytes:
+    full = _named(headers)
+    text = _text(key)
+    if text is not None:
+        full = {"key": text, **full}
+    if tag is not None:
+        if not 1 <= len(tag.encode()) <= _MAX_TAG_BYTES:
+            raise ConfigError(f"tag {tag!r} must have 1..{_MAX_TAG_BYTES} bytes")
+        full[TAG_KEY] = tag
+    if trace_id:
+        full[TRACE_KEY] = str(trace_id)
+    if not full:
+        return b""
+    ext = json.dumps(full, separators=(",", ":")).encode()
+    if len(ext) > MAX_EXT_BYTES:
+        raise ConfigError(f"headers take {len(ext)} bytes of JSON, the limit is {MAX_EXT_BYTES}")
+    return ext
+
+
+def _named(headers: object) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for name, value in headers if isinstance(headers, list) else ():
+        if name.startswith("##"):
+            raise ConfigError(
+                f"header {name!r}: names with ## are reserved for the server; use columns tag and trace id"
+            )
+        if value is not None:
+            named[name] = value
+    return named
+
+
+def _text(key: object) -> str | None:
+    """Return a key as text for the header ``key``. None if it is not UTF-8, since JSON cannot hold it."""
+    if not isinstance(key, bytes):
+        return None if key is None else str(key)
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _short(value: object) -> str:
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text[:_MAX_TEXT]

@@ -1,0 +1,127 @@
+"""Rows of one partition that become MPUBs in Arrow: the same messages in the same order as row by row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.protocol import Mpub
+from nsq_ha.protocol.server.decoder import decode_commands
+from nsq_ha.spark import sink
+from nsq_ha.spark.options import WriteOptions
+from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
+from nsq_ha.spark.write.partition_writer import TaskWriter, Written
+from nsq_ha.spark.write.row_converter import RowConverter, Target, TraceSeed
+
+if TYPE_CHECKING:
+    from nsq_ha.spark.cluster import Cluster
+
+PLAIN = Target("orders", 3, ordered=True, extended=False)
+MOST, LARGEST = 40, 2048
+
+
+def options(**told: str) -> WriteOptions:
+    limits = {"batchMessages": str(MOST), "batchBytes": str(LARGEST)}
+    return WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "orders", **limits, **told})
+
+
+def batch(bodies: list[bytes | None], partitions: list[int | None], kind: Any = None) -> Any:  # noqa: ANN401
+    values = pa.array(bodies, pa.binary())
+    columns = {"value": values if kind is None else values.cast(kind), "partition": pa.array(partitions, pa.int32())}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def small(count: int, partition: int = 1) -> Any:  # noqa: ANN401
+    return batch([b"%d" % number for number in range(count)], [partition] * count)
+
+
+class Sent:
+    """In the place of a partition's writer: keeps what it is given."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.mpubs: list[Mpub] = []
+        self.written = Written()
+
+    def send(self, sent: EncodedMpub) -> None:
+        (mpub,) = decode_commands(sent.command)
+        assert isinstance(mpub, Mpub)
+        assert (mpub.topic, mpub.partition) == ("orders", self.partition)
+        assert (sent.rows, sent.size) == (len(mpub.bodies), sum(map(len, mpub.bodies)))
+        self.mpubs.append(mpub)
+
+    def settle(self) -> None:
+        pass
+
+
+def published(batches: list[Any], given_options: WriteOptions) -> dict[int, list[Mpub]]:
+    """Write batches as a task does; gives the MPUBs of each partition."""
+    writer = sink.NsqBatchWriter.__new__(sink.NsqBatchWriter)
+    writer._options, writer._targets = given_options, {"orders": PLAIN}
+    task = TaskWriter(given_options, cast("Cluster", None))
+    writers = {number: Sent(number) for number in range(3)}
+    task._writers = {("orders", number): cast("Any", each) for number, each in writers.items()}
+    rows = RowConverter(given_options, writer._targets, TraceSeed("run", "0", 0))
+    for each in batches:
+        writer._add(each, task, rows, cast("Cluster", None))
+    task.finish(writer._targets)
+    return {number: each.mpubs for number, each in writers.items()}
+
+
+SIZES = st.one_of(st.integers(1, 60), st.integers(1, 60), st.integers(1, 900))
+LOTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3 * MOST), SIZES), min_size=1, max_size=6)
+
+
+@given(lots=LOTS, string=st.booleans())
+def test_the_messages_of_each_partition_are_whole_and_in_order(
+    lots: list[tuple[int, int, int]], *, string: bool
+) -> None:
+    expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    batches = []
+    for number, (partition, count, size) in enumerate(lots):
+        bodies = [b"%d.%d" % (number, row) + b"x" * (size + row % 2) for row in range(count)]
+        expected[partition] += bodies
+        # As Spark may give it: a part of a larger one.
+        whole = batch([b"before", *bodies], [partition] * (count + 1), pa.string() if string else None)
+        batches.append(whole.slice(1))
+    found = published(batches, options())
+    for partition, mpubs in found.items():
+        assert [body for mpub in mpubs for body in mpub.bodies] == expected[partition]
+        assert all(len(mpub.bodies) <= MOST for mpub in mpubs)
+        assert all(sum(map(len, mpub.bodies)) <= LARGEST for mpub in mpubs)
+
+
+def test_whole_mpubs_are_made_of_blocks_and_the_rest_waits_for_more() -> None:
+    mpubs = published([small(MOST + 10), small(MOST + 10)], options())[1]
+    assert [len(mpub.bodies) for mpub in mpubs] == [MOST, MOST, 20]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told", "target"),
+    [
+        (batch([b"a", b"b"], [1, 2]), {}, PLAIN),
+        (batch([b"a", b"b"], [1, None]), {}, PLAIN),
+        (batch([b"a", b"b"], [3, 3]), {}, PLAIN),
+        (batch([b"a", b""], [1, 1]), {}, PLAIN),
+        (batch([b"a", None], [1, 1]), {}, PLAIN),
+        (batch([], []), {}, PLAIN),
+        (batch([b"x" * 100] * 2, [1, 1]), {}, PLAIN),
+        (pa.RecordBatch.from_pydict({"value": pa.array([b"a"])}), {}, PLAIN),
+        (small(2), {"trace": "true"}, PLAIN),
+        (small(2), {"partitioner": "murmur3"}, PLAIN),
+        (small(2), {}, PLAIN._replace(extended=True)),
+    ],
+)
+def test_what_is_no_block(rows: Any, told: dict[str, str], target: Target) -> None:  # noqa: ANN401
+    assert Block.of(small(2), options(), {"orders": PLAIN}) is not None
+    assert Block.of(rows, options(**told), {"orders": target}) is None
+
+
+def test_a_row_that_cannot_be_published_is_told_by_its_number_behind_blocks_too() -> None:
+    with pytest.raises(ConfigError, match=f"row {2 * MOST + 1} of the task has no value"):
+        published([small(2 * MOST), batch([b"a", b""], [1, 1])], options())

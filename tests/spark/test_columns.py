@@ -1,0 +1,148 @@
+"""Columns: what a message becomes in Arrow, and the user's schema as projection."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.message import Message
+from nsq_ha.spark.read.columns import COLUMNS, Projection, default_schema
+from tests.spark.logs import Source, message
+
+WHEN = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
+
+
+def traced(trace_id: int = 7, ext: bytes | None = None, attempts: int = 1) -> Message:
+    timestamp_ns = int(WHEN.timestamp()) * 10**9 + 123_456_789
+    id_ = (5 << 50 | 9).to_bytes(8, "big") + trace_id.to_bytes(8, "big")
+    return Message(id_, b"\x00\xffbody", attempts, timestamp_ns, Source(), 240, 60, ext)
+
+
+TYPES: list[DataType] = [
+    BinaryType(),
+    IntegerType(),
+    LongType(),
+    MapType(StringType(), StringType()),
+    ShortType(),
+    StringType(),
+    TimestampType(),
+]
+BY_NAME = {each.simpleString(): each for each in TYPES}
+
+
+def schema_of(*names: str) -> StructType:
+    return StructType([StructField(name, BY_NAME[COLUMNS[name].spark_type]) for name in names])
+
+
+def whole_schema(*, headers: bool) -> StructType:
+    pairs = (part.split(" ") for part in default_schema(headers=headers).split(", "))
+    return StructType([StructField(name, BY_NAME[kind]) for name, kind in pairs])
+
+
+def only(name: str, row: Message) -> object:
+    return Projection(schema_of(name)).batch([row]).column(0).to_pylist()[0]
+
+
+def test_the_default_schema_is_what_the_batches_have() -> None:
+    for headers in (False, True):
+        schema = whole_schema(headers=headers)
+        batch = Projection(schema).batch([traced(), message(300, 40)])
+        # Spark compares exactly: order, types, nullability.
+        assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
+        assert ("headers" in schema.fieldNames()) is headers
+
+
+def test_a_row() -> None:
+    batch = Projection(whole_schema(headers=True)).batch([traced(ext=b'{"a":"b","key":"k\xc3\xa4"}')])
+    assert batch.to_pylist() == [
+        {
+            "key": "kä".encode(),
+            "value": b"\x00\xffbody",
+            "topic": "flights",
+            "partition": 5,
+            "offset": 240,
+            "timestamp": WHEN.replace(microsecond=123_456),
+            "raw_size": 60,
+            "message_id": traced().id,
+            "trace_id": 7,
+            "attempts": 1,
+            "headers": [("a", "b"), ("key", "kä")],
+        }
+    ]
+
+
+def test_only_the_columns_that_are_asked_for_are_built_and_in_their_order() -> None:
+    projection = Projection(schema_of("offset", "value"))
+    assert projection.batch([traced()]).to_pylist() == [{"offset": 240, "value": b"\x00\xffbody"}]
+    assert projection.names == ("offset", "value")
+
+
+def test_an_unsigned_trace_id_shows_signed() -> None:
+    assert only("trace_id", traced(2**64 - 1)) == -1
+    assert only("trace_id", traced(2**63 - 1)) == 2**63 - 1
+
+
+def test_an_id_of_upstream_shows_no_trace_id() -> None:
+    assert only("trace_id", Message(b"0c1d2e3f40516273", b"x", 1, 1, Source(), 0, 1)) == 0
+
+
+def test_attempts_beyond_a_short_stay_at_its_end() -> None:
+    assert only("attempts", traced(attempts=65535)) == 32767
+
+
+@pytest.mark.parametrize(
+    ("ext", "headers"),
+    [
+        (None, None),
+        (b"", []),
+        (b'{"##trace_id":"7","a":"b"}', [("a", "b")]),
+        (b'{"n":1,"o":{"x":[null]},"u":null}', [("n", "1"), ("o", '{"x": [null]}'), ("u", "null")]),
+        (b'{"lone":"\\ud800"}', [("lone", "?")]),
+        (b"[1]", None),
+        (b"\xff", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_headers_of_any_writer_become_text_or_nothing(ext: bytes | None, headers: object) -> None:
+    assert only("headers", traced(ext=ext)) == headers
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (StructField("body", BinaryType()), "schema has column 'body'; format 'nsq' has: key, value, topic,"),
+        (StructField("value", StringType()), "schema has column 'value' as string, but it is binary: cast it after"),
+        (StructField("timestamp", TimestampNTZType()), "column 'timestamp' as timestamp_ntz"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(field: StructField, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Projection(StructType([field]))
+
+
+def test_a_column_may_be_declared_without_nulls() -> None:
+    schema = StructType([StructField("offset", LongType(), nullable=False)])
+    assert to_arrow_schema(schema, timezone="UTC").equals(Projection(schema).batch([traced()]).schema)
+
+
+def test_a_projection_travels_to_the_workers() -> None:
+    projection = pickle.loads(pickle.dumps(Projection(schema_of("offset"))))  # noqa: S301 - our own
+    assert isinstance(projection.batch([traced()]), pa.RecordBatch)

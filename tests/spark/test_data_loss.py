@@ -1,0 +1,203 @@
+"""Logs that are not what was planned: cleaned, cut, re-created, grown; each is reported, or read as far as it goes."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.errors import DataLossError
+from nsq_ha.spark.checkpoint import PLANNED, OffsetJson, undated
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.plan.batch_planner import Range
+from nsq_ha.spark.plan.stream_planner import StreamPlanner
+from nsq_ha.spark.read.range_reader import RangeReader
+from tests.spark.streams import numbered
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
+    from nsq_ha.spark.cluster import Cluster
+    from tests.spark.conftest import Publish
+
+MESSAGE = 36
+"""Bytes of a body of 6 in the log."""
+
+names = (f"loss_{number}" for number in itertools.count())
+
+Stream = Callable[..., tuple[StreamPlanner, ReadOptions]]
+
+
+@pytest.fixture
+def stream(dev_cluster: DevCluster, asked: Cluster) -> Stream:
+    """The driver's side of a stream from the earliest on, which loses patience quickly."""
+
+    def begin(topic: str, *, strict: bool) -> tuple[StreamPlanner, ReadOptions]:
+        given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "startingOffsets": "earliest"}
+        given |= {"failOnDataLoss": str(strict), "fetchTimeout": "300ms", "fetchRetries": "1", "metadataRefresh": "0s"}
+        options = ReadOptions.parse(given, "stream")
+        return StreamPlanner(options, asked), options
+
+    return begin
+
+
+def rows(parts: list[Range], options: ReadOptions, asked: Cluster) -> list[bytes]:
+    return [row.body for part in parts for batch in RangeReader(part, options, asked).batches() for row in batch]
+
+
+def end_of(topic: str, messages: int) -> OffsetJson:
+    return {topic: {"0": messages * MESSAGE}}
+
+
+def test_a_start_that_was_cleaned_before_the_batch_is_planned(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(100))
+    dev_cluster.clean(topic, 0, 60)
+    planner, _ = stream(topic, strict=True)
+    with pytest.raises(DataLossError, match="1800 bytes from offset 360 on are deleted, the log begins at 2160"):
+        planner.ranges(end_of(topic, 10), planner.latest(end_of(topic, 10)))
+    planner, options = stream(topic, strict=False)
+    parts = planner.ranges(end_of(topic, 10), planner.latest(end_of(topic, 10)))
+    assert rows(parts, options, asked) == numbered(40, 60)
+    assert "1800 bytes from offset 360 on are deleted" in caplog.text
+
+
+def test_a_start_that_is_cleaned_between_plan_and_read(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(100))
+    planner, strict = stream(topic, strict=True)
+    parts = planner.ranges(end_of(topic, 10), planner.latest(end_of(topic, 10)))
+    dev_cluster.clean(topic, 0, 60)
+    with pytest.raises(DataLossError, match="the log now begins at 2160"):
+        rows(parts, strict, asked)
+    assert rows(parts, stream(topic, strict=False)[1], asked) == numbered(40, 60)
+
+
+def test_a_tail_that_was_never_committed(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(50))
+    planner, strict = stream(topic, strict=True)
+    parts = planner.ranges(end_of(topic, 10), end_of(topic, 70))
+    with pytest.raises(DataLossError, match="the log ends at 1800: its tail was never committed"):
+        rows(parts, strict, asked)
+    with pytest.raises(DataLossError, match="the log ends at 1800, before the offset 2520 reached"):
+        planner.latest(end_of(topic, 70))
+    lossy, options = stream(topic, strict=False)
+    assert rows(parts, options, asked) == numbered(40, 10)
+    # What comes in the place of the lost tail is read from where the log ends now.
+    again = lossy.latest(end_of(topic, 70) | {PLANNED: int(time.time())})
+    assert undated(again) == end_of(topic, 50)
+    assert lossy.ranges(end_of(topic, 70), again) == [], "what is left was read before"
+    publish(topic, 0, numbered(5, 90))
+    assert rows(lossy.ranges(again, lossy.latest(again)), options, asked) == numbered(5, 90)
+
+
+def test_a_tail_that_other_messages_have_filled(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, [*numbered(10), b"x" * 100, *numbered(10, 20)])
+    parts = [Range(topic, 0, 0, 12 * MESSAGE, asked.view(topic).leaders[0], ordered=False, extended=False)]
+    with pytest.raises(DataLossError, match="the end 432 lies inside the message"):
+        rows(parts, stream(topic, strict=True)[1], asked)
+    assert rows(parts, stream(topic, strict=False)[1], asked) == numbered(10)
+
+
+def made_anew(dev_cluster: DevCluster, publish: Publish, bodies: list[bytes]) -> str:
+    """Return a topic that held 50 messages, was deleted, and was created again; its new messages are not flushed."""
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(50))
+    dev_cluster.delete_topic(topic)
+    dev_cluster.create_topic(topic, 1, sync_every=100_000)
+    publish(topic, 0, bodies)
+    return topic
+
+
+def test_a_topic_that_was_deleted_and_made_anew(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = made_anew(dev_cluster, publish, numbered(5, 60))
+    with pytest.raises(DataLossError, match="the log ends at 180, before the offset 1800 reached: re-created, or cut"):
+        stream(topic, strict=True)[0].latest(end_of(topic, 50))
+    lossy, options = stream(topic, strict=False)
+    an_hour_ago = end_of(topic, 50) | {PLANNED: int(time.time()) - 3600}
+    again = lossy.latest(an_hour_ago)
+    assert lossy.ranges(an_hour_ago, again) == []
+    assert rows(lossy.ranges(again, lossy.latest(again)), options, asked) == numbered(5, 60)
+
+
+def test_a_topic_that_was_made_anew_and_is_longer_than_before(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = made_anew(dev_cluster, publish, numbered(70, 100))
+    an_hour_ago = {PLANNED: int(time.time()) - 3600}
+    start, end = end_of(topic, 40) | an_hour_ago, end_of(topic, 50) | an_hour_ago
+    planner, _ = stream(topic, strict=True)
+    with pytest.raises(
+        DataLossError, match="before the offset 1800 that are younger than it: the topic was re-created"
+    ):
+        planner.latest(end)
+    with pytest.raises(DataLossError, match="before the offset 1800 that are younger than it"):
+        # Planned before a restart, and never read.
+        planner.ranges(start, end)
+    lossy, options = stream(topic, strict=False)
+    assert lossy.ranges(start, end) == []
+    again = lossy.latest(end)
+    assert lossy.ranges(end, again) == []
+    assert rows(lossy.ranges(again, lossy.latest(again)), options, asked) == numbered(70, 100)
+    assert caplog.text.count("re-created") == 1
+
+
+def test_the_same_topic_is_not_taken_for_one_that_was_made_anew(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(50))
+    end = end_of(topic, 50) | {PLANNED: int(time.time())}
+    publish(topic, 0, numbered(20, 50))
+    planner, options = stream(topic, strict=True)
+    assert rows(planner.ranges(end, planner.latest(end)), options, asked) == numbered(20, 50)
+
+
+def test_a_topic_that_is_gone(dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream) -> None:
+    topic = dev_cluster.create_topic(next(names), 1)
+    publish(topic, 0, numbered(5))
+    lossy, _ = stream(topic, strict=False)
+    strict, _ = stream(topic, strict=True)
+    end = strict.latest(strict.initial())
+    dev_cluster.delete_topic(topic)
+    until = time.monotonic() + 20.0
+    # The nsqlookupds forget it in their own time.
+    while asked.view(topic).exists:
+        assert time.monotonic() < until
+        threading.Event().wait(0.05)
+    with pytest.raises(DataLossError, match="the topic is gone"):
+        strict.ranges(strict.initial(), strict.latest(end))
+    assert lossy.latest(end) == end
+
+
+def test_partitions_that_are_added_begin_at_their_earliest(
+    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+) -> None:
+    topic = dev_cluster.create_topic(next(names), 1, 1)
+    publish(topic, 0, numbered(5))
+    planner, options = stream(topic, strict=True)
+    before = planner.latest(planner.initial())
+    dev_cluster.expand(topic, 2)
+    until = time.monotonic() + 20.0
+    while len(asked.view(topic).leaders) < 2:
+        assert time.monotonic() < until
+        threading.Event().wait(0.05)
+    publish(topic, 1, numbered(5, 10))
+    after = planner.latest(before)
+    assert sorted(after[topic]) == ["0", "1"]
+    assert rows(planner.ranges(before, after), options, asked) == numbered(5, 10)

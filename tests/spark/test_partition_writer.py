@@ -1,0 +1,174 @@
+"""Writing to one partition against a scripted nsqd: order, retries, and what is counted as doubtful."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from nsq_ha.config import Backoff
+from nsq_ha.errors import AuthError, MessageRefusedError, NsqError, PublishError
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.protocol import FrameType, Traced, encode_frame, encode_mpub, encode_traced
+from nsq_ha.spark.options import WriteOptions
+from nsq_ha.spark.write import partition_writer
+from nsq_ha.spark.write.arrow_mpub import EncodedMpub
+from nsq_ha.spark.write.partition_writer import PartitionWriter, Written
+from tests.spark.test_replay import OK, ScriptedNsqd, error
+
+OPTIONS = WriteOptions(lookupd=("http://127.0.0.1:4161",), topic="flights", publish_timeout=10.0)
+HANDSHAKE = (b"}", OK)
+
+
+@dataclass
+class Leaders:
+    """Who leads, one after the other; the last one stays. None is nobody."""
+
+    nodes: list[Node | None] = field(default_factory=list)
+    asked: int = 0
+
+    def view(self, topic: str) -> TopicView:
+        self.asked += 1
+        node = self.nodes.pop(0) if len(self.nodes) > 1 else self.nodes[0]
+        leaders = {} if node is None else {3: node}
+        return TopicView(topic, TopicMeta(partition_num=4), leaders, complete=False, exists=True)
+
+
+Start = Callable[..., ScriptedNsqd]
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Start]:
+    begun: list[ScriptedNsqd] = []
+
+    def start(*script: tuple[bytes, bytes], close: bool = False) -> ScriptedNsqd:
+        begun.append(ScriptedNsqd(list(script), close))
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.end()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_writer, "_RETRY", Backoff(initial=0.001, maximum=0.001))
+
+
+def response(data: bytes) -> bytes:
+    return encode_frame(FrameType.RESPONSE, data)
+
+
+def batch(*bodies: bytes) -> EncodedMpub:
+    return EncodedMpub(encode_mpub("flights", 3, bodies), len(bodies), sum(map(len, bodies)))
+
+
+def traced(*bodies: bytes) -> EncodedMpub:
+    return dataclasses.replace(batch(*bodies), traced=True)
+
+
+def writer(leaders: Leaders, options: WriteOptions = OPTIONS) -> PartitionWriter:
+    return PartitionWriter("flights", 3, options, leaders)  # type: ignore[arg-type]
+
+
+def write(written: PartitionWriter, *batches: EncodedMpub) -> Written:
+    try:
+        for each in batches:
+            written.send(each)
+        written.settle()
+    finally:
+        written.close()
+    return written.written
+
+
+def test_batches_go_one_after_the_other_over_one_connection(nsqd: Start) -> None:
+    server = nsqd(HANDSHAKE, (b"one", OK), (b"two", OK))
+    leaders = Leaders([server.node])
+    assert write(writer(leaders), batch(b"one", b"1"), batch(b"two")) == Written(rows=3, size=7, batches=2)
+    assert leaders.asked == 1
+    assert server.heard.index(b"one") < server.heard.index(b"two")
+
+
+def test_the_second_batch_waits_for_the_answer_to_the_first(nsqd: Start) -> None:
+    server = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_WRITABLE no")), close=True)
+    after = nsqd(HANDSHAKE, (b"one", OK), (b"two", OK))
+    assert write(writer(Leaders([server.node, after.node])), batch(b"one"), batch(b"two")).rows == 2
+    assert b"two" not in server.heard
+
+
+def test_an_explicit_refusal_is_no_doubt(nsqd: Start) -> None:
+    before = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_LEADER moved")))
+    after = nsqd(HANDSHAKE, (b"one", OK))
+    assert write(writer(Leaders([before.node, after.node])), batch(b"one")) == Written(rows=1, size=3, batches=1)
+
+
+def test_a_lost_connection_leaves_what_was_sent_in_doubt(nsqd: Start) -> None:
+    before = nsqd(HANDSHAKE, (b"one", b""), close=True)
+    after = nsqd(HANDSHAKE, (b"one", OK))
+    found = write(writer(Leaders([before.node, after.node])), batch(b"one", b"uno"))
+    assert found == Written(rows=2, size=6, batches=1, doubtful=2)
+
+
+def test_nobody_leads_for_a_while(nsqd: Start) -> None:
+    server = nsqd(HANDSHAKE, (b"one", OK))
+    leaders = Leaders([None, None, server.node])
+    assert write(writer(leaders), batch(b"one")).doubtful == 0
+    assert leaders.asked == 3
+
+
+def test_patience_ends_with_what_is_known(nsqd: Start) -> None:
+    options = WriteOptions(lookupd=OPTIONS.lookupd, topic="flights", publish_timeout=0.05)
+    with pytest.raises(PublishError, match="no leader") as caught:
+        write(writer(Leaders([None]), options), batch(b"one"))
+    assert (caught.value.maybe_stored, caught.value.partition) == (False, 3)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (((b"}", OK), (b"one", error(b"E_BAD_MESSAGE too big"))), MessageRefusedError),
+        (((b"}", error(b"E_AUTH_FAILED no")),), AuthError),
+    ],
+)
+def test_what_no_retry_cures_comes_at_once(
+    nsqd: Start, script: tuple[tuple[bytes, bytes], ...], kind: type[NsqError]
+) -> None:
+    leaders = Leaders([nsqd(*script).node])
+    with pytest.raises(kind):
+        write(writer(leaders), batch(b"one"))
+    assert leaders.asked == 1
+
+
+def test_traced_answers_tell_the_offsets(nsqd: Start) -> None:
+    def answer(offset: int, size: int) -> bytes:
+        return response(encode_traced(Traced(3 << 50 | 5, 0, offset, size)))
+
+    server = nsqd(HANDSHAKE, (b"one", answer(120, 33)), (b"two", answer(200, 34)))
+    found = write(writer(Leaders([server.node])), traced(b"one"), traced(b"two"))
+    assert (found.first_offset, found.last_offset) == (120, 234)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK,
+        response(encode_traced(Traced(3 << 50 | 1, 5, 4096, 64))),
+        response(encode_traced(Traced(2 << 50 | 1, 0, 4096, 64))),
+        response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 63))),
+    ],
+    ids=["plain", "trace id", "partition", "size"],
+)
+def test_an_answer_to_another_batch_is_in_doubt_and_tried_over_a_new_connection(nsqd: Start, answer: bytes) -> None:
+    fits = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
+    wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", fits))
+    found = write(writer(Leaders([wrong.node, right.node])), traced(b"one", b"1"))
+    assert found == Written(rows=2, size=4, batches=1, doubtful=2, first_offset=4096, last_offset=4160)
+
+
+def test_a_traced_answer_to_a_plain_batch_is_in_doubt(nsqd: Start) -> None:
+    answer = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
+    wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", OK))
+    found = write(writer(Leaders([wrong.node, right.node])), batch(b"one", b"1"))
+    assert found == Written(rows=2, size=4, batches=1, doubtful=2)

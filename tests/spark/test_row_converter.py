@@ -1,0 +1,223 @@
+"""Rows to messages: where each goes, what its header holds, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, StructType
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy.sharding import partition_for
+from nsq_ha.protocol import MAX_TRACE_ID, Mpub, MpubExt, MpubTrace
+from nsq_ha.protocol.server.decoder import decode_commands
+from nsq_ha.spark.options import WriteOptions
+from nsq_ha.spark.sink import check_columns, check_target
+from nsq_ha.spark.write.arrow_mpub import encode
+from nsq_ha.spark.write.row_converter import Row, RowConverter, Target, TraceSeed
+
+PLAIN = Target("t", 4, ordered=False, extended=False)
+ORDERED = Target("t", 4, ordered=True, extended=False)
+HEADED = Target("t", 4, ordered=False, extended=True)
+ME = TraceSeed("run", "3", 1)
+HEADERS = pa.map_(pa.string(), pa.string())
+
+
+def options(**told: str) -> WriteOptions:
+    return WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t"} | told)
+
+
+def schema(told: str) -> StructType:
+    """Return what Spark makes of such a text, without a Spark that runs."""
+    kinds: dict[str, DataType] = {"string": StringType(), "int": IntegerType(), "double": DoubleType()}
+    found = StructType()
+    for name, kind in (field.split() for field in told.split(", ")):
+        found.add(name, kinds[kind])
+    return found
+
+
+def rows_of(
+    target: Target, columns: dict[str, Any], given: WriteOptions | None = None, me: TraceSeed = ME
+) -> list[Row]:
+    return list(RowConverter(given or options(), {"t": target}, me).messages(pa.RecordBatch.from_pydict(columns)))
+
+
+def refused(target: Target, columns: dict[str, Any], match: str, **told: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        rows_of(target, columns, options(**told))
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    ("ddl", "told", "match"),
+    [
+        ("key string", {}, "column 'value' is missing"),
+        ("value string, colour string", {}, "column 'colour' is not a column of a write; these are: value, key"),
+        ("value int", {}, "column 'value' is int; it must be binary or string"),
+        ("value string, key double", {}, "column 'key' is double"),
+        ("value string", {"traceIdColumn": "n"}, "column 'n' is missing"),
+        ("value string, n string", {"traceIdColumn": "n"}, "column 'n' is string; it must be bigint or int"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(ddl: str, told: dict[str, str], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        check_columns(schema(ddl), options(**told))
+
+
+def test_a_topic_must_come_from_somewhere() -> None:
+    given = WriteOptions.parse({"lookupd": "127.0.0.1:4161"})
+    with pytest.raises(ConfigError, match="column 'topic' is missing, and so is option 'topic'"):
+        check_columns(schema("value string"), given)
+    check_columns(schema("value string, topic string"), given)
+
+
+@pytest.mark.parametrize(
+    ("target", "columns", "told", "match"),
+    [
+        (PLAIN, ("value", "headers", "tag"), {}, "takes no headers and no tag"),
+        (ORDERED, ("value",), {}, "is ordered: add a column 'key' or 'partition'"),
+        (ORDERED, ("value", "key"), {"partitioner": "roundrobin"}, "is ordered"),
+        (ORDERED, ("value", "partition"), {"partitioner": "murmur3"}, "is ordered"),
+    ],
+)
+def test_what_a_topics_kind_asks(target: Target, columns: tuple[str, ...], told: dict[str, str], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        check_target(target, columns, options(**told))
+    check_target(target, ("value", "key"), options())
+
+
+# ---------------------------------------------------------------- places
+
+
+KEYS = st.one_of(st.text(min_size=1, max_size=20), st.binary(min_size=1, max_size=20), st.integers(0, 2**31))
+
+
+@given(st.lists(KEYS, min_size=1, max_size=20))
+def test_a_key_goes_where_the_producer_puts_it(keys: list[str | bytes | int]) -> None:
+    for kind in (str, bytes, int):
+        chosen = [key for key in keys if type(key) is kind]
+        if chosen:
+            rows = rows_of(ORDERED, {"value": [b"v"] * len(chosen), "key": chosen})
+            assert [row.partition for row in rows] == [partition_for(key, 4) for key in chosen]
+
+
+def test_a_named_partition_wins_over_the_key_unless_the_partitioner_says_otherwise() -> None:
+    columns = {"value": ["a", "b"], "key": ["k", "k"], "partition": pa.array([3, None], pa.int32())}
+    assert [row.partition for row in rows_of(PLAIN, columns)] == [3, partition_for("k", 4)]
+    by_key = rows_of(PLAIN, columns, options(partitioner="javahash"))
+    assert [row.partition for row in by_key] == [partition_for("k", 4, "java")] * 2
+    refused(PLAIN, {"value": ["a"], "partition": [4]}, "partition 4: topic 't' has 4")
+    refused(PLAIN, {"value": ["a"], "partition": [-1]}, "partition -1")
+
+
+def test_rows_without_key_go_in_turn_by_batches() -> None:
+    rows = rows_of(PLAIN, {"value": [b"v"] * 6, "key": [None] * 6}, options(batchMessages="2"))
+    assert [row.partition for row in rows] == [2, 2, 3, 3, 0, 0]
+    other = rows_of(PLAIN, {"value": [b"v"]}, options(partitioner="roundrobin"), TraceSeed("run", "3", 2))
+    assert [row.partition for row in other] == [3], "each task begins elsewhere"
+
+
+def test_on_an_ordered_topic_a_row_without_key_is_told_by_its_number() -> None:
+    rows = RowConverter(options(), {"t": ORDERED}, ME)
+    list(rows.messages(pa.RecordBatch.from_pydict({"value": ["a", "b"], "key": ["k", "k"]})))
+    with pytest.raises(ConfigError, match="row 3 of the task has no key, and topic 't' is ordered"):
+        rows.messages(pa.RecordBatch.from_pydict({"value": ["c", "d"], "key": ["k", None]}))
+
+
+@pytest.mark.parametrize("empty", [b"", None])
+def test_an_empty_value_is_refused(empty: bytes | None) -> None:
+    refused(PLAIN, {"value": pa.array([b"v", empty], pa.binary())}, "row 1 of the task has no value")
+
+
+def test_a_topic_that_is_not_known_yet_is_asked_for_and_nothing_is_lost() -> None:
+    targets = {"t": PLAIN}
+    rows = RowConverter(WriteOptions.parse({"lookupd": "127.0.0.1:4161"}), targets, ME)
+    batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", "u"]})
+    with pytest.raises(KeyError, match="u"):
+        rows.messages(batch)
+    targets["u"] = Target("u", 1, ordered=False, extended=False)
+    assert [(row.topic, row.body) for row in rows.messages(batch)] == [("t", b"a"), ("u", b"b")]
+
+
+# ---------------------------------------------------------------- ids and headers
+
+
+def test_ids_are_the_same_when_a_task_runs_again_and_differ_between_tasks_and_batches() -> None:
+    given = options(trace="true")
+
+    def ids(me: TraceSeed) -> list[int]:
+        rows = RowConverter(given, {"t": PLAIN}, me)
+        batches = [pa.RecordBatch.from_pydict({"value": [b"v"] * count}) for count in (3, 2)]
+        return [row.trace_id for batch in batches for row in rows.messages(batch)]
+
+    assert ids(ME) == ids(ME)
+    # However Arrow cuts the rows.
+    assert ids(ME) == [ME.trace_id(number) for number in range(5)]
+    every = ids(ME) + ids(TraceSeed("run", "4", 1)) + ids(TraceSeed("run", "3", 2)) + ids(TraceSeed("other", "3", 1))
+    assert len(set(every)) == 20
+    assert all(0 < number <= MAX_TRACE_ID for number in every)
+    assert [row.trace_id for row in rows_of(PLAIN, {"value": ["a"]})] == [0]
+
+
+def test_ids_of_a_column_are_taken_without_their_sign() -> None:
+    rows = rows_of(PLAIN, {"value": ["a", "b", "c"], "n": [7, -1, None]}, options(traceIdColumn="n"))
+    assert [row.trace_id for row in rows] == [7, MAX_TRACE_ID, 0]
+
+
+def test_headers_hold_key_tag_and_trace_id() -> None:
+    columns = {
+        "value": ["a", "b", "c"],
+        "key": ["k", None, None],
+        "headers": pa.array([[("a", "ä"), ("n", None)], None, []], HEADERS),
+        "tag": ["T", None, None],
+        "n": [7, 0, 0],
+    }
+    rows = rows_of(HEADED, columns, options(traceIdColumn="n"))
+    told = [json.loads(row.ext) if row.ext else None for row in rows]
+    assert told == [{"key": "k", "a": "ä", "##client_dispatch_tag": "T", "##trace_id": "7"}, None, None]
+    assert rows_of(PLAIN, {"value": ["a"], "key": ["k"]})[0].ext == b"", "a plain topic has no header"
+
+
+def test_a_key_that_is_no_text_has_no_place_in_a_header_and_one_of_the_headers_wins() -> None:
+    keys = pa.array([b"\xff", b"k"], pa.binary())
+    columns = {"value": ["a", "b"], "key": keys, "headers": pa.array([None, [("key", "mine")]], HEADERS)}
+    assert [row.ext for row in rows_of(HEADED, columns)] == [b"", b'{"key":"mine"}']
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ({"tag": ["x" * 101]}, "must have 1..100 bytes"),
+        ({"tag": [""]}, "must have 1..100 bytes"),
+        ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## are reserved for the server"),
+        ({"headers": pa.array([[("x", "y" * 70_000)]], HEADERS)}, "bytes of JSON, the limit is"),
+    ],
+)
+def test_headers_that_the_server_would_refuse(columns: dict[str, Any], match: str) -> None:
+    refused(HEADED, {"value": ["a"], **columns}, match)
+
+
+# ---------------------------------------------------------------- the wire
+
+
+@pytest.mark.parametrize(("extended", "traced", "kind"), [(0, 0, Mpub), (0, 1, MpubTrace), (1, 0, MpubExt)])
+def test_an_mpub_holds_the_rows_in_order(extended: int, traced: int, kind: type) -> None:
+    rows = [Row("t", 2, b"%d" % number, number, b'{"n":"%d"}' % number) for number in range(1, 4)]
+    batch = encode("t", 2, rows, extended=bool(extended), traced=bool(traced))
+    (command,) = decode_commands(batch.command)
+    assert type(command) is kind
+    assert isinstance(command, Mpub | MpubTrace | MpubExt)
+    assert (command.topic, command.partition, batch.rows, batch.size) == ("t", 2, 3, 3)
+    bodies = {
+        Mpub: [b"1", b"2", b"3"],
+        MpubTrace: [(1, b"1"), (2, b"2"), (3, b"3")],
+        MpubExt: [(b'{"n":"%d"}' % number, b"%d" % number) for number in (1, 2, 3)],
+    }
+    found: Any = command
+    assert list(found.messages if hasattr(found, "messages") else found.bodies) == bodies[kind]
