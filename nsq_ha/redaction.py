@@ -84,7 +84,10 @@ def _forms(secret: str) -> tuple[str, ...]:
     from urllib.parse import quote, quote_plus  # noqa: PLC0415
 
     data = secret.encode("utf-8", "surrogatepass")
-    escaped = (repr(secret)[1:-1], repr(data)[2:-1], secret.encode("unicode_escape").decode(), json.dumps(secret)[1:-1])
+    in_json = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
+    # Programs in Go, as nsqd and most auth servers, escape these three as well.
+    in_go = (form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") for form in in_json)
+    escaped = (repr(secret)[1:-1], repr(data)[2:-1], secret.encode("unicode_escape").decode(), *in_json, *in_go)
     encoded = (
         base64.b64encode(data).decode().rstrip("="),
         base64.urlsafe_b64encode(data).decode().rstrip("="),

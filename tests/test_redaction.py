@@ -48,7 +48,7 @@ from tests.support.recorder import Recorder
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
-SECRET: Final = 'öpen "sesame"\t4711/x+y'
+SECRET: Final = 'öpen "sesame"\t4711/x+y<&>'
 DATA: Final = SECRET.encode()
 FORMS: Final[dict[str, str]] = {
     "as it is": SECRET,
@@ -56,6 +56,11 @@ FORMS: Final[dict[str, str]] = {
     "escaped": SECRET.encode("unicode_escape").decode(),
     "escaped bytes": repr(DATA)[2:-1],
     "JSON": json.dumps(SECRET)[1:-1],
+    "JSON in UTF-8": json.dumps(SECRET, ensure_ascii=False)[1:-1],
+    "JSON of Go": json.dumps(SECRET, ensure_ascii=False)[1:-1]
+    .replace("<", r"\u003c")
+    .replace(">", r"\u003e")
+    .replace("&", r"\u0026"),
     "percent": quote(SECRET, safe=""),
     "base64": base64.b64encode(DATA).decode(),
     "base64 of URLs": base64.urlsafe_b64encode(DATA).decode(),

@@ -17,7 +17,7 @@ from nsq_ha.producer.connections import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.protocol import ClientProtocol, Command, Ready
 from nsq_ha.transport import connection
-from nsq_ha.transport.stream import Stream
+from nsq_ha.transport.tcp import TcpStream
 from tests.support.leaks import nothing_left
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import TOPIC, Stage
@@ -34,7 +34,7 @@ QUICK: Final = Backoff(initial=0.01, maximum=0.05)
 
 BOTH: Final[dict[str, tuple[object, str]]] = {
     "name resolution": (asyncio.base_events.BaseEventLoop, "create_connection"),
-    "opening a stream": (Stream, "open"),
+    "opening a stream": (TcpStream, "open"),
     "making a context": (connection, "socket"),
     "reading": (ClientProtocol, "receive"),
     "the end of a stream": (ClientProtocol, "end_of_stream"),
@@ -157,7 +157,7 @@ async def test_a_consumer_survives_it(
 
 
 OURS: Final = {
-    "opening a stream": (Stream, "open"),
+    "opening a stream": (TcpStream, "open"),
     "serving": (link.Link, "_write"),
     "a round of look-ups": (servers.Servers, "look_up"),
 }

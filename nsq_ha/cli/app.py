@@ -22,7 +22,7 @@ from nsq_ha.cli.trace import trace
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM.",
 )
 @click.version_option(__version__, prog_name="nsq-ha")
-@click.option("-v", "--verbose", count=True, help="Show the library's log: -v what changes, -vv everything.")
+@click.option("-v", "--verbose", count=True, help="Show the library's log: -v what changes, -vv each frame, too.")
 def app(verbose: int) -> None:
     """Work with a partitioned, replicated NSQ cluster: `nsq-ha dev` starts one here, `nsq-ha demo` shows it at work."""
     log_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))

@@ -12,6 +12,7 @@ carry no number and nothing after a surprise can be trusted.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 from collections import deque
@@ -33,7 +34,7 @@ from nsq_ha.policy.tls_renewal import evidence
 from nsq_ha.protocol import NOP, ClientProtocol, Close, Identity, Offer
 from nsq_ha.protocol.handshake import Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
-from nsq_ha.transport.stream import REACHABLE, Stream
+from nsq_ha.transport.tcp import REACHABLE, TcpStream
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 from nsq_ha.unexpected import report_unexpected
@@ -47,9 +48,12 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, DamagedMessage, Layout, Sub, SubAdvanced, SubOrdered
     from nsq_ha.protocol.handshake import Step
+    from nsq_ha.transport.stream import OpenStream, Stream
     from nsq_ha.transport.tls_limits import TlsServer
 
 log = logging.getLogger("nsq_ha.connection")
+_wire_log: Final = logging.getLogger("nsq_ha.wire")
+_numbers: Final = itertools.count(1)
 
 USER_AGENT: Final = f"nsq_ha/{__version__}"
 
@@ -83,6 +87,7 @@ class Connection:
     """One open connection. Make it with :meth:`open`.
 
     Attributes:
+        name: A short id, different for each connection of the process, and the nsqd's address; for log lines.
         tls_server: What is known of the nsqd's TLS. None without TLS.
     """
 
@@ -90,6 +95,7 @@ class Connection:
         """Prepare; :meth:`open` connects."""
         self.config = config
         self.node = node
+        self.name = f"c{next(_numbers)} {node.address}"
         self.identity = Identity()
         self.is_open = False
         self._lifetime: Lifetime | None = None
@@ -150,7 +156,12 @@ class Connection:
                 if not waiter.done():
                     waiter.set_result(b"")
 
-        self._stream = stream = await Stream.open(node.host, node.tcp_port, arrived, self._lost)
+        open_stream: OpenStream = TcpStream.open
+        if _wire_log.isEnabledFor(logging.DEBUG):
+            from nsq_ha.transport.wire import logged  # noqa: PLC0415 - memory that only those who log should pay for
+
+            open_stream = logged(open_stream, self.name, self._protocol, config.max_frame_bytes)
+        self._stream = stream = await open_stream(node.host, node.tcp_port, arrived, self._lost)
         self._identified_at = self._loop.time()
         for step in handshake:
             await self._do(step, stream)
@@ -374,5 +385,5 @@ class Connection:
         if not self._ended.done():
             self._ended.set_result(reason)
         if was_open:
-            log.debug("connection to %s ended: %s", self.node.address, reason, extra={"nsqd": self.node.address})
+            log.debug("%s: connection ended: %s", self.name, reason, extra={"nsqd": self.node.address})
             self._callbacks.lost(reason)

@@ -1,282 +1,85 @@
-"""Bytes to and from one nsqd: TCP, TLS over it, a codec over that.
+"""The bytes to and from one nsqd, as a connection sees them: what every transport has to do.
 
-Owns the socket. Does not know frames: what arrives goes to ``receiver`` as it
-is read, what is written in one turn of the event loop leaves in one write.
+``tcp`` moves them over a socket, ``wire`` logs them on their way. Another transport, or a fake in memory, implements
+:class:`Stream` and is given to ``Connection`` by an :data:`OpenStream`.
 
-The invariant: ``on_lost`` is called exactly once for each stream that was
-opened, whatever ended it, and nothing is received after it.
+The invariant: ``on_lost`` is called exactly once for each stream that was opened, whatever ended it, and nothing is
+received after it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import logging
-import mmap
-import socket
-import sys
-import threading
-from typing import TYPE_CHECKING, Final, Self, cast
-
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
-from nsq_ha.redaction import harmless
-from nsq_ha.unexpected import report_unexpected, without_frames
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
+    from nsq_ha.errors import NsqError
     from nsq_ha.protocol import Codec
 
+Receiver = Callable[[bytes | memoryview], None]
+"""Takes what was read, decrypted and decompressed; it may not keep a memoryview. If it raises, the stream ends."""
 
-log = logging.getLogger("nsq_ha.connection")
-
-MAX_UNREAD_BYTES: Final = 1024 * 1024
-"""Bytes that may be written while the peer reads nothing. Publishes wait for the socket, so these are answers to
-messages and heartbeats: enough for 50,000 messages in flight."""
-
-READ_BYTES: Final = 256 * 1024
-"""Read at once at most."""
+OnLost = Callable[["NsqError"], None]
+"""Takes the reason of the end."""
 
 
-def _new_buffer() -> memoryview:
-    if sys.platform == "win32":
-        return memoryview(bytearray(READ_BYTES))
-    # A page takes memory only once a read has reached it, and most reads are small. Private: a process that is forked
-    # from this one reads into pages of its own.
-    return memoryview(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-
-
-class _Buffers(threading.local):
-    """What streams are read into: one buffer a thread, since each read is used up before the next begins."""
-
-    def __init__(self) -> None:
-        self.shared = _new_buffer()
-
-
-_buffers: Final = _Buffers()
-
-
-def _read_buffer() -> memoryview:
-    # Windows' event loop asks for a buffer and fills it whenever data comes: there each stream needs its own.
-    return _buffers.shared if sys.platform != "win32" else _new_buffer()
-
-
-REACHABLE: Final = (
-    "this machine must be able to reach the address that nsqd gives to nsqlookupd (nsqd's -broadcast-address)"
-)
-"""What to do about an address that leads nowhere, as inside a cluster's own network."""
-
-_OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
-
-
-class Stream(asyncio.BufferedProtocol):
-    """One connection's bytes. Make it with :meth:`open`.
+class Stream(Protocol):
+    """An open stream.
 
     Attributes:
-        receiver: Takes what is read; it may not keep a memoryview.
+        receiver: Takes what is read.
+        on_resume: Called when ``is_paused`` ends. None for nothing.
     """
 
-    def __init__(self, receiver: Callable[[bytes | memoryview], None], on_lost: Callable[[NsqError], None]) -> None:
-        """Prepare; :meth:`open` connects."""
-        self.receiver = receiver
-        self._on_lost: Callable[[NsqError], None] | None = on_lost
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._codec: Codec | None = None
-        self._in = _read_buffer()
-        self._out: list[bytes] = []
-        self._flushing = False
-        self._unread = 0
-        self._reason: NsqError | None = None
-        self.last_received = self._loop.time()
-        self.is_paused = False
-        self.is_closing: Callable[[], bool] = lambda: True
-        self.on_resume: Callable[[], None] | None = None
+    receiver: Receiver
+    on_resume: Callable[[], None] | None
 
-    @classmethod
-    async def open(
-        cls, host: str, port: int, receiver: Callable[[bytes | memoryview], None], on_lost: Callable[[NsqError], None]
-    ) -> Self:
-        """Connect by TCP with Nagle's algorithm off (asyncio's default).
+    @property
+    def last_received(self) -> float:
+        """The loop's time of the last read."""
 
-        Raises:
-            ConnectError: Refused, unreachable, or the name cannot be resolved.
-                Look the leader up again.
-        """
-        loop = asyncio.get_running_loop()
-        try:
-            _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
-        except Exception as error:  # noqa: BLE001 - mapped to ours
-            # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
-            hint = f"; {REACHABLE}" if _is_out_of_reach(error) else ""
-            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{hint}") from harmless(error)
-        return stream
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer takes no more for now."""
+
+    @property
+    def is_closing(self) -> Callable[[], bool]:
+        """Returns whether the end is decided, a little before ``on_lost``."""
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Go on inside TLS.
+        """Continue inside TLS.
 
         Raises:
-            ConnectError: The handshake failed; the stream is of no use any more.
+            ConnectError: The TLS handshake failed; the stream cannot be used any more.
         """
-        transport = self._open_transport()
-        self.flush()
-        try:
-            upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
-        except BaseException as error:
-            # Of a connection whose handshake was cut short asyncio tells nobody the end: whoever waits would for ever.
-            transport.abort()
-            self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
-            if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
-                raise ConnectError(f"TLS with {server_name} failed: {_text_of(error)}") from harmless(error)
-            raise
-        if upgraded is None:
-            raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
-        self._transport = upgraded
-        self.is_closing = upgraded.is_closing
 
     def start_codec(self, codec: Codec) -> None:
-        """Go on compressed, both ways."""
-        self.flush()
-        self._codec = codec
+        """Continue compressed, both ways."""
+
+    def received(self, data: bytes) -> None:
+        """Handle ``data`` as if it had been read now; for bytes that were read before a codec was started."""
 
     def write(self, data: bytes) -> None:
-        """Buffer ``data``; it leaves with all else that is written in this turn of the loop.
+        """Buffer ``data``; it is sent with everything else that is written in this turn of the event loop.
 
-        On a stream that has gone it is dropped: its end was, or will be, reported.
+        After the end it is dropped.
         """
-        self._out.append(data)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self.flush)
 
     def write_now(self, data: bytes) -> None:
-        """Hand ``data`` to the socket behind what is buffered."""
-        transport = self._transport
-        if self._out or self._codec is not None or transport is None:
-            self._out.append(data)
-            self.flush()
-        elif not transport.is_closing():
-            if self.is_paused:
-                self._count_unread(len(data))
-            try:
-                transport.write(data)
-            except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
-                self._failed(error)
-
-    def flush(self) -> None:
-        """Hand what is buffered to the socket now."""
-        self._flushing = False
-        if not self._out:
-            return
-        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-        self._out.clear()
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if self.is_paused:
-            self._count_unread(len(data))
-        try:
-            transport.write(self._codec.compress(data) if self._codec else data)
-        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
-            self._failed(error)
-
-    def _count_unread(self, count: int) -> None:
-        """End the connection if too much was written while the peer read nothing."""
-        self._unread += count
-        if self._unread > MAX_UNREAD_BYTES:
-            self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes are waiting to be sent"))
+        """Send ``data`` after what is buffered."""
 
     def close(self) -> None:
-        """Flush, then close in good order; ``on_lost`` follows."""
-        self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        """Send what is buffered, then close; ``on_lost`` follows."""
 
     def abort(self, reason: NsqError | None = None) -> None:
         """End it at once; ``on_lost`` follows with ``reason``."""
-        if self._reason is None:
-            self._reason = reason
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _open_transport(self) -> asyncio.Transport:
-        if self._transport is None or self._transport.is_closing():
-            raise ConnectError("the connection is closed")
-        return self._transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport (called by the event loop)."""
-        self._transport = cast("asyncio.Transport", transport)
-        self.is_closing = transport.is_closing
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the memory to read into (called by the event loop)."""
-        return self._in
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Pass on what was read (called by the event loop)."""
-        if self._codec is not None or self._on_lost is None or self._reason is not None:
-            self.received(self._in[:nbytes])
-            return
-        self.last_received = self._loop.time()  # the rest of received(), without another call for each read
-        try:
-            self.receiver(self._in[:nbytes])
-        except Exception as error:  # noqa: BLE001
-            self._failed(error)
-
-    def received(self, data: bytes | memoryview) -> None:
-        """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
-        self.last_received = self._loop.time()
-        if self._on_lost is None or self._reason is not None:
-            return
-        try:
-            if self._codec is None:
-                self.receiver(data)
-                return
-            for piece in self._codec.pieces(data):
-                self.receiver(piece)
-                if self._reason is not None:
-                    return  # nobody needs the rest
-        except Exception as error:  # noqa: BLE001
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        """End the connection because a reader, a writer or a codec raised ``error``."""
-        if not isinstance(error, NsqError):
-            report_unexpected(log, "connection", error)
-            error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
-        # The error is kept as the reason of the end, and its frames hold what was read.
-        self.abort(without_frames(error))
-
-    def pause_writing(self) -> None:
-        """Note that the socket takes no more for now (called by the event loop)."""
-        self.is_paused = True
-
-    def resume_writing(self) -> None:
-        """Note that the socket takes more again (called by the event loop)."""
-        self.is_paused = False
-        self._unread = 0
-        if self.on_resume is not None:
-            self.on_resume()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end, once (called by the event loop)."""
-        on_lost, self._on_lost = self._on_lost, None
-        if on_lost is None:
-            return
-        self._out.clear()
-        reason = self._reason
-        if reason is None:
-            reason = ConnectionLostError(f"connection lost: {exc or 'closed by the peer'}")
-            reason.__cause__ = exc
-        on_lost(reason)
 
 
-def _is_out_of_reach(error: Exception) -> bool:
-    return isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in _OUT_OF_REACH)
+OpenStream = Callable[[str, int, Receiver, OnLost], Awaitable[Stream]]
+"""Connects to a host and port.
 
-
-def _text_of(error: Exception) -> str:
-    """Return the text of a foreign error, with its type unless it is an OSError."""
-    return str(error) if isinstance(error, OSError) and str(error) else f"{type(error).__name__}: {error}"
+Raises:
+    ConnectError: It is not reachable. Look the leader up again.
+"""

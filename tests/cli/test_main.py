@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -100,3 +101,12 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
 )
 def test_wrong_usage_ends_with_2(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == 2
+
+
+def test_the_second_v_shows_each_frame(invoke: Invoke, topic: str) -> None:
+    assert "wire" not in invoke("-v", "pub", topic, stdin="one").stderr
+    told = invoke("-vv", "pub", topic, stdin="two\x1b[31m")
+    assert re.search(
+        rf"^debug: wire: c\d+ 127\.0\.0\.1:\d+ > PUB {topic} \d: 8 bytes b'two\\x1b\[31m'$", told.stderr, re.MULTILINE
+    )
+    assert told.stderr.count("< response b'OK'") == 1

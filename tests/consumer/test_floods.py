@@ -23,7 +23,7 @@ from nsq_ha.protocol import (
     encode_frame,
     encode_identity,
 )
-from nsq_ha.transport.stream import MAX_UNREAD_BYTES
+from nsq_ha.transport.tcp import MAX_UNREAD_BYTES
 from tests.support.nsqd import LIMIT, OK, Peer, message_data, message_id, response
 from tests.support.recorder import subscribed
 from tests.support.stage import Stage

@@ -11,6 +11,7 @@ import pytest
 from nsq_ha import ClientConfig
 from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.protocol import FrameType, encode_frame, encode_pub
+from nsq_ha.transport.tcp import TcpStream
 from tests.support.nsqd import OK, FakeNsqd, error, message_data, message_id, response
 from tests.support.recorder import linked, subscribed
 from tests.support.waiting import dawdle, turn
@@ -143,7 +144,7 @@ async def test_heartbeats_keep_a_connection_and_are_answered(nsqd: FakeNsqd) -> 
 async def test_a_loop_that_was_held_up_does_not_call_its_peer_silent(nsqd: FakeNsqd) -> None:
     async with linked(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
         stream = link.connection._stream
-        assert stream is not None
+        assert isinstance(stream, TcpStream)
         stream.last_received -= 100.0
         # The check comes five seconds late: what the peer said may still lie in the socket.
         link.connection._check_silence(asyncio.get_running_loop().time() - 5.0)

@@ -13,13 +13,14 @@ from nsq_ha.errors import ConnectError, ConnectionLostError
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Identity
 from nsq_ha.transport.connection import Connection
+from nsq_ha.transport.tcp import TcpStream
 from nsq_ha.unexpected import forget
 from tests.support.nsqd import FakeNsqd, response
 from tests.support.recorder import Recorder, linked
 
 FORKED = """
 import os
-from nsq_ha.transport.stream import READ_BYTES, _read_buffer
+from nsq_ha.transport.tcp import READ_BYTES, TcpStream, _read_buffer
 
 buffer = _read_buffer()
 buffer[:5] = b"ours!"
@@ -133,7 +134,7 @@ async def test_what_a_layer_raises_ends_the_connection_and_is_told(
     forget()
     async with linked(nsqd) as link:
         stream = link.connection._stream
-        assert stream is not None
+        assert isinstance(stream, TcpStream)
         if "transport" in way:
             monkeypatch.setattr(stream, "_transport", Broken(stream._transport, raised))
         elif way == "receiver":

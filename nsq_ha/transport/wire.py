@@ -1,0 +1,165 @@
+"""The wire log: a DEBUG line for each command and frame of a connection, and for each change of its state.
+
+A line on the logger ``nsq_ha.wire`` begins with the connection's name, as in ``c7 127.0.0.1:4150``. Then come ``>`` and
+what is sent, ``<`` and what was received, or ``:`` and what happened. ``protocol.wiretext`` says what they show.
+
+A connection uses :func:`logged` only if the log is on when it is opened; otherwise nothing of this runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.protocol.wiretext import WireText, one_line
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable
+
+    from nsq_ha.errors import NsqError
+    from nsq_ha.protocol import ClientProtocol, Codec
+    from nsq_ha.transport.stream import OnLost, OpenStream, Receiver, Stream
+
+log: Final = logging.getLogger("nsq_ha.wire")
+
+
+def logged(open_stream: OpenStream, name: str, protocol: ClientProtocol, max_frame_bytes: int) -> OpenStream:
+    """Return ``open_stream`` with a log of what passes through its stream.
+
+    Args:
+        open_stream: Opens the stream.
+        name: The connection's, for the lines.
+        protocol: The connection's; its state is logged when it changes.
+        max_frame_bytes: Maximum size of a frame.
+    """
+
+    async def opened(host: str, port: int, receiver: Receiver, on_lost: OnLost) -> Stream:
+        stream = WireStream(name, protocol, max_frame_bytes, receiver, on_lost)
+        await stream.open(open_stream, host, port)
+        return stream
+
+    return opened
+
+
+class WireStream:
+    """A :class:`~nsq_ha.transport.stream.Stream` that logs what passes through another one."""
+
+    _stream: Stream
+
+    def __init__(
+        self, name: str, protocol: ClientProtocol, max_frame_bytes: int, receiver: Receiver, on_lost: OnLost
+    ) -> None:
+        self._receiver = receiver
+        self._on_lost = on_lost
+        self._name = name
+        self._protocol = protocol
+        self._state = protocol.state
+        self._text = WireText(max_frame_bytes)
+
+    async def open(self, open_stream: OpenStream, host: str, port: int) -> None:
+        """Open the other stream."""
+        self._note("connecting")
+        try:
+            self._stream = await open_stream(host, port, self._received, self._lost)
+        except Exception as error:
+            self._note(f"not connected: {error}")
+            raise
+        self._note("connected")
+
+    @property
+    def receiver(self) -> Receiver:
+        """Takes what is read."""
+        return self._receiver
+
+    @receiver.setter
+    def receiver(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._log_state()
+
+    @property
+    def on_resume(self) -> Callable[[], None] | None:
+        """Called when ``is_paused`` ends."""
+        return self._stream.on_resume
+
+    @on_resume.setter
+    def on_resume(self, callback: Callable[[], None] | None) -> None:
+        self._stream.on_resume = callback
+
+    @property
+    def last_received(self) -> float:
+        """The loop's time of the last read."""
+        return self._stream.last_received
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer takes no more for now."""
+        return self._stream.is_paused
+
+    @property
+    def is_closing(self) -> Callable[[], bool]:
+        """Returns whether the end is decided."""
+        return self._stream.is_closing
+
+    async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Continue inside TLS."""
+        self._note("starting TLS")
+        await self._stream.start_tls(context, server_name)
+        self._note("TLS started")
+
+    def start_codec(self, codec: Codec) -> None:
+        """Continue compressed."""
+        self._note(f"starting {type(codec).__name__}")
+        self._stream.start_codec(codec)
+
+    def received(self, data: bytes) -> None:
+        """Handle ``data`` as if it had been read now."""
+        self._stream.received(data)
+
+    def write(self, data: bytes) -> None:
+        """Log ``data`` and buffer it."""
+        self._sent(data)
+        self._stream.write(data)
+
+    def write_now(self, data: bytes) -> None:
+        """Log ``data`` and send it."""
+        self._sent(data)
+        self._stream.write_now(data)
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        self._note("closing")
+        self._stream.close()
+
+    def abort(self, reason: NsqError | None = None) -> None:
+        """End it at once."""
+        self._note(f"aborting: {reason}")
+        self._stream.abort(reason)
+
+    def _sent(self, data: bytes) -> None:
+        self._log(">", self._text.sent(data))
+        self._log_state()
+
+    def _received(self, data: bytes | memoryview) -> None:
+        self._log("<", self._text.received(bytes(data)))
+        try:
+            self._receiver(data)
+        finally:
+            self._log_state()
+
+    def _lost(self, reason: NsqError) -> None:
+        self._on_lost(reason)
+        self._note(f"ended: {reason}")
+
+    def _log_state(self) -> None:
+        before, self._state = self._state, self._protocol.state
+        if self._state is not before:
+            log.debug("%s : %s -> %s", self._name, before.name, self._state.name)
+
+    def _log(self, sign: str, texts: Iterable[str]) -> None:
+        for text in texts:
+            log.debug("%s %s %s", self._name, sign, text)
+
+    def _note(self, text: str) -> None:
+        self._log_state()
+        log.debug("%s : %s", self._name, one_line(text))
