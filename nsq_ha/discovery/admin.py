@@ -20,7 +20,7 @@ from nsq_ha.discovery.http import ask
 from nsq_ha.discovery.leading import PAUSE, Bounded, Leading
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
 from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
-from nsq_ha.policy.topology import Node, tcp_address
+from nsq_ha.policy.topology import Node, TopicMeta, tcp_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,16 @@ MAX_REPLICAS: Final = 5
 """Most copies of a partition that the server allows."""
 
 _NUDGE_INTERVAL: Final = 7.0
+
+_SETTINGS: Final = {
+    "partition_num": "partitions",
+    "replica": "replicas",
+    "ordered": "ordered",
+    "multi_part": "multi_part",
+    "extend_support": "extended",
+    "disable_channel_auto_create": "disable_channel_auto_create",
+}
+"""Names of the settings as :meth:`AdminClient.create_topic` takes them, by their names in a look-up's meta."""
 
 
 class AdminClient:
@@ -134,9 +144,17 @@ class AdminClient:
             except ServerError as error:
                 if "already exist" not in str(error):
                     raise
+                wanted = TopicMeta(
+                    partition_num=partitions,
+                    replica=replicas,
+                    extend_support=extended,
+                    ordered=ordered,
+                    multi_part=multi_part,
+                    disable_channel_auto_create=disable_channel_auto_create,
+                )
                 raise ConfigError(
-                    f"topic {topic!r} exists already, with other settings (nsq-ha topic describe {topic}): "
-                    "take another name, or delete it first"
+                    f"topic {topic!r} exists already, with other settings: {await self._differences(topic, wanted)}."
+                    f" Take another name, ask for the settings that it has, or delete it first"
                 ) from error
             return await self._until_usable(topic, partitions, call)
 
@@ -277,6 +295,19 @@ class AdminClient:
             LookupUnavailableError: No nsqlookupd gave a usable answer.
         """
         return await self._leading.first(lambda client: client.nodes())
+
+    async def _differences(self, topic: str, wanted: TopicMeta) -> str:
+        """Say in what a topic differs from what was asked for, as far as the nsqlookupds tell."""
+        try:
+            meta = (await self._leading.existing(topic)).meta
+        except NsqError as error:
+            return f"they cannot be compared now ({error})"
+        found = [] if meta is None else [
+            f"{name} is {present}, not {asked}"
+            for field, name in _SETTINGS.items()
+            if (present := getattr(meta, field)) != (asked := getattr(wanted, field))
+        ]
+        return "; ".join(found) or "retention_days or sync_every differs, which nsqlookupd does not show"
 
     async def _until_usable(
         self, topic: str, partitions: int, call: Bounded, *, needs_channels: bool = True

@@ -55,10 +55,29 @@ async def test_a_topic_is_created_at_the_leading_nsqlookupd_and_waited_for(
     ]
 
 
-async def test_a_topic_that_exists_with_other_settings_is_told_so(cluster: Scripted, admin: AdminClient) -> None:
+async def test_a_topic_that_exists_with_other_settings_is_told_with_these(
+    cluster: Scripted, admin: AdminClient
+) -> None:
     cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
-    with pytest.raises(ConfigError, match=r"topic 'orders' exists already, with other settings"):
+    cluster.lookups(cluster.body(4150, 4160, replica=3, ordered=True))
+    with pytest.raises(ConfigError, match=r"topic 'orders' exists already, with other settings: (.*)\. Take") as caught:
+        await admin.create_topic("orders", 1, replicas=2, extended=True, multi_part=False)
+    assert "partitions is 2, not 1; replicas is 3, not 2; ordered is True, not False; extended is False, not True." in str(
+        caught.value
+    )
+    assert "multi_part" not in str(caught.value)
+    with pytest.raises(ConfigError, match="retention_days or sync_every differs"):
+        await admin.create_topic("orders", 2, replicas=3, ordered=True, multi_part=False, retention_days=3)
+
+
+async def test_settings_that_cannot_be_compared_are_told_so(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
+    cluster.lookups({"message": "Key not found"}, status=404)
+    with pytest.raises(ConfigError, match=r"cannot be compared now \(no topic orders\)"):
         await admin.create_topic("orders", 1)
+
+
+async def test_another_refusal_of_a_topic_is_passed_on(cluster: Scripted, admin: AdminClient) -> None:
     cluster.leader.answer("/topic/create", {"message": "INVALID_ARG_TOPIC_REPLICATOR"}, 400)
     with pytest.raises(ServerError, match="INVALID_ARG_TOPIC_REPLICATOR"):
         await admin.create_topic("orders", 1)
