@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from nsq_ha.devcluster.security import App
+
+log = logging.getLogger("nsq_ha.devcluster")
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512
@@ -194,7 +197,9 @@ class WebServer:
         self._listener.thaw()
 
     def _protocol(self) -> asyncio.Protocol:
-        return H11Protocol(self._config, self._state, {})
+        protocol = H11Protocol(self._config, self._state, {})
+        protocol.logger = cast("logging.Logger", _Named(log, {"port": self.port}))
+        return protocol
 
     async def _gate(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -215,6 +220,17 @@ class WebServer:
             await send(message)
 
         await self._app(scope, receive, dated)
+
+
+class _Named(logging.LoggerAdapter[logging.Logger]):
+    """Says whose line it is; uvicorn's own logger would print "Invalid HTTP request received." and nothing else."""
+
+    level = logging.WARNING
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:  # noqa: ANN401
+        """Put the port before uvicorn's text."""
+        port = self.extra["port"] if self.extra else 0
+        return f"embedded cluster, HTTP port {port}: {msg}", kwargs
 
 
 def _bound(port: int) -> socket.socket:

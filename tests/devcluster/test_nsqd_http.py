@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -207,3 +209,15 @@ def waiting(seen: Probe) -> object:
     replica = seen.cluster._partition("orders", 0).led
     assert replica is not None
     return replica._waiting
+
+
+def test_a_request_that_is_no_http_is_logged_with_the_port(seen: Probe, caplog: pytest.LogCaptureFixture) -> None:
+    """uvicorn's "Invalid HTTP request received." used to stand alone, from nobody."""
+    port = urlsplit(seen.cluster.http_address("nsqd-0")).port
+    with socket.create_connection(("127.0.0.1", port or 0)) as stranger:
+        stranger.sendall(b"  V2IDENTIFY\n\r\n\r\n")
+        while stranger.recv(4096):
+            pass
+    (record,) = [each for each in caplog.records if "Invalid HTTP" in each.getMessage()]
+    assert record.name == "nsq_ha.devcluster"
+    assert record.getMessage() == f"embedded cluster, HTTP port {port}: Invalid HTTP request received."
