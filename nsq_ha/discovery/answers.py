@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MAX_LISTED_LOOKUPDS: Final = 64
 """More nsqlookupds than this in one list are not taken in."""
 
+NOT_CREATED: Final = "the topic is not created"
+"""The note in place of the server's "Key not found" or "TOPIC_NOT_FOUND"."""
+
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
@@ -281,7 +284,7 @@ def is_port(number: int) -> bool:
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
     text = body.message.lower()
     if body.status in (404, 500) and ("key not found" in text or "topic_not_found" in text):
-        return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=body.message)
+        return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=NOT_CREATED)
     if body.status in (404, 500) and "topic has no channel" in text:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
     if body.status == 404:

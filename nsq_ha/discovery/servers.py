@@ -251,7 +251,12 @@ class Servers:
         server.failures += 1
         server.probe_at = self._loop.time() + delay_after(_PROBES, server.failures, random.random)
         if server.failures == 1:
-            _log.warning("nsqlookupd fails: %s", redact(str(error)), extra={"lookupd": server.url})
+            causes = error.causes if isinstance(error, LookupUnavailableError) else ()
+            reason = "; ".join(text for _, text in causes) or redact(str(error))
+            others = "asking the others" if len(self._servers) > 1 else "the leaders known so far stay in use"
+            _log.warning(
+                "nsqlookupd %s gave no usable answer: %s; %s", server.url, reason, others, extra={"lookupd": server.url}
+            )
             self._list_wanted.set()
 
     def _succeeded(self, server: Server) -> None:

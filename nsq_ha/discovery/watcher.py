@@ -226,9 +226,10 @@ class TopicWatch:
 
     def _report_error(self, error: DiscoveryError | None) -> None:
         if error is not None and self.error is None:
-            _log.warning("look-up of %s: %s; the last good view stays", self.topic, error, extra={"topic": self.topic})
+            # INFO, since each nsqlookupd that fails was reported once already, and others may know the topic.
+            _log.info("topic %s: %s; using the leaders known so far", self.topic, error, extra={"topic": self.topic})
         elif error is None and self.error is not None:
-            _log.info("look-up of %s works again", self.topic, extra={"topic": self.topic})
+            _log.info("topic %s: the look-up works again", self.topic, extra={"topic": self.topic})
 
     def _report(self, old: TopicView | None, new: TopicView) -> None:
         if not _log.isEnabledFor(logging.INFO):

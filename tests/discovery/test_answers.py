@@ -140,6 +140,7 @@ def test_an_unknown_topic_is_an_answer(status: int, body: object) -> None:
     assert not answer.exists
     assert answer.meta is None
     assert answer.partitions == {}
+    assert answer.note == ("" if status == 200 else "the topic is not created")
 
 
 def test_a_topic_without_channel_exists() -> None:
