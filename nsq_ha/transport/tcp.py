@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.redaction import harmless
+from nsq_ha.transport.tls import trust_hint
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ class TcpStream(asyncio.BufferedProtocol):
             transport.abort()
             self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
             if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
-                raise ConnectError(f"TLS with {server_name} failed: {_text_of(error)}") from harmless(error)
+                raise ConnectError(
+                    f"TLS with {server_name} failed: {_text_of(error)}{trust_hint(error)}"
+                ) from harmless(error)
             raise
         if upgraded is None:
             raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")

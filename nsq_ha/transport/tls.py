@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
 
@@ -17,16 +18,61 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
     """Return the context for ``tls``; made once for equal options, so changed files need a new process.
 
     Raises:
-        ConfigError: A file cannot be read or is no PEM. Correct ``ca_file``,
-            ``cert_file`` or ``key_file``.
+        ConfigError: ``ca_file``, ``cert_file`` or ``key_file`` cannot be used; the text names the file.
     """
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.cert_file:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-    except (OSError, ValueError) as error:  # an SSLError is an OSError; a name with a NUL in it is neither
-        raise ConfigError(f"tls: the files cannot be used: {error}") from error
+    context = _trusting(tls.ca_file)
+    if tls.cert_file:
+        _load_certificate(context, tls.cert_file, tls.key_file)
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def trust_hint(error: BaseException) -> str:
+    """Return what to do about a certificate that was not accepted; empty for other errors."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return ""
+    if error.verify_code in _OTHER_NAME:
+        return "; give server_name=, the name that the certificate is for"
+    return "; if nsqd's certificate is self-signed or from an authority of your own, give ca_file= with its PEM file"
+
+
+_OTHER_NAME: Final = frozenset({62, 64})
+"""OpenSSL's codes of a certificate for another host name or address."""
+
+
+def _trusting(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except _UNUSABLE as error:
+        raise _refusal("ca_file", ca_file, "the certificates of authorities", error) from error
+
+
+def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
+    for option, name in (("cert_file", cert_file), ("key_file", key_file)):
+        try:
+            if name is not None:
+                Path(name).open("rb").close()  # OpenSSL's error does not say which of the two it is about
+        except _UNUSABLE as error:
+            raise _refusal(option, name, "", error) from error
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert_file)
+    except _UNUSABLE as error:
+        raise _refusal("cert_file", cert_file, "a certificate", error) from error
+    try:
+        context.load_cert_chain(cert_file, key_file)
+    except _UNUSABLE as error:
+        option = "cert_file" if key_file is None else "key_file"
+        wanted = f"the private key of the certificate in {cert_file!r}, without a pass phrase"
+        raise _refusal(option, key_file or cert_file, wanted, error) from error
+
+
+def _refusal(option: str, name: str | None, wanted: str, error: Exception) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    needs = f" (it must hold {wanted} in PEM format)" if reason is None else ""
+    return ConfigError(f"tls: {option} {name!r} cannot be used: {reason or error}{needs}")
+
+
+_UNUSABLE: Final = (OSError, ValueError)
+"""An SSLError is an OSError; a name with a NUL in it raises ValueError."""

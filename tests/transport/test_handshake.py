@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from nsq_ha.protocol import (
 )
 from nsq_ha.transport.connection import Connection
 from nsq_ha.transport.tls import ssl_context
+from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, instead, message_data, response
 from tests.support.recorder import Recorder, linked
 
@@ -218,6 +220,20 @@ async def test_a_server_without_tls_is_left_before_anything_else_is_agreed(
 async def test_a_tls_handshake_that_is_answered_with_something_else(nsqd: FakeNsqd) -> None:
     nsqd.identity = Identity(tls_v1=True)
     assert isinstance(await refused(nsqd, ClientConfig(tls=TlsConfig())), ConnectError)
+
+
+@pytest.mark.parametrize(
+    ("tls", "text"),
+    [
+        (TlsConfig(), "self-signed .*; .*give ca_file= with its PEM file"),
+        (TlsConfig(ca_file=CA_FILE, server_name="nsqd.example"), "give server_name=, the name that the certificate is for"),
+    ],
+)
+async def test_a_certificate_that_is_not_accepted_says_what_to_give(nsqd: FakeNsqd, tls: TlsConfig, text: str) -> None:
+    nsqd.identity, nsqd.tls = Identity(tls_v1=True), server_context()
+    reason = await refused(nsqd, ClientConfig(tls=tls))
+    assert isinstance(reason, ConnectError)
+    assert re.search(text, str(reason)), reason
 
 
 async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
