@@ -9,7 +9,7 @@ from typing import Final
 from nsq_ha.errors import ConfigError
 
 DEFAULT_PORT: Final = 4161
-"""Where an nsqlookupd answers HTTP unless told otherwise."""
+"""Default port of nsqlookupd's HTTP."""
 
 
 def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
@@ -98,6 +98,7 @@ def _lookupd_url(address: object) -> str:
     if _may_hold_a_secret(text):
         raise ConfigError("lookupd address must be host:port, without a user, password or query (not shown here)")
     scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
     if not separator:
         scheme, rest = "http", text
     if scheme not in ("http", "https") or not rest or any(c in rest for c in "/?#@ \t\r\n\\"):

@@ -13,26 +13,38 @@ import ipaddress
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from nsq_ha.addresses import is_host_name, lookupd_urls, nsqd_addresses
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import MAX_TAG_BYTES, check_partition, check_topic
 from nsq_ha.option_checks import (
     MAX_SECONDS,
-    count_in_range,
+    MAX_SECRET_BYTES,
+    Check,
+    Rule,
+    did_you_mean,
     file_name,
-    function,
-    in_range,
-    is_a,
+    instance_of,
     is_number,
-    iterable,
     named,
+    number,
     one_of,
+    optional,
+    seconds,
+    several,
+    shown,
     text,
+    text_of,
+    whole,
 )
 from nsq_ha.redaction import conceal
-from nsq_ha.start_from import StartFrom
+from nsq_ha.start_from import StartFrom, check_read, start_position
+
+_DAY: Final = 86400.0
+
+MAX_ATTEMPTS: Final = 4000
+"""Largest ``max_attempts``: the partitioned nsqd counts no further."""
 
 Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
 """How a key becomes a number: a named rule, or a function to a non-negative hash."""
@@ -74,7 +86,7 @@ class Backoff:
             0 < self.initial <= self.maximum <= MAX_SECONDS and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
         ):
             raise ConfigError(
-                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS}, factor >= 1 and jitter 0..1: {self}"
+                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS} seconds, factor >= 1 and jitter 0..1, not {self}"
             )
 
 
@@ -97,24 +109,68 @@ class TlsConfig:
     server_name: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the types.
+        """Check the values.
 
         Raises:
-            ConfigError: Names what is of another.
+            ConfigError: One is of a wrong type, or does not fit the others.
         """
-        for name in ("ca_file", "cert_file", "key_file"):
-            object.__setattr__(self, name, file_name(self, name))
-        is_a(self, "server_name", str, None)
-        if self.server_name is not None and not _is_server_name(self.server_name):
-            raise ConfigError(
-                f"server_name {self.server_name!r} is not legal: give a host name, or an IP address without brackets"
-            )
-        is_a(self, "verify", bool)
+        _apply(self, _TLS_RULES)
+        if self.key_file is not None and self.cert_file is None:
+            raise ConfigError("key_file needs cert_file, the client certificate that the key belongs to")
+
+
+def _server_name(name: str, value: object) -> str:
+    found = text(name, value)
+    if not is_host_name(found) and not _is_ip(found):
+        raise ConfigError(f"{name} {value!r} is not legal: give a host name, or an IP address without brackets")
+    return found
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_TLS_RULES: Final[Mapping[str, Rule]] = {
+    "ca_file": optional(file_name),
+    "cert_file": optional(file_name),
+    "key_file": optional(file_name),
+    "verify": instance_of(bool),
+    "server_name": optional(_server_name),
+}
+_BACKOFF: Final = instance_of(Backoff)
+_COMPRESSION: Final = one_of(*(entry.value for entry in Compression))
+
+
+_CLIENT_RULES: Final[Mapping[str, Rule]] = {
+    "lookupd": lambda name, value: lookupd_urls(several(name, value)),
+    "nsqd": lambda name, value: nsqd_addresses(several(name, value)),
+    "connect_timeout": seconds(0.001, _DAY),
+    "lookup_timeout": seconds(0.001, _DAY),
+    "lookup_interval": seconds(0.001, _DAY),
+    "lookup_jitter": number(0.0, 1.0),
+    "heartbeat_interval": seconds(1.0, 60.0),
+    "output_buffer_timeout": optional(seconds(0.01, 1.0)),
+    "output_buffer_bytes": whole(64, 65536),
+    "close_timeout": seconds(0.001, _DAY),
+    "max_frame_bytes": whole(1024, 2**31 - 1),
+    "backoff": _BACKOFF,
+    "compression": lambda name, value: Compression(_COMPRESSION(name, getattr(value, "value", value))),
+    "deflate_level": whole(1, 6),
+    "tls": optional(instance_of(TlsConfig)),
+    "auth_secret": optional(text_of(MAX_SECRET_BYTES, "None for servers that do not ask for AUTH")),
+    "client_id": text,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What producers and consumers have in common."""
+
+    _rules: ClassVar = _CLIENT_RULES
 
     lookupd: tuple[str, ...] = ()
     """Base URLs of nsqlookupd's HTTP, one is enough: the others are found from it."""
@@ -161,26 +217,10 @@ class ClientConfig:
         Raises:
             ConfigError: Names the option and what it may be.
         """
-        object.__setattr__(self, "lookupd", lookupd_urls(iterable(self, "lookupd")))
-        object.__setattr__(self, "nsqd", nsqd_addresses(iterable(self, "nsqd")))
+        _apply(self, self._rules)
         if self.nsqd and self.lookupd:
             raise ConfigError("give either lookupd= or nsqd=, not both")
-        for name in ("connect_timeout", "lookup_timeout", "lookup_interval", "close_timeout"):
-            in_range(self, name, 0.001, 86400.0)
-        in_range(self, "lookup_jitter", 0.0, 1.0)
-        in_range(self, "heartbeat_interval", 1.0, 60.0)
-        if self.output_buffer_timeout is not None:
-            in_range(self, "output_buffer_timeout", 0.01, 1.0)
-        count_in_range(self, "output_buffer_bytes", 64, 65536)
-        count_in_range(self, "max_frame_bytes", 1024, 2**31 - 1)
-        count_in_range(self, "deflate_level", 1, 6)
-        one_of(self, "compression", (*Compression, *(entry.value for entry in Compression)))
-        object.__setattr__(self, "compression", Compression(self.compression))
-        is_a(self, "backoff", Backoff)
-        is_a(self, "tls", TlsConfig, None)
-        text(self, "auth_secret", None)
         conceal(self.auth_secret)
-        text(self, "client_id")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -192,13 +232,33 @@ class ClientConfig:
         known = {entry.name for entry in dataclasses.fields(cls)}
         for name in options:
             if name not in known:
-                raise ConfigError(f"unknown option {name!r}; known are: {', '.join(sorted(known))}")
+                hint = did_you_mean(name, known) or f"; known are: {', '.join(sorted(known))}"
+                raise ConfigError(f"unknown option {name!r}{hint}")
         return cls(**options)
+
+
+_PRODUCER_RULES: Final[Mapping[str, Rule]] = {
+    **_CLIENT_RULES,
+    "publish_timeout": seconds(0.001, _DAY),
+    "sharding": one_of("murmur3", "java", "modulo", function=True),
+    "strategy": one_of("round_robin", "least_loaded"),
+    "trace": lambda _, value: traced_topics(value),
+    "on_unreachable": one_of("retry", "fail"),
+    "new_partition_delay": seconds(0.0, _DAY),
+    "partition_change": one_of("follow", "refuse", "drain"),
+    "on_partition_change": Check("a function or None", lambda value: value is None or callable(value)),
+    "max_pending_bytes": whole(1, 2**40),
+    "window": whole(1, 100_000),
+    "idle_timeout": seconds(1.0, _DAY),
+    "max_connections": whole(1, 100_000),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
     """Options of a producer."""
+
+    _rules: ClassVar = _PRODUCER_RULES
 
     publish_timeout: float = 30.0
     """Limit of a whole publish, retries included, where the call gives none; longer than an election (22 s)."""
@@ -232,35 +292,35 @@ class ProducerConfig(ClientConfig):
     """Maximum number of open connections, so that many topics do not use up descriptors; the longest idle one closes
     first. A TLS connection that is being replaced counts twice; at the limit, publishes wait for its replacement."""
 
-    def __post_init__(self) -> None:
-        """Check every range.
-
-        Raises:
-            ConfigError: Names the option and what it may be.
-        """
-        ClientConfig.__post_init__(self)
-        in_range(self, "publish_timeout", 0.001, 86400.0)
-        in_range(self, "new_partition_delay", 0.0, 86400.0)
-        count_in_range(self, "max_pending_bytes", 1, 2**40)
-        count_in_range(self, "window", 1, 100_000)
-        in_range(self, "idle_timeout", 1.0, 86400.0)
-        count_in_range(self, "max_connections", 1, 100_000)
-        one_of(self, "strategy", ("round_robin", "least_loaded"))
-        one_of(self, "on_unreachable", ("retry", "fail"))
-        one_of(self, "partition_change", ("follow", "refuse", "drain"))
-        if not callable(self.sharding):
-            one_of(self, "sharding", ("murmur3", "java", "modulo"))
-        function(self, "on_partition_change")
-        object.__setattr__(self, "trace", traced_topics(self.trace))
-
 
 GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
 """What happens to a message beyond ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
 
 
+_CONSUMER_RULES: Final[Mapping[str, Rule]] = {
+    **_CLIENT_RULES,
+    "ordered": Check("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
+    "partitions": optional(lambda name, value: _partitions(several(name, value))),
+    "start_from": start_position,
+    "max_in_flight": whole(1, 1_000_000),
+    "max_in_flight_bytes": whole(1, 2**40),
+    "msg_timeout": optional(seconds(1.0, 900.0)),
+    "sample_rate": whole(0, 99),
+    "tag": optional(text_of(MAX_TAG_BYTES, "None receives all messages")),
+    "requeue_backoff": _BACKOFF,
+    "start_timeout": seconds(0.0, _DAY),
+    "max_attempts": optional(whole(1, MAX_ATTEMPTS)),
+    "warn_attempts": whole(0, 65535),
+    "on_give_up": one_of("drop", "republish", "dead_letter", function=True),
+    "dead_letter_topic": optional(lambda name, value: named(name, check_topic, value)),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """Options of a consumer."""
+
+    _rules: ClassVar = _CONSUMER_RULES
 
     ordered: bool | Literal["auto"] = "auto"
     """``auto`` follows the topic's meta. Forcing True on an ordinary topic switches the *channel* to
@@ -268,7 +328,8 @@ class ConsumerConfig(ClientConfig):
     partitions: tuple[int, ...] | None = None
     """None for all, those that come later included."""
     start_from: StartFrom | Mapping[int, StartFrom] | None = None
-    """Where the channel starts, by partition or for all. None where the channel stands."""
+    """Where the channel starts, for all partitions, or as a mapping by partition; the others stay where they are. None
+    where the channel stands."""
     max_in_flight: int = 200
     """Maximum number of unanswered messages over all partitions: enough to hide a round trip; as many are redelivered
     after a crash. Slow handlers get fewer: as many as they can start within half of ``msg_timeout``. The server allows
@@ -288,15 +349,16 @@ class ConsumerConfig(ClientConfig):
     start_timeout: float = 5.0
     """How long entering waits for all partitions to be subscribed, before it warns and goes on; the rest follow."""
     max_attempts: int | None = None
-    """Number of deliveries after which ``on_give_up`` applies, as soon as the last one fails. None never gives up, so
-    that no message is dropped unless you ask for it."""
+    """Number of deliveries after which ``on_give_up`` applies, as soon as the last one fails; at most 4000, since the
+    server counts no further. None never gives up, so that no message is dropped unless you ask for it."""
     warn_attempts: int = 10
     """From this delivery on a message is warned about, then at each doubling. 0 never."""
     on_give_up: GiveUp = "drop"
     """``drop`` (FIN), ``republish`` (to the topic's tail, then FIN), ``dead_letter`` (to
-    ``dead_letter_topic``, then FIN) or a function of the message, async or not, after which it is FINed."""
+    ``dead_letter_topic``, then FIN) or a function of the message, async or not, after which it is FINed. All but
+    ``drop`` need ``max_attempts``; ``republish`` and ``dead_letter`` need a ``producer=`` that was entered."""
     dead_letter_topic: str | None = None
-    """Topic for ``on_give_up="dead_letter"``."""
+    """Topic for ``on_give_up="dead_letter"``; must exist, and not be the consumer's own."""
 
     def __post_init__(self) -> None:
         """Check every range.
@@ -305,32 +367,16 @@ class ConsumerConfig(ClientConfig):
             ConfigError: Names the option and what it may be.
         """
         ClientConfig.__post_init__(self)
-        count_in_range(self, "max_in_flight", 1, 1_000_000)
-        count_in_range(self, "max_in_flight_bytes", 1, 2**40)
-        in_range(self, "start_timeout", 0.0, 86400.0)
-        count_in_range(self, "sample_rate", 0, 99)
-        count_in_range(self, "warn_attempts", 0, 65535)
-        if self.msg_timeout is not None:
-            in_range(self, "msg_timeout", 1.0, 900.0)
-        if self.max_attempts is not None:
-            count_in_range(self, "max_attempts", 1, 65535)
-        if not isinstance(self.ordered, bool) and self.ordered != "auto":
-            raise ConfigError(f"ordered must be True, False or 'auto', not {self.ordered!r}")
-        text(self, "tag", None)
-        if len((self.tag or "").encode()) > MAX_TAG_BYTES:
-            raise ConfigError(f"tag must have at most {MAX_TAG_BYTES} bytes")
-        is_a(self, "requeue_backoff", Backoff)
-        if self.partitions is not None:
-            object.__setattr__(self, "partitions", _partitions(iterable(self, "partitions")))
-        _check_start(self.start_from)
         if self.nsqd:
             _check_plain(self)
-        if self.dead_letter_topic is not None:
-            named("dead_letter_topic", check_topic, self.dead_letter_topic)
-        if self.on_give_up == "dead_letter" and not self.dead_letter_topic:
-            raise ConfigError("on_give_up='dead_letter' needs dead_letter_topic")
-        if not callable(self.on_give_up):
-            one_of(self, "on_give_up", ("drop", "republish", "dead_letter"))
+        check_read(self.start_from, self.partitions)
+        _check_giving_up(self)
+
+
+def _apply(config: object, rules: Mapping[str, Rule]) -> None:
+    """Check the options of a new value, and bring them into their form."""
+    for name, rule in rules.items():
+        object.__setattr__(config, name, rule(name, getattr(config, name)))
 
 
 def traced_topics(trace: object) -> bool | frozenset[str]:
@@ -342,17 +388,9 @@ def traced_topics(trace: object) -> bool | frozenset[str]:
     if isinstance(trace, bool):
         return trace
     if not isinstance(trace, Iterable):
-        raise ConfigError(f"trace must be True, False or topics, not {trace!r}")
+        raise ConfigError(f"trace must be True, False or topics, not {shown(trace)}")
     topics: Iterable[object] = (trace,) if isinstance(trace, str) else trace
     return frozenset(named("trace", check_topic, topic) for topic in topics)
-
-
-def _is_server_name(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return is_host_name(name)
-    return True
 
 
 def _partitions(values: Iterable[object]) -> tuple[int, ...]:
@@ -370,13 +408,17 @@ def _check_plain(config: ConsumerConfig) -> None:
         raise ConfigError(f"tag needs lookupd=: {plain} have no tags and would deliver every message")
 
 
-def _check_start(start: object) -> None:
-    if isinstance(start, Mapping):
-        if not start:
-            raise ConfigError("start_from must name one partition at least; None starts where the channel stands")
-        for partition, entry in start.items():
-            named("start_from", check_partition, partition)
-            if not isinstance(entry, StartFrom):
-                raise ConfigError(f"start_from must name a StartFrom by partition, not {entry!r}")
-    elif start is not None and not isinstance(start, StartFrom):
-        raise ConfigError(f"start_from must be a StartFrom, or one by partition, not {start!r}")
+def _check_giving_up(config: ConsumerConfig) -> None:
+    """Reject options that would be ignored, or drop messages that are meant to be kept."""
+    policy, topic = config.on_give_up, config.dead_letter_topic
+    if policy == "dead_letter" and topic is None:
+        raise ConfigError("on_give_up='dead_letter' needs dead_letter_topic")
+    if policy != "dead_letter" and topic is not None:
+        raise ConfigError(
+            f"dead_letter_topic needs on_give_up='dead_letter', not {shown(policy)}: {topic!r} would get no message"
+        )
+    if policy != "drop" and config.max_attempts is None:
+        raise ConfigError(
+            f"on_give_up={shown(policy)} needs max_attempts, the number of deliveries after which it applies: without"
+            f" it no message is given up"
+        )

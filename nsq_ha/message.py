@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 import msgspec
 
 from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from nsq_ha.option_checks import MAX_SECONDS, is_number
+from nsq_ha.option_checks import MAX_SECONDS, is_number, shown
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -180,7 +180,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """
         given: object = delay
         if given is not None and (not is_number(given) or not 0 <= given <= MAX_SECONDS):
-            raise ConfigError(f"delay must be 0..{MAX_SECONDS} seconds, not {given!r}")
+            raise ConfigError(f"delay must be 0..{MAX_SECONDS} seconds, not {shown(given)}")
         if self.answered:
             self._refuse()
         self.answered = True

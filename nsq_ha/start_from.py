@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.option_checks import MAX_INT64, MAX_SECONDS, is_number
+from nsq_ha.names import check_partition
+from nsq_ha.option_checks import MAX_INT64, MAX_SECONDS, is_number, is_whole, named, shown
+
+
+_WORDS: Final = {
+    "timestamp": "a start time",
+    "virtual_queue": "a start offset",
+    "msgcount": "a start count",
+    "special": "the end",
+}
+"""What the kinds of the wire are called in errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +46,18 @@ class StartFrom:
         Raises:
             ConfigError: The kind is unknown, or the value negative or more than the server can read.
         """
-        if self.kind not in ("timestamp", "virtual_queue", "msgcount", "special"):
-            raise ConfigError(f"start position {self.kind!r} is unknown: use a class method of StartFrom")
-        if isinstance(self.value, bool) or not isinstance(self.value, int):
-            raise ConfigError(f"start position {self.kind} must be an int, not {self.value!r}")
-        if self.kind == "special" and self.value != -1:
-            raise ConfigError("the only special start position is the end (-1)")
-        if self.kind != "special" and self.value < 0:
-            raise ConfigError(f"start position {self.kind} must be 0 or more, not {self.value}")
+        if self.kind not in _WORDS:
+            raise ConfigError(f"unknown start position {shown(self.kind)}: use a class method of StartFrom")
+        word = _WORDS[self.kind]
+        if not is_whole(self.value):
+            raise ConfigError(f"{word} must be an int, not {shown(self.value)}")
+        if self.kind == "special":
+            if self.value != -1:
+                raise ConfigError("use StartFrom.end() for the end of a partition")
+            return
         most = MAX_SECONDS if self.kind == "timestamp" else MAX_INT64
-        if self.value > most:
-            raise ConfigError(f"start position {self.kind} must be {most} at most")
+        if not 0 <= self.value <= most:
+            raise ConfigError(f"{word} must be 0..{most}, not {shown(self.value)}")
 
     @classmethod
     def beginning(cls) -> Self:
@@ -62,22 +74,61 @@ class StartFrom:
         """Start at the first message not older than ``when`` (Unix seconds or an aware datetime), by whole seconds."""
         if isinstance(when, datetime):
             if when.tzinfo is None:
-                raise ConfigError("a start time needs a time zone: use datetime.now(timezone.utc) or alike")
+                raise ConfigError("a start time needs a time zone, as in datetime(2026, 1, 31, tzinfo=timezone.utc)")
             when = when.timestamp()
         if not is_number(when) or not -math.inf < when < math.inf:  # an int may be larger than any float
-            raise ConfigError(f"a start time must be Unix seconds or a datetime, not {when!r}")
+            raise ConfigError(f"a start time must be Unix seconds or a datetime, not {shown(when)}")
         return cls("timestamp", int(when))
 
     @classmethod
     def offset(cls, offset: int) -> Self:
-        """Start at a byte offset of the partition's queue; inside a message means the next one."""
+        """Start at a byte offset of the partition's queue, as in :attr:`nsq_ha.Message.offset`.
+
+        An offset inside a message means the next message. One behind the newest message means the end, without an
+        error from the server; one of a message that is no longer kept means the oldest one that is.
+        """
         return cls("virtual_queue", offset)
 
     @classmethod
     def count(cls, number: int) -> Self:
-        """Start at the n-th message of the partition, counted from 1."""
+        """Start at the ``number``-th message of the partition; the first one has the number 1.
+
+        So ``count(n)`` skips ``n - 1`` messages, and ``count(0)`` means the same as ``count(1)``. Messages that are
+        no longer kept count too: a number of one of them means the oldest message that is kept. A number behind the
+        newest message means the end, without an error from the server.
+        """
         return cls("msgcount", number)
 
     def __str__(self) -> str:
         """The wire form, ``type:value``."""
         return f"{self.kind}:{self.value}"
+
+
+def start_position(name: str, start: object) -> object:
+    """Return an option that is a start position, one by partition, or None.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(start, Mapping):
+        if not start:
+            raise ConfigError(f"{name} must name one partition at least; None starts where the channel stands")
+        for partition, entry in start.items():
+            named(name, check_partition, partition)
+            if not isinstance(entry, StartFrom):
+                raise ConfigError(f"{name} must name a StartFrom by partition, not {shown(entry)}")
+    elif start is not None and not isinstance(start, StartFrom):
+        raise ConfigError(f"{name} must be a StartFrom, or one by partition, not {shown(start)}")
+    return start
+
+
+def check_read(start: object, partitions: Iterable[int] | None) -> None:
+    """Check that a start position by partition names only partitions that are read; None stands for all.
+
+    Raises:
+        ConfigError: It names others, and would be ignored there.
+    """
+    unread = [] if partitions is None or not isinstance(start, Mapping) else sorted(set(start) - set(partitions))
+    if unread:
+        numbers = ", ".join(map(str, unread))
+        raise ConfigError(f"start_from names partitions that this consumer does not read ({numbers}): see partitions=")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from nsq_ha import (
     TlsConfig,
 )
 from nsq_ha.addresses import lookupd_urls, nsqd_addresses
+
+CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
 
 # ------------------------------------------------------------ defaults
 
@@ -59,7 +62,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "compression": ("zstd", 7, None),
     "backoff": (1.0, None, {"initial": 1.0}),
     "tls": (True, "ca.pem"),
-    "auth_secret": (7, b"bytes"),
+    "auth_secret": (7, b"bytes", "", "x" * 65537),
     "client_id": (7, None),
     "lookupd": (7, None, [7], "two words:1", "::1"),
     "nsqd": (7, None, [7], "no-port", "::1:4150"),
@@ -83,10 +86,10 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "max_in_flight": (0, -1, 1_000_001, 2.5, True),
     "msg_timeout": (0.5, 901, 0),
     "sample_rate": (-1, 100, 5.5),
-    "tag": (7, b"blue"),
+    "tag": (7, b"blue", "", "x" * 101),
     "requeue_backoff": (1.0, None),
     "start_timeout": (-1, math.nan),
-    "max_attempts": (0, 65536, 1.5),
+    "max_attempts": (0, 4001, 1.5),
     "warn_attempts": (-1, 65536),
     "on_give_up": ("forget", None),
     "dead_letter_topic": ("bad topic", 7),
@@ -124,7 +127,9 @@ def test_a_wrong_option_of_a_consumer(name: str, value: object) -> None:
         (ProducerConfig, {"window": 1, "max_pending_bytes": 1, "max_connections": 1}),
         (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),
         (ConsumerConfig, {"max_in_flight": 1, "sample_rate": 99, "max_attempts": 1, "warn_attempts": 0}),
-        (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "on_give_up": print, "msg_timeout": 900}),
+        (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "msg_timeout": 900}),
+        (ConsumerConfig, {"max_attempts": 4000, "on_give_up": print}),
+        (ConsumerConfig, {"max_attempts": 1, "on_give_up": "dead_letter", "dead_letter_topic": "dead"}),
     ],
 )
 def test_the_edges_are_legal(kind: type[ClientConfig], options: dict[str, object]) -> None:
@@ -138,6 +143,93 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
         ConsumerConfig.of({"max_inflight": 5})
     with pytest.raises(ConfigError, match="window"):
         ConsumerConfig.of({"window": 5})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (ConsumerConfig, {"max_inflight": 5}, "unknown option 'max_inflight': did you mean 'max_in_flight'"),
+        (ConsumerConfig, {"attempts": 5}, "did you mean 'max_attempts'"),
+        (ProducerConfig, {"sharding": "murmur"}, r"not 'murmur': did you mean 'murmur3'\?"),
+        (ProducerConfig, {"strategy": "Round-Robin"}, "not 'Round-Robin': did you mean 'round_robin'"),
+        (ConsumerConfig, {"on_give_up": "deadletter"}, "or a function, not 'deadletter': did you mean 'dead_letter'"),
+        (ConsumerConfig, {"compression": "snapy"}, "'none', 'snappy' or 'deflate', not 'snapy': did you mean 'snappy'"),
+        (ConsumerConfig, {"compression": 7}, "'none', 'snappy' or 'deflate', not 7$"),
+    ],
+)
+def test_a_misspelt_option_is_told_what_it_resembles(
+    kind: type[ClientConfig], options: dict[str, object], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        kind.of(options)
+    assert "as documented" not in str(caught.value)
+
+
+def test_times_have_a_unit_in_errors() -> None:
+    for options in ({"connect_timeout": 0}, {"heartbeat_interval": 61}, {"msg_timeout": 901}, {"start_timeout": -1}):
+        with pytest.raises(ConfigError, match=r"must be [0-9.]+\.\.[0-9]+ seconds, not "):
+            ConsumerConfig.of(options)
+    with pytest.raises(ConfigError, match="seconds"):
+        Backoff(initial=-1.0)
+
+
+@pytest.mark.parametrize("value", [10**5000, [0] * 10_000, type("Mute", (), {"__repr__": lambda _: 1 / 0})()])
+@pytest.mark.parametrize("name", ["connect_timeout", "max_in_flight", "on_give_up", "start_from", "partitions"])
+def test_values_that_cannot_be_shown_are_refused_as_others(name: str, value: object) -> None:
+    """Python prints no int of more than 4300 digits: the error used to be its ValueError."""
+    if name == "partitions" and isinstance(value, list):
+        return
+    with pytest.raises(ConfigError, match=name) as caught:
+        ConsumerConfig.of({name: value})
+    assert len(str(caught.value)) < 300
+
+
+# ------------------------------------------------------------ options that do not fit together
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dead_letter_topic": "dead", "max_attempts": 3}, "dead_letter_topic needs on_give_up='dead_letter'"),
+        ({"dead_letter_topic": "dead"}, "dead_letter_topic needs on_give_up='dead_letter'"),
+        (
+            {"dead_letter_topic": "dead", "max_attempts": 3, "on_give_up": "republish"},
+            "needs on_give_up='dead_letter', not 'republish'",
+        ),
+        ({"on_give_up": "dead_letter", "max_attempts": 3}, "needs dead_letter_topic"),
+        ({"on_give_up": "dead_letter", "dead_letter_topic": "dead"}, "on_give_up='dead_letter' needs max_attempts"),
+        ({"on_give_up": "republish"}, "on_give_up='republish' needs max_attempts"),
+        ({"on_give_up": print}, "on_give_up=<built-in function print> needs max_attempts"),
+        ({"start_from": {5: StartFrom.end()}, "partitions": [0, 1]}, r"does not read \(5\)"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        ConsumerConfig.of(options)
+
+
+@pytest.mark.parametrize("policy", ["dead_letter", "republish"])
+def test_a_policy_that_publishes_needs_a_producer(policy: str) -> None:
+    options: dict[str, Any] = {"max_attempts": 3, "on_give_up": policy}
+    if policy == "dead_letter":
+        options["dead_letter_topic"] = "dead"
+    with pytest.raises(ConfigError, match="give producer="):
+        Consumer("t", "ch", lookupd="a", **options)
+    wrong_one: Any = Producer
+    with pytest.raises(ConfigError, match=r"producer is the class Producer: give an object, as in `async with Producer"):
+        Consumer("t", "ch", lookupd="a", producer=wrong_one, **options)
+
+
+def test_a_producer_that_nobody_would_use_is_refused() -> None:
+    """With the default policy, "drop", messages used to be lost although a producer was given."""
+    with pytest.raises(ConfigError, match="producer= would not be used"):
+        Consumer("t", "ch", lookupd="a", max_attempts=3, producer=Producer(lookupd="a"))
+
+
+def test_the_own_topic_is_no_place_for_dead_letters() -> None:
+    options: dict[str, Any] = {"max_attempts": 3, "on_give_up": "dead_letter", "dead_letter_topic": "t"}
+    with pytest.raises(ConfigError, match=r"'t' is the consumer's own topic.*name another topic"):
+        Consumer("t", "ch", lookupd="a", producer=Producer(lookupd="a"), **options)
 
 
 def test_a_config_or_options_but_not_both() -> None:
@@ -207,6 +299,7 @@ def test_partitions_are_sorted_and_named_once() -> None:
         (["a:1", "http://a:1", "b"], ["http://a:1", "http://b:4161"]),
         ("https://lookup.example", ["https://lookup.example"]),
         ("http://[::1]:4161", ["http://[::1]:4161"]),
+        ("HTTP://a:1, Https://b:2", ["http://a:1", "https://b:2"]),
         ("[::1]", ["http://[::1]:4161"]),
         ((), []),
     ],
@@ -275,15 +368,39 @@ def test_tls_of_wrong_types_is_refused(name: str) -> None:
         TlsConfig(**wrong_one)
 
 
+def test_a_key_without_its_certificate_is_refused() -> None:
+    """It used to be ignored: the server refused the connection, or took it without a client certificate."""
+    with pytest.raises(ConfigError, match="key_file needs cert_file"):
+        TlsConfig(key_file="client.key")
+
+
 def test_a_file_of_tls_may_be_a_path(tmp_path: Path) -> None:
     path: Any = tmp_path / "ca.pem"
     assert TlsConfig(ca_file=path).ca_file == str(path)
 
 
-@pytest.mark.parametrize("name", ["missing.pem", "no\0name"])
-def test_tls_files_that_cannot_be_opened_are_told(name: str) -> None:
-    with pytest.raises(ConfigError, match="tls: the files cannot be used"):
-        Producer(lookupd="a", tls=TlsConfig(ca_file=name))
+@pytest.mark.parametrize(
+    ("name", "reason"), [("missing.pem", "No such file"), ("no\0name", "null (byte|character)"), ("", "No such file")]
+)
+@pytest.mark.parametrize("option", ["ca_file", "cert_file", "key_file"])
+def test_a_tls_file_that_cannot_be_opened_is_named(option: str, name: str, reason: str) -> None:
+    files: dict[str, Any] = {option: name} | ({"cert_file": str(CERTIFICATE)} if option == "key_file" else {})
+    with pytest.raises(ConfigError, match=rf"tls: {option} {re.escape(repr(name))} cannot be used: .*{reason}"):
+        Producer(lookupd="a", tls=TlsConfig(**files))
+
+
+@pytest.mark.parametrize("option", ["ca_file", "cert_file", "key_file"])
+def test_a_tls_file_of_another_kind_is_named(option: str) -> None:
+    other = str(Path(__file__))
+    files: dict[str, Any] = {option: other} | ({"cert_file": str(CERTIFICATE)} if option == "key_file" else {})
+    with pytest.raises(ConfigError, match=rf"tls: {option} {re.escape(repr(other))} cannot be used: .*PEM format"):
+        Producer(lookupd="a", tls=TlsConfig(**files))
+
+
+def test_a_certificate_without_its_key_is_said_to_lack_it() -> None:
+    with pytest.raises(ConfigError, match="tls: cert_file .* cannot be used: .*private key"):
+        Producer(lookupd="a", tls=TlsConfig(cert_file=str(CERTIFICATE)))
+    Producer(lookupd="a", tls=TlsConfig(cert_file=str(CERTIFICATE), key_file=str(CERTIFICATE.with_suffix(".key"))))
 
 
 # ------------------------------------------------------------ values
@@ -349,6 +466,19 @@ def test_start_positions_have_the_wire_form() -> None:
 def test_a_start_position_that_is_none(make: Any) -> None:  # noqa: ANN401 - a maker
     with pytest.raises(ConfigError):
         make()
+
+
+def test_start_positions_are_told_in_words_of_the_api() -> None:
+    for make, text in (
+        (lambda: StartFrom.offset(-1), r"a start offset must be 0\.\.\d+, not -1"),
+        (lambda: StartFrom.count(-1), r"a start count must be 0\.\.\d+, not -1"),
+        (lambda: StartFrom.count(1.5), "a start count must be an int, not 1.5"),  # type: ignore[arg-type]
+        (lambda: StartFrom.timestamp(-1), r"a start time must be 0\.\.\d+, not -1"),
+        (lambda: StartFrom("special", 0), r"use StartFrom\.end\(\)"),
+        (lambda: StartFrom("tail", 0), "'tail': use a class method of StartFrom"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match=text):
+            make()
 
 
 BAD_HOSTS = ["a..b", ".a", "a" * 64, "a." * 127 + "a", "a\x00b", "a\x1bb", "\ud800", "\u00fc" * 64, ".", "a.."]

@@ -21,7 +21,8 @@ from nsq_ha.consumer.backlog import Backlog
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.closing import LateAnswers, drain, supervisor_ended
 from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.handling import Handling, Publisher, Tries, check_concurrency
+from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
+from nsq_ha.consumer.handling import Handling, Tries, check_concurrency
 from nsq_ha.consumer.messages import Iterations
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.waking import Arrivals
@@ -65,7 +66,7 @@ class Consumer(EnteredOnce):
 
     Raises:
         ConfigError: An option is unknown or out of range, a name is not legal,
-            no lookupd is given, or the give-up policy lacks its producer.
+            no lookupd is given, or what is given up could not be published.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class Consumer(EnteredOnce):
             check_partition(partition)
         if self.config.partitions == ():
             raise ConfigError("partitions must name one at least; None takes all")
-        self._tries = Tries(self.config, producer)
+        self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
+        self._tries = Tries(self.config, self._give_up_publisher)
         self._subscriptions: dict[int, Subscription] = {}
         self._flow = Flow(self.config.max_in_flight, self.config.max_in_flight_bytes, self._subscriptions)
         self._open_inbox: deque[Message] = deque()
@@ -115,7 +117,7 @@ class Consumer(EnteredOnce):
         self._group: asyncio.TaskGroup | None = None
 
     async def _open(self) -> None:
-        await self._tries.check_dead_letters()
+        await self._give_up_publisher.check()
         self._directory = Directory(self.config, access="r")
         self._clock.start()
         self._backlog.start()
@@ -270,7 +272,11 @@ class Consumer(EnteredOnce):
     def _view_changed(self, view: TopicView) -> None:
         if self._partitions is None or self._closing.is_set():
             return
-        self._partitions.follow(view, self._group)
+        refusal = self._give_up_publisher.refusal(self.topic, view.meta) if view.meta is not None else None
+        if refusal is not None:
+            self.refused(refusal)
+        else:
+            self._partitions.follow(view, self._group)
         if not view.exists:
             self._absent.set()
         self._changed.set()

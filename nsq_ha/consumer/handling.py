@@ -10,15 +10,14 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.threads import HandlerThreads
-from nsq_ha.discovery.watcher import Directory
-from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.giving_up import GiveUpPublisher
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.message import Message
 
@@ -41,23 +40,6 @@ class Desk(Protocol):
         """Record that handling of ``message`` took long, before it is answered."""
 
 
-class Publisher(Protocol):
-    """What the give-up policies need of a producer; :class:`~nsq_ha.Producer` has it."""
-
-    async def publish(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | None = None,
-        partition: int | None = None,
-        trace_id: int | None = None,
-        headers: Mapping[str, object] | None = None,
-        tag: str | None = None,
-    ) -> object:
-        """Publish one message."""
-
-
 class Tries:
     """Decides what becomes of a message by the number of its deliveries.
 
@@ -65,19 +47,9 @@ class Tries:
         fine_below: A message with fewer attempts needs no check.
     """
 
-    def __init__(self, config: ConsumerConfig, producer: Publisher | None) -> None:
-        """Keep the policy.
-
-        Raises:
-            ConfigError: The policy publishes and there is no producer, or it is none.
-        """
-        given: object = producer
-        if given is not None and not callable(getattr(given, "publish", None)):
-            raise ConfigError(f"producer must be a Producer, not {type(given).__name__}")
-        if config.on_give_up in ("republish", "dead_letter") and config.max_attempts is not None and producer is None:
-            raise ConfigError(f"on_give_up={config.on_give_up!r} publishes: give producer=")
+    def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher) -> None:
         self._config = config
-        self._producer = producer
+        self._publisher = publisher
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
@@ -97,7 +69,8 @@ class Tries:
                 log.warning("%r keeps coming: delivery %d", message, attempts)
             return True
         # It was lost, timed out or could not be given up after its last failure.
-        await self._give_up(message, attempts - 1)
+        log.warning("giving up %r unhandled: delivery %d, max_attempts=%d", message, attempts, limit)
+        await self._give_up(message)
         return False
 
     async def failed(self, message: Message, error: BaseException) -> None:
@@ -108,8 +81,9 @@ class Tries:
         if not self._was_last(message):
             message.requeue()
             return
+        self._log_last(message)
         try:
-            await self._give_up(message, message.attempts)
+            await self._give_up(message)
         except asyncio.CancelledError:
             if not message.answered:
                 self.give_back(message)
@@ -122,7 +96,8 @@ class Tries:
         # A copy, since the end of the caller's block must not finish this one while it is given up.
         again = copy.copy(message)
         again.answered = False
-        task = asyncio.create_task(self._give_up(again, message.attempts), name=f"nsq_ha gives up {message!r}")
+        self._log_last(message)
+        task = asyncio.create_task(self._give_up(again), name=f"nsq_ha gives up {message!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
@@ -134,33 +109,6 @@ class Tries:
             message.requeue(0)
         finally:
             self._exempt.discard(id(message))
-
-    async def check_dead_letters(self) -> None:
-        """Check that the dead-letter topic exists, with the producer's nsqlookupds.
-
-        Raises:
-            TopicNotFoundError: It does not exist.
-        """
-        topic, config = self._config.dead_letter_topic, getattr(self._producer, "config", None)
-        if self._config.on_give_up != "dead_letter" or self._config.max_attempts is None or topic is None:
-            return
-        if not isinstance(config, ClientConfig) or not config.lookupd:
-            return  # another kind of producer, or nsqds that create topics by themselves
-        directory = Directory(config, access="w")
-        try:
-            async with asyncio.timeout(self._config.start_timeout):
-                await directory.start()
-                watch = directory.watch(topic)
-                await watch.next_round()
-        except TimeoutError:
-            return
-        finally:
-            await directory.aclose()
-        view = watch.view
-        if view is not None and not view.exists:
-            raise TopicNotFoundError(f"dead_letter_topic {topic!r} does not exist: create it (nsq-ha topic create)")
-        if view is not None and "channel" in view.note.lower():
-            log.warning("dead_letter_topic %r accepts no messages yet (%s): subscribe to it once", topic, view.note)
 
     async def aclose(self) -> None:
         """Cancel pending work; its messages are redelivered."""
@@ -178,12 +126,15 @@ class Tries:
             and getattr(message.source, "is_alive", True)
         )
 
-    async def _give_up(self, message: Message, deliveries: int) -> None:
+    def _log_last(self, message: Message) -> None:
+        limit = self._config.max_attempts
+        log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
+
+    async def _give_up(self, message: Message) -> None:
         task = asyncio.current_task()
         self._busy.add(task)
         self._exempt.add(id(message))
         try:
-            log.warning("giving up %r after %d deliveries", message, deliveries)
             await self._apply(message)
         except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
@@ -208,15 +159,8 @@ class Tries:
             outcome = policy(message)
             if inspect.isawaitable(outcome):
                 await outcome
-        elif policy != "drop" and self._producer is not None:
-            options: dict[str, Any] = {"trace_id": message.trace_id or None}
-            if message.ext:
-                options |= {"headers": message.headers, "tag": message.tag}
-            if policy == "republish":
-                await self._producer.publish(message.topic, message.body, partition=message.partition, **options)
-            else:
-                topic = self._config.dead_letter_topic or ""
-                await self._producer.publish(topic, message.body, key=f"{message.topic}-{message.partition}", **options)
+        else:
+            await self._publisher.publish(message)
 
 
 def check_concurrency(concurrency: object) -> None:

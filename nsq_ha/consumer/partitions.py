@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsq_ha.consumer.subscription import Subscription
@@ -70,11 +71,7 @@ class Partitions:
             group: Holds the subscriptions' tasks. None begins no subscription.
         """
         wanted = self._wanted()
-        absent = [p for p in self._config.partitions or () if 0 < view.partition_num <= p and p not in view.leaders]
-        if absent:
-            self._inbox.refused(
-                ConfigError(f"topic {view.topic!r} has partitions 0..{view.partition_num - 1}, not {absent[0]}")
-            )
+        if self._names_absent(view):
             return
         if view.meta is not None and self._is_refused(view.meta):
             return
@@ -123,6 +120,19 @@ class Partitions:
         except TimeoutError:
             return False
         return True
+
+    def _names_absent(self, view: TopicView) -> bool:
+        """Refuse options that name partitions which the topic does not have."""
+        start = self._config.start_from
+        given = {"partitions": self._config.partitions or (), "start_from": start if isinstance(start, Mapping) else ()}
+        for option, partitions in given.items():
+            absent = [p for p in sorted(partitions) if 0 < view.partition_num <= p and p not in view.leaders]
+            if absent:
+                has, last = f"topic {view.topic!r} has", view.partition_num - 1
+                numbers = f"partitions 0..{last}" if last else "only partition 0"
+                self._inbox.refused(ConfigError(f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}"))
+                return True
+        return False
 
     def _is_refused(self, meta: TopicMeta) -> bool:
         """Compare the options with the topic, before the first subscription."""

@@ -19,7 +19,7 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.names import check_topic
-from nsq_ha.option_checks import is_number
+from nsq_ha.option_checks import is_number, shown
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest
@@ -392,5 +392,5 @@ class Producer(EnteredOnce):
 
 def _check_timeout(timeout: object) -> float:
     if not is_number(timeout) or not 0 < timeout <= 86400.0:
-        raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {timeout!r}")
+        raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
     return timeout

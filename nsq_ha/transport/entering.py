@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class EnteredOnce(ABC):
     """A client that is used with ``async with``, one time, in one event loop."""
 
+    _closing: asyncio.Event
     _was_entered = False
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -64,3 +65,18 @@ class EnteredOnce(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Close what was started, however far that came. May be called again."""
+
+
+def check_entered(client: EnteredOnce) -> None:
+    """Check that a client which was given to another one can be used in this event loop.
+
+    Raises:
+        ConfigError: It was not entered, or another event loop entered it.
+        ClosedError: It is closed.
+    """
+    name = type(client).__name__
+    if client._loop is None:  # noqa: SLF001 - the class is this module's
+        raise ConfigError(f"the {name} was not entered: enter it first, as in `async with {name}(...) as {name.lower()}`")
+    client._check_loop()  # noqa: SLF001 - the class is this module's
+    if client._closing.is_set():  # noqa: SLF001 - the class is this module's
+        raise ClosedError(f"the {name} is closed: make a new one")

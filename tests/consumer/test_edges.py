@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from nsq_ha import ConfigError, Message
+from nsq_ha import ConfigError, Message, StartFrom
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
@@ -33,8 +33,17 @@ async def test_a_handler_that_never_returns_is_cancelled_at_the_limit_of_closing
 
 
 async def test_a_partition_that_the_topic_does_not_have_is_told_at_once(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match=r"has partitions 0\.\.\d+, not 9"):
+    with pytest.raises(ConfigError, match=r"partitions: topic 'orders' has only partition 0, not 9"):
         async with stage.consumer(partitions=[9]):
+            pytest.fail("entered")
+
+
+@pytest.mark.parametrize("extra", [{}, {"partitions": None}])
+async def test_so_is_a_start_position_for_one(stage: Stage, extra: dict[str, None]) -> None:
+    """It used to be ignored."""
+    start = {0: StartFrom.beginning(), 7: StartFrom.end(), 5: StartFrom.end()}
+    with pytest.raises(ConfigError, match=r"start_from: topic 'orders' has only partition 0, not 5, 7"):
+        async with stage.consumer(start_from=start, **extra):
             pytest.fail("entered")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import Consumer, Message, Producer
+from nsq_ha import Backoff, ClosedError, ConfigError, Consumer, Message, Producer
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import TopicNotFoundError
 from nsq_ha.protocol import Close, Finish, Requeue
@@ -187,8 +187,99 @@ async def test_a_topic_of_dead_letters_that_is_not_there_is_told_at_the_start() 
 
 
 async def test_no_answer_about_it_is_no_reason_not_to_start(stage: Stage) -> None:
-    silent = Producer(lookupd=f"http://127.0.0.1:{stage.nsqd.port}", lookup_timeout=0.1)
-    async with stage.consumer(
-        max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=silent
-    ) as consumer:
+    async with (
+        Producer(lookupd=f"http://127.0.0.1:{stage.nsqd.port}", lookup_timeout=0.1) as silent,
+        stage.consumer(
+            max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=silent
+        ) as consumer,
+    ):
         await eventually(lambda: consumer._subscriptions)
+
+
+@pytest.mark.parametrize("policy", ["dead_letter", "republish"])
+async def test_a_producer_that_cannot_publish_is_refused_at_the_start(stage: Stage, policy: str) -> None:
+    """It used to show in a log line of the first message that was given up, and of each repeat of it."""
+    options: dict[str, Any] = {"max_attempts": 3, "on_give_up": policy}
+    if policy == "dead_letter":
+        options["dead_letter_topic"] = "dead"
+    producer = stage.producer()
+    with pytest.raises(ConfigError, match=r"the Producer was not entered: .*`async with Producer\(\.\.\.\) as producer`"):
+        await stage.consumer(**options, producer=producer).__aenter__()
+    async with producer:
+        async with stage.consumer(**options, producer=producer):
+            pass
+    with pytest.raises(ClosedError, match="the Producer is closed"):
+        await stage.consumer(**options, producer=producer).__aenter__()
+
+
+@pytest.mark.parametrize("extended", [False, True])
+async def test_headers_need_a_topic_of_dead_letters_that_takes_them(*, extended: bool) -> None:
+    """It used to show at the first message that was given up, which came again for ever."""
+    with DevCluster() as cluster:
+        cluster.create_topic("payments", extended=True)
+        cluster.create_topic("dead", extended=extended)
+        async with Producer(lookupd=cluster.lookupd) as producer:
+            consumer = Consumer(
+                "payments",
+                "ledger",
+                lookupd=cluster.lookupd,
+                max_attempts=1,
+                on_give_up="dead_letter",
+                dead_letter_topic="dead",
+                producer=producer,
+            )
+            if not extended:
+                with pytest.raises(ConfigError, match=r"topic 'payments' may have headers.*'dead' takes neither.*extended"):
+                    await consumer.__aenter__()
+                return
+            async with consumer, Consumer("dead", "look", lookupd=cluster.lookupd) as dead:
+                await producer.publish("payments", b"x", headers={"a": 1})
+                (await anext(consumer)).requeue()
+                async with asyncio.timeout(LIMIT):
+                    letter = await anext(dead)
+                letter.finish()
+    assert letter.headers == {"a": 1}
+
+
+async def test_plain_nsqds_take_dead_letters_without_key_and_trace(stage: Stage) -> None:
+    """They know neither, so that each message used to come again for ever."""
+    address = f"127.0.0.1:{stage.nsqds[1].port}"
+    async with (
+        Producer(nsqd=address) as producer,
+        stage.consumer(
+            max_attempts=1, on_give_up="dead_letter", dead_letter_topic="dead", producer=producer
+        ) as consumer,
+    ):
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2, trace_id=7))
+        (await anext(consumer)).requeue()
+        await stage.nsqd.until(lambda: peer.of(Finish) or peer.of(Requeue))
+    assert answers(peer) == [Finish(message_id(2, trace_id=7))]
+
+
+async def test_the_log_counts_the_attempts_that_the_handler_saw(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    async def fail(message: Message) -> None:
+        seen.append(message.attempts)
+        raise ValueError("no")
+
+    async with stage.consumer(max_attempts=3, requeue_backoff=Backoff(0.01, 0.01)) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(fail))
+        for attempt in (1, 2, 3):
+            peer.message(b"x", message_id(2), attempts=attempt)
+            await stage.nsqd.until(lambda count=attempt: len(answers(peer)) == count)
+        peer.message(b"late", message_id(3), attempts=5)
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
+        await consumer.aclose()
+        await running
+    logged = [text for text in caplog.messages if text.startswith("giving up")]
+    assert seen == [1, 2, 3]
+    assert len(logged) == 2
+    assert "attempts=3" in logged[0]
+    assert logged[0].endswith(": attempt 3 of 3 failed")
+    assert "attempts=5" in logged[1]
+    assert logged[1].endswith(" unhandled: delivery 5, max_attempts=3")
