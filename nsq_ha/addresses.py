@@ -1,4 +1,4 @@
-"""Addresses of nsqlookupds and nsqds as people write them, checked and in one form."""
+"""Check and normalise addresses of nsqlookupds and nsqds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
     """Return base URLs for one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
 
     Raises:
-        ConfigError: An address is no string, empty, or not of these forms; an IPv6 host wants brackets.
+        ConfigError: An address is not a string, empty, or has another form; an IPv6 host needs brackets.
     """
     listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     urls: list[str] = []
@@ -28,10 +28,10 @@ def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
-    """Return nsqd addresses for one or several, each ``host:port``; IPv6 hosts in brackets.
+    """Return the addresses of one nsqd or several, each ``host:port``; IPv6 hosts need brackets.
 
     Raises:
-        ConfigError: An address is no string or not of this form.
+        ConfigError: An address is not a string or has another form.
     """
     listed: Iterable[object] = addresses.split(",") if isinstance(addresses, str) else addresses
     found: list[str] = []
@@ -43,7 +43,7 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
             raise ConfigError("nsqd address must be host:port, without a user, password or query (not shown here)")
         host, _, port = text.rpartition(":")
         if not host or not _is_port(port) or any(c in text for c in "/?#@ \t\r\n\\"):
-            raise ConfigError(f"nsqd address {address!r} is not legal: host:port")
+            raise ConfigError(f"nsqd address {address!r} is not legal: give host:port")
         if (problem := _problem_of(host)) is not None:
             raise ConfigError(f"nsqd address {address!r} is not legal: {problem}")
         if text not in found:
@@ -67,8 +67,8 @@ def is_host_name(text: str) -> bool:
 
 
 _MAX_HOST_NAME: Final = 253
-_LABELS: Final = "a host name has labels of 1..63 characters, with one dot between them"
-_BRACKETS: Final = "an IPv6 host stands in brackets, as in [::1]:port"
+_LABELS: Final = "a host name consists of labels of 1..63 characters with single dots between them"
+_BRACKETS: Final = "write an IPv6 host in brackets, as in [::1]:port"
 
 
 def _is_port(text: str) -> bool:
@@ -102,16 +102,16 @@ def _lookupd_url(address: object) -> str:
     if not separator:
         scheme, rest = "http", text
     if scheme not in ("http", "https") or not rest or any(c in rest for c in "/?#@ \t\r\n\\"):
-        raise ConfigError(f"lookupd address {address!r} is not legal: host:port or http://host:port")
+        raise ConfigError(f"lookupd address {address!r} is not legal: give host:port or http://host:port")
     host, colon, port = rest.rpartition(":")
     if not colon or rest.endswith("]"):
         host, colon, port = rest, "", ""
     if not host:
-        raise ConfigError(f"lookupd address {address!r} has no host: host:port or http://host:port")
+        raise ConfigError(f"lookupd address {address!r} has no host: give host:port or http://host:port")
     if (problem := _problem_of(host)) is not None:
         raise ConfigError(f"lookupd address {address!r} is not legal: {problem}")
     if not colon:
         return f"{scheme}://{rest}:{DEFAULT_PORT}" if scheme == "http" else f"{scheme}://{rest}"
     if not _is_port(port):
-        raise ConfigError(f"lookupd address {address!r} has no legal port: host:port or http://host:port")
+        raise ConfigError(f"lookupd address {address!r} has no legal port: give host:port or http://host:port")
     return f"{scheme}://{rest}"

@@ -1,8 +1,8 @@
-"""Options of producers and consumers, as frozen values that are checked when made.
+"""Options of producers and consumers: frozen values that are checked when they are created.
 
-Owns every default and its reason. Producers and consumers take the same names
-as keyword arguments and build one of these; the table in the docs is made from
-the attribute docstrings below. Times are seconds, sizes are bytes.
+Owns every default and its reason, and the rule of each option. Producers and
+consumers take the same names as keyword arguments. The table in the docs is
+generated from the attribute docstrings. Times are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ MAX_ATTEMPTS: Final = 4000
 """Largest ``max_attempts``: the partitioned nsqd counts no further."""
 
 Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
-"""How a key becomes a number: a named rule, or a function to a non-negative hash."""
+"""The hash of keys: a named rule, or a function that returns an int of 0 or more."""
 
 
 class Compression(enum.Enum):
-    """Compression of a whole connection; the server may not offer it, then none is used."""
+    """Compression of a whole connection; none is used if the server does not offer it."""
 
     NONE = "none"
     SNAPPY = "snappy"
@@ -60,14 +60,14 @@ class Compression(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait after the n-th failure in a row.
+    """Delays between retries: the delay after the n-th failure in a row.
 
     Attributes:
         initial: Seconds after the first failure.
-        maximum: Ceiling in seconds.
-        factor: Growth for each further failure.
-        jitter: Share of the delay that is left to chance, 0..1; keeps many
-            clients from coming back at once.
+        maximum: Longest delay in seconds.
+        factor: Factor by which each further failure multiplies the delay.
+        jitter: Random share of the delay, 0..1, so that many clients do not
+            reconnect at the same time.
     """
 
     initial: float = 0.05
@@ -86,20 +86,21 @@ class Backoff:
             0 < self.initial <= self.maximum <= MAX_SECONDS and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
         ):
             raise ConfigError(
-                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS} seconds, factor >= 1 and jitter 0..1, not {self}"
+                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS} seconds, factor >= 1, jitter 0..1, not {self}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """TLS towards nsqd. The certificate is verified unless ``verify`` is switched off by name.
+    """TLS for connections to nsqd. The certificate is verified unless ``verify`` is False.
 
     Attributes:
-        ca_file: PEM file of the authorities to trust. None for the system's.
-        cert_file: PEM file of a client certificate. None for none.
-        key_file: PEM file of its key. None when it is in ``cert_file``.
+        ca_file: PEM file of the authorities to trust; for a self-signed server, its certificate. None for the
+            system's.
+        cert_file: PEM file of the client certificate. None to send none.
+        key_file: PEM file of its key. None if the key is in ``cert_file``.
         verify: False accepts any certificate: only for tests.
-        server_name: Name to expect in the certificate. None for the address.
+        server_name: Host name that the certificate must contain. None for the address of nsqd.
     """
 
     ca_file: str | None = None
@@ -168,54 +169,58 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What producers and consumers have in common."""
+    """Options that producers and consumers share."""
 
     _rules: ClassVar = _CLIENT_RULES
 
     lookupd: tuple[str, ...] = ()
-    """Base URLs of nsqlookupd's HTTP, one is enough: the others are found from it."""
+    """HTTP addresses of nsqlookupds. One is enough, since it names the others."""
     nsqd: tuple[str, ...] = ()
-    """``host:port`` of plain nsqds, in the place of ``lookupd``: no partitions, keys, traces or headers."""
+    """TCP addresses (``host:port``) of plain nsqds, instead of ``lookupd``. They support no partitions, keys, traces or
+    headers."""
     connect_timeout: float = 1.0
-    """Limit for connecting to an nsqd up to its IDENTIFY answer: a frozen node accepts and never answers."""
+    """Time limit for connecting to an nsqd, including its answer to IDENTIFY, since a frozen node accepts connections
+    but never answers."""
     lookup_timeout: float = 1.0
-    """Limit for one question to one nsqlookupd; all are asked at once, so one that hangs costs no more than this."""
+    """Time limit for one request to one nsqlookupd. All are asked at the same time, so one that hangs delays a look-up
+    by no more than this."""
     lookup_interval: float = 5.0
-    """Between periodic look-ups of a topic: a safety net only, since trouble asks at once."""
+    """Time between periodic look-ups of a topic. After a failure the topic is looked up at once."""
     lookup_jitter: float = 0.2
-    """Share of ``lookup_interval`` that chance takes away, so that many clients do not ask together."""
+    """Random share by which ``lookup_interval`` is shortened, so that many clients do not ask at the same time."""
     heartbeat_interval: float = 2.0
-    """Seconds between nsqd's heartbeats (1..60). A connection is closed after two of them without a byte, so a frozen
+    """Time between nsqd's heartbeats (1..60). A connection is closed after two intervals without a byte, so a frozen
     node is left after about 4 s. A consumer asks for a longer interval after its event loop was blocked."""
     output_buffer_timeout: float | None = None
-    """How long nsqd may gather messages before it writes (0.01..1); on a channel that is nearly empty this is nearly
-    all of a message's delay. None for the least that servers take: 0.01, and 0.025 with ``nsqd``, since an upstream
-    nsqd refuses less. A value is asked for as it is. An ordered channel never waits for it."""
+    """How long nsqd may collect messages before it writes them (0.01..1). On a channel that is nearly empty, this is
+    most of a message's delay. None uses the server's minimum: 0.01, or 0.025 with ``nsqd``. Ordered channels do not
+    wait for it."""
     output_buffer_bytes: int = 16384
-    """How much nsqd may gather before it writes (64..65536)."""
+    """How many bytes nsqd may collect before it writes them (64..65536)."""
     close_timeout: float = 5.0
-    """Limit of closing, whatever the cluster does: a service must be able to stop."""
+    """Time limit for closing, whatever the cluster does, so that a service can always stop."""
     max_frame_bytes: int = 16 * 1024 * 1024
-    """A frame that announces more ends its connection before anything is reserved for it."""
+    """Largest accepted frame. A connection that announces a larger one is closed before memory is allocated for it."""
     backoff: Backoff = Backoff()
-    """Between tries to reach a partition in trouble: quick at first, since a leader often changes within a second."""
+    """Delay between attempts to reach a failing partition: short at first, since a new leader is often elected within a
+    second."""
     compression: Compression = Compression.NONE
-    """Of the connections to nsqd; none where the server does not offer it."""
+    """Compression of connections to nsqd; none if the server does not offer it."""
     deflate_level: int = 6
-    """1..6; without a level the server stores blocks uncompressed."""
+    """Level of deflate, 1..6; without a level the server sends uncompressed blocks."""
     tls: TlsConfig | None = None
-    """None for plain TCP. The partitioned nsqd stops writing to a TLS connection after 5 s, so each one is replaced in
-    time: see the page "TLS, AUTH and compression"."""
+    """None for plain TCP. The partitioned nsqd stops writing to a TLS connection after 5 s, so connections are replaced
+    before that: see the page "TLS, AUTH and compression"."""
     auth_secret: str | None = field(default=None, repr=False)
-    """For servers that ask for AUTH; never shown."""
+    """Secret for servers that require AUTH; never logged or shown."""
     client_id: str = ""
-    """Short name shown by the server; empty for the host's name."""
+    """Name of this client in the server's statistics; empty for the host name."""
 
     def __post_init__(self) -> None:
-        """Check every range.
+        """Check every option.
 
         Raises:
-            ConfigError: Names the option and what it may be.
+            ConfigError: An option is wrong; the text names it and what it may be.
         """
         _apply(self, self._rules)
         if self.nsqd and self.lookupd:
@@ -224,10 +229,10 @@ class ClientConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Build from keyword options.
+        """Create it from keyword options.
 
         Raises:
-            ConfigError: An option is unknown (the nearest ones are named) or out of range.
+            ConfigError: An option is unknown or wrong; the text suggests the nearest name.
         """
         known = {entry.name for entry in dataclasses.fields(cls)}
         for name in options:
@@ -261,24 +266,26 @@ class ProducerConfig(ClientConfig):
     _rules: ClassVar = _PRODUCER_RULES
 
     publish_timeout: float = 30.0
-    """Limit of a whole publish, retries included, where the call gives none; longer than an election (22 s)."""
+    """Default time limit of a publish, including retries; longer than an election (22 s)."""
     sharding: Sharding = "murmur3"
-    """Key to hash: ``murmur3`` (the Go users' rule), ``java``, ``modulo`` or a function. One rule a topic."""
+    """Hash of keys: ``murmur3`` (as in Go programs), ``java``, ``modulo`` or a function. All producers of a topic must
+    use the same one."""
     strategy: Literal["round_robin", "least_loaded"] = "round_robin"
-    """Which writable partition takes a message without key: each in turn, or the less loaded of two neighbours."""
+    """Partition of a message without key: each writable one in turn, or the less loaded of two neighbours."""
     trace: bool | frozenset[str] = False
-    """Publish with a trace id: never, always, or for these topics. Changeable while running."""
+    """Whether to publish with trace ids: never, always, or for these topics. Can be changed on a running producer."""
     on_unreachable: Literal["retry", "fail"] = "retry"
-    """``fail`` ends a publish at the first sign of trouble and looks up at once; ``retry`` uses the time limit."""
+    """``retry`` repeats a failing publish until its time limit; ``fail`` reports the first failure, and looks up the
+    topic at once."""
     new_partition_delay: float = 5.0
-    """When a topic grows, its new partitions are published to this much later, so that consumers are there first:
-    a channel starts at the end of a partition. Not less than the consumers' ``lookup_interval``, or they may miss
-    messages; 0 for at once."""
+    """Delay before new partitions of a topic are published to, so that consumers subscribe first: a channel starts at
+    the end of a partition. If it is shorter than the consumers' ``lookup_interval``, they may miss messages."""
     partition_change: Literal["follow", "refuse", "drain"] = "follow"
-    """When the number of partitions changes, keys go to other partitions. ``follow`` goes on at once, ``drain`` first
-    waits until all that is under way is answered, ``refuse`` lets every later publish with a key fail."""
+    """What to do if the number of partitions changes, since keys then go to other partitions. ``follow`` goes on at
+    once, ``drain`` first waits for the answers to pending publishes, ``refuse`` fails all later publishes with a
+    key."""
     on_partition_change: Callable[[str, int, int], object] | None = None
-    """Called with topic, old and new number when another number of partitions is taken into use; must not block."""
+    """Called with the topic, the old and the new number of partitions when a new number is used; must not block."""
     max_pending_bytes: int = 64 * 1024 * 1024
     """Bytes of message bodies that the producer may hold; further publishes wait for space within their time limit. No
     partition may hold more than is left free: one alone holds at most half, and a failing one always leaves space for
@@ -294,7 +301,7 @@ class ProducerConfig(ClientConfig):
 
 
 GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
-"""What happens to a message beyond ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
+"""What happens to a message after ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
 
 
 _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
@@ -323,48 +330,48 @@ class ConsumerConfig(ClientConfig):
     _rules: ClassVar = _CONSUMER_RULES
 
     ordered: bool | Literal["auto"] = "auto"
-    """``auto`` follows the topic's meta. Forcing True on an ordinary topic switches the *channel* to
-    ordered for all its consumers until an operator undoes it."""
+    """``auto`` subscribes as the topic is. True on a topic that is not ordered makes the *channel* ordered for all
+    its consumers, until an operator undoes it."""
     partitions: tuple[int, ...] | None = None
-    """None for all, those that come later included."""
+    """Partitions to read. None for all, including those that are added later."""
     start_from: StartFrom | Mapping[int, StartFrom] | None = None
-    """Where the channel starts, for all partitions, or as a mapping by partition; the others stay where they are. None
-    where the channel stands."""
+    """Position at which the channel starts, for all partitions or as a mapping by partition; partitions that are not
+    named stay where they are. None leaves the channel where it is."""
     max_in_flight: int = 200
     """Maximum number of unanswered messages over all partitions: enough to hide a round trip; as many are redelivered
     after a crash. Slow handlers get fewer: as many as they can start within half of ``msg_timeout``. The server allows
     2500 per connection, and one per partition of an ordered channel."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
-    """Bytes of bodies that may be unanswered: where messages are so large that ``max_in_flight`` of them would be more,
-    fewer are asked for. Above what the default ``max_in_flight`` of the largest messages comes to. If more than 64 MiB
-    arrive beyond that, the connection is closed."""
+    """Maximum bytes of unanswered message bodies: of large messages, fewer than ``max_in_flight`` are requested. The
+    default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond it,
+    the connection is closed."""
     msg_timeout: float | None = None
-    """How long a message may stay unanswered (1..900). None for the server's default (60 s)."""
+    """Time after which the server redelivers an unanswered message (1..900). None for the server's default (60 s)."""
     sample_rate: int = 0
-    """Percent of messages to take, 1..99; the others are *confirmed* for the channel. 0 for all."""
+    """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all."""
     tag: str | None = None
-    """Receive only messages with this dispatch tag. Other topics than extended ones have no tags; entering fails."""
+    """Receive only messages with this dispatch tag. Only extended topics have tags; for others entering fails."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
-    """Delay of a requeue that names none, by the message's attempts."""
+    """Delay of a requeue without ``delay``, by the message's attempts."""
     start_timeout: float = 5.0
-    """How long entering waits for all partitions to be subscribed, before it warns and goes on; the rest follow."""
+    """How long `async with` waits for all partitions; then it logs a warning and continues in the background."""
     max_attempts: int | None = None
     """Number of deliveries after which ``on_give_up`` applies, as soon as the last one fails; at most 4000, since the
     server counts no further. None never gives up, so that no message is dropped unless you ask for it."""
     warn_attempts: int = 10
-    """From this delivery on a message is warned about, then at each doubling. 0 never."""
+    """Delivery of a message at which a warning is logged, and again at each doubling. 0 for never."""
     on_give_up: GiveUp = "drop"
-    """``drop`` (FIN), ``republish`` (to the topic's tail, then FIN), ``dead_letter`` (to
-    ``dead_letter_topic``, then FIN) or a function of the message, async or not, after which it is FINed. All but
-    ``drop`` need ``max_attempts``; ``republish`` and ``dead_letter`` need a ``producer=`` that was entered."""
+    """What to do with a message that is given up, before it is finished: ``drop`` does nothing, ``republish`` publishes
+    it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function, async or not, is called with it.
+    All but ``drop`` need ``max_attempts``; ``republish`` and ``dead_letter`` need a ``producer=`` that was entered."""
     dead_letter_topic: str | None = None
     """Topic for ``on_give_up="dead_letter"``; must exist, and not be the consumer's own."""
 
     def __post_init__(self) -> None:
-        """Check every range.
+        """Check every option.
 
         Raises:
-            ConfigError: Names the option and what it may be.
+            ConfigError: An option is wrong; the text names it and what it may be.
         """
         ClientConfig.__post_init__(self)
         if self.nsqd:
@@ -374,13 +381,13 @@ class ConsumerConfig(ClientConfig):
 
 
 def _apply(config: object, rules: Mapping[str, Rule]) -> None:
-    """Check the options of a new value, and bring them into their form."""
+    """Check the options of a new value, and normalise them."""
     for name, rule in rules.items():
         object.__setattr__(config, name, rule(name, getattr(config, name)))
 
 
 def traced_topics(trace: object) -> bool | frozenset[str]:
-    """Return the option ``trace`` in its form: a bool, or a set of topics for one topic or several.
+    """Return the option ``trace`` as a bool, or as a set of topics.
 
     Raises:
         ConfigError: It is neither, or a name is not legal.

@@ -1,7 +1,7 @@
 """Rules for single options: what one may be, and the error that says so.
 
-A rule is called with the name and the value of an option. It returns the value in its final form, or raises a
-ConfigError that names the option, what it may be, and what it is. Which option has which rule is ``config``'s.
+A rule is called with the name and the value of an option. It returns the normalised value, or raises a ConfigError
+that names the option, what it may be, and what it is. ``config`` lists the rule of each option.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_SECRET_BYTES: Final = 64 * 1024
 _SHOWN: Final = 80
 
 Rule = Callable[[str, Any], Any]
-"""Takes the name and the value of an option, returns the value in its form, raises ConfigError."""
+"""Takes the name and the value of an option; returns the normalised value or raises ConfigError."""
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""Where a channel starts to read, in the words of the wire."""
+"""Positions at which a channel can start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_partition
 from nsq_ha.option_checks import MAX_INT64, MAX_SECONDS, is_number, is_whole, named, shown
 
-
 _WORDS: Final = {
     "timestamp": "a start time",
     "virtual_queue": "a start offset",
@@ -24,14 +23,13 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StartFrom:
-    """Where a channel starts to read, as the fifth word of ``SUB_ADVANCED`` or the body of ``setoffset``.
+    """The position at which a channel starts. Create one with a class method.
 
-    Make one with a class method. The server applies it only when this client is
-    the channel's only one.
+    The server applies it only if the channel has no other client.
 
-    A message that nsqd has already queued for delivery may still come first, on
-    an ordered topic too, and again in its place. With ``syncdisk`` above 1 nsqd
-    counts a message only when it is flushed, up to 6 seconds after it was
+    A message that nsqd has already queued for delivery may still be delivered first,
+    even on an ordered topic, and again in its place. With ``syncdisk`` above 1, nsqd
+    counts a message only after it was flushed, up to 6 seconds after it was
     acknowledged; the end is then the end of the flushed messages.
 
     Source: protocol reference 5, "Start positions".
@@ -41,10 +39,10 @@ class StartFrom:
     value: int
 
     def __post_init__(self) -> None:
-        """Check the ranges.
+        """Check the values.
 
         Raises:
-            ConfigError: The kind is unknown, or the value negative or more than the server can read.
+            ConfigError: The kind is unknown, or the value is negative or larger than the server can read.
         """
         if self.kind not in _WORDS:
             raise ConfigError(f"unknown start position {shown(self.kind)}: use a class method of StartFrom")
@@ -66,7 +64,7 @@ class StartFrom:
 
     @classmethod
     def end(cls) -> Self:
-        """Start behind the newest message."""
+        """Start after the newest message."""
         return cls("special", -1)
 
     @classmethod
@@ -84,8 +82,8 @@ class StartFrom:
     def offset(cls, offset: int) -> Self:
         """Start at a byte offset of the partition's queue, as in :attr:`nsq_ha.Message.offset`.
 
-        An offset inside a message means the next message. One behind the newest message means the end, without an
-        error from the server; one of a message that is no longer kept means the oldest one that is.
+        An offset inside a message means the next message. An offset behind the newest message means the
+        end, without an error from the server; one of a message that is no longer kept means the oldest kept message.
         """
         return cls("virtual_queue", offset)
 

@@ -216,7 +216,9 @@ def test_a_policy_that_publishes_needs_a_producer(policy: str) -> None:
     with pytest.raises(ConfigError, match="give producer="):
         Consumer("t", "ch", lookupd="a", **options)
     wrong_one: Any = Producer
-    with pytest.raises(ConfigError, match=r"producer is the class Producer: give an object, as in `async with Producer"):
+    with pytest.raises(
+        ConfigError, match=r"producer is the class Producer: give an object, as in `async with Producer"
+    ):
         Consumer("t", "ch", lookupd="a", producer=wrong_one, **options)
 
 
@@ -398,7 +400,7 @@ def test_a_tls_file_of_another_kind_is_named(option: str) -> None:
 
 
 def test_a_certificate_without_its_key_is_said_to_lack_it() -> None:
-    with pytest.raises(ConfigError, match="tls: cert_file .* cannot be used: .*private key"):
+    with pytest.raises(ConfigError, match=r"tls: cert_file .* cannot be used: .*private key"):
         Producer(lookupd="a", tls=TlsConfig(cert_file=str(CERTIFICATE)))
     Producer(lookupd="a", tls=TlsConfig(cert_file=str(CERTIFICATE), key_file=str(CERTIFICATE.with_suffix(".key"))))
 

@@ -1,7 +1,7 @@
 """Creating, changing and describing topics.
 
-Owns what an operator does to a topic, and the waiting until the cluster has done
-what it accepted. Nothing here is needed to publish or consume.
+Owns the changes that operators make to topics, and waits until the cluster has
+carried them out. Producers and consumers need nothing of this.
 
 The invariant: every call is bounded by its ``timeout``, and may be repeated.
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 MAX_REPLICAS: Final = 5
-"""Most copies of a partition that the server allows."""
+"""Maximum number of replicas of a partition."""
 
 _NUDGE_INTERVAL: Final = 7.0
 
@@ -49,15 +49,15 @@ _SETTINGS: Final = {
 class AdminClient:
     """Administers topics through the nsqlookupds. Use it as an async context manager.
 
-    Every method raises :class:`ConfigError` for illegal arguments, before anything is sent;
-    :class:`ServerError` with the server's text when it refuses; a :class:`TransportError` when an
-    nsqd that is needed does not answer; and a :class:`DiscoveryError` when no nsqlookupd does, or when
-    ``timeout`` (seconds, for the whole call) is over. Then, as after a cancellation, a change may
-    still happen: call again, or describe.
+    Every method raises :class:`ConfigError` for wrong arguments, before anything is sent;
+    :class:`ServerError` with the server's text if the server refuses; :class:`TransportError` if an
+    nsqd that is needed does not answer; and :class:`DiscoveryError` if no nsqlookupd answers, or if
+    ``timeout`` (seconds, for the whole call) is over. After a timeout or a cancellation the change may
+    still happen: repeat the call, or describe the topic.
 
     Args:
-        lookupd: Address of one nsqlookupd or several; the others are found from them.
-        question_timeout: Seconds for one question to one server.
+        lookupd: Address of one nsqlookupd or several; they name the others.
+        question_timeout: Seconds for one request to one server.
     """
 
     def __init__(self, lookupd: str | Iterable[str], *, question_timeout: float = 2.0) -> None:
@@ -99,23 +99,23 @@ class AdminClient:
         """Create a topic and wait until it can be used.
 
         The server accepts a topic before it works: usually 0.3 to 1.5 s, up to two
-        minutes right after another one was created. The same topic with the same
-        options again is a success.
+        minutes right after another one was created. Creating the same topic with the
+        same options again succeeds.
 
         Args:
             topic: Its name.
             partitions: 1..255.
             replicas: Copies of each, 1..5; fail-over without a gap in writing needs 3.
             ordered: For ordered consumers only; several partitions may share a node.
-            multi_part: Several partitions may share a node. None for "where the nodes are too few".
+            multi_part: Several partitions may share a node. None allows it if there are too few nodes.
             extended: Messages may carry headers.
             retention_days: None for the server's default.
             sync_every: Messages after which a disk is synced. None for the server's default.
-            disable_channel_auto_create: Channels must be made by :meth:`create_channel`.
-            timeout: Seconds for all of it.
+            disable_channel_auto_create: Channels must be created with :meth:`create_channel`.
+            timeout: Seconds for the whole call.
 
         Returns:
-            The view in which every partition has a leader.
+            A view of the topic in which every partition has a leader.
 
         Raises:
             ConfigError: A value is out of range, or the topic exists with other settings.
@@ -162,7 +162,7 @@ class AdminClient:
         """Delete a topic with all its messages and wait until no nsqlookupd lists it.
 
         Raises:
-            TopicNotFoundError: There is none.
+            TopicNotFoundError: The topic does not exist.
         """
         async with Bounded(f"deleting topic {check_topic(topic)}", timeout) as call:
             await self._leading.change("/topic/delete", {"topic": topic, "partition": "**"}, call, done="key not found")
@@ -173,16 +173,21 @@ class AdminClient:
                 await asyncio.sleep(PAUSE)
 
     async def expand(self, topic: str, partitions: int, *, timeout: float = 150.0) -> TopicView:
-        """Give a topic more partitions and wait until the leaders of all serve them.
+        """Add partitions to a topic and wait until each one's leader serves it.
 
-        That is usually within 5 s; where the cluster skips its check of the new partitions, after another check
-        that is asked for here, or up to two minutes.
+        This usually takes up to 5 s. If the cluster skips its check of the new partitions, this call asks for
+        another check; it can then take up to two minutes.
 
-        Keys go to other partitions from then on. A new partition has no channel until a
-        consumer subscribes: what an ordinary topic gets there before is not delivered to it.
+        From then on keys go to other partitions. A new partition has no channel until a consumer subscribes;
+        on an ordinary topic, that consumer does not get earlier messages of this partition.
+
+        Args:
+            topic: The topic.
+            partitions: The new total number, 1..255.
+            timeout: Seconds for the whole call.
 
         Returns:
-            The view with the new number.
+            A view of the topic with the new number.
         """
         _in_range("partitions", partitions, MAX_PARTITIONS)
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
@@ -192,14 +197,14 @@ class AdminClient:
             return await self._until_usable(topic, partitions, call, needs_channels=False)
 
     async def create_channel(self, topic: str, channel: str, *, timeout: float = 10.0) -> None:
-        """Create a channel on every partition; one that is there stays as it is.
+        """Create a channel on every partition; a channel that exists stays as it is.
 
-        On a topic with ``disable_channel_auto_create`` it is registered at the
-        nsqlookupd; the nsqds know it some seconds later.
+        On a topic with ``disable_channel_auto_create``, register the channel at the
+        nsqlookupd; the nsqds learn of it some seconds later.
 
         Raises:
-            TopicNotFoundError: There is no such topic.
-            NoLeaderError: A partition has no leader now; others may have the channel already.
+            TopicNotFoundError: The topic does not exist.
+            NoLeaderError: A partition has no leader now; other partitions may have the channel already.
         """
         async with Bounded(f"creating channel {check_channel(channel)} of {check_topic(topic)}", timeout) as call:
             view = await self._leading.existing(topic)
@@ -223,18 +228,18 @@ class AdminClient:
     async def move_leader(self, topic: str, partition: int, to: str | None = None, *, timeout: float = 60.0) -> Node:
         """Move the leadership of a partition and wait until another node leads.
 
-        Refused for minutes after any node came or went (``the cluster is unstable``);
-        that is tried again until the time is over.
+        The cluster refuses this for minutes after a node joined or left (``the cluster is unstable``); the call
+        repeats it until ``timeout`` is over.
 
         Args:
             topic: The topic.
             partition: The partition.
             to: ``host:port`` (TCP) or the cluster's name of the node. None for another
-                replica. A node without the data copies it first.
-            timeout: Seconds for all of it.
+                replica. A node that has no replica copies the data first.
+            timeout: Seconds for the whole call.
 
         Returns:
-            The new leader; the server may choose another replica than ``to``.
+            The new leader; the server may choose a replica other than ``to``.
         """
         check_partition(partition)
         async with Bounded(f"moving the leader of {check_topic(topic)}-{partition}", timeout) as call:
@@ -242,7 +247,7 @@ class AdminClient:
                 view = await self._leading.existing(topic)
                 old = view.leaders.get(partition)
                 if old is None:
-                    call.last = NoLeaderError(f"{topic}-{partition} has no leader that could be moved")
+                    call.last = NoLeaderError(f"{topic}-{partition} has no leader, so none can be moved")
                     if 0 < view.partition_num <= partition:
                         raise call.last
                     await asyncio.sleep(PAUSE)
@@ -264,12 +269,12 @@ class AdminClient:
                     await asyncio.sleep(PAUSE)
 
     async def describe(self, topic: str, *, timeout: float = 5.0) -> TopicDescription:
-        """Return meta, leaders, replicas, channels and depths of a topic.
+        """Return settings, leaders, replicas, channels and depths of a topic.
 
-        Nodes that do not answer leave ``stats`` None; only the nsqlookupds are needed.
+        Only the nsqlookupds must answer; ``stats`` is None for nsqds that do not.
 
         Raises:
-            TopicNotFoundError: There is no such topic.
+            TopicNotFoundError: The topic does not exist.
             LookupUnavailableError: No nsqlookupd answered.
         """
         async with Bounded(f"describing topic {check_topic(topic)}", timeout):
@@ -302,17 +307,21 @@ class AdminClient:
             meta = (await self._leading.existing(topic)).meta
         except NsqError as error:
             return f"they cannot be compared now ({error})"
-        found = [] if meta is None else [
-            f"{name} is {present}, not {asked}"
-            for field, name in _SETTINGS.items()
-            if (present := getattr(meta, field)) != (asked := getattr(wanted, field))
-        ]
+        found = (
+            []
+            if meta is None
+            else [
+                f"{name} is {present}, not {asked}"
+                for field, name in _SETTINGS.items()
+                if (present := getattr(meta, field)) != (asked := getattr(wanted, field))
+            ]
+        )
         return "; ".join(found) or "retention_days or sync_every differs, which nsqlookupd does not show"
 
     async def _until_usable(
         self, topic: str, partitions: int, call: Bounded, *, needs_channels: bool = True
     ) -> TopicView:
-        """Wait for all leaders; ask for another check when it takes long, since the first may have been skipped."""
+        """Wait for all leaders; after a while ask the cluster for another check, since it may have skipped one."""
         loop = asyncio.get_running_loop()
         nudge_at = loop.time() + _NUDGE_INTERVAL
         while True:
@@ -324,7 +333,7 @@ class AdminClient:
             if usable.complete and usable.partition_num == partitions:
                 if await self._all_serve(topic, usable):
                     return usable
-                call.last = NoLeaderError(f"{topic}: the nsqds that are named as leaders do not serve it yet")
+                call.last = NoLeaderError(f"{topic}: the nsqds that nsqlookupd names as leaders do not serve it yet")
             else:
                 call.last = _unled(usable, partitions)
             if loop.time() >= nudge_at:
@@ -333,9 +342,9 @@ class AdminClient:
             await asyncio.sleep(PAUSE)
 
     async def _all_serve(self, topic: str, view: TopicView) -> bool:
-        """Tell whether no named leader denies to be one: a look-up may be ahead of the nsqd by a minute.
+        """Return whether all leaders agree that they lead; a look-up may be a minute ahead of the nsqd.
 
-        An nsqd whose HTTP cannot be asked is taken at the look-up's word.
+        An nsqd whose HTTP does not answer counts as agreeing.
         """
         for node in set(view.leaders.values()):
             try:
@@ -371,12 +380,14 @@ class AdminClient:
         )
 
     async def _destination(self, topic: str, partition: int, leader: Node, to: str | None) -> str:
-        """Return the cluster's name of the node that is to lead."""
+        """Return the cluster's name of the node that shall lead."""
         replicas = await self._leading.nsqd(leader).replicas(topic, partition)
         others = [name for name in replicas if name != leader.distributed_id]
         if to is None:
             if not others:
-                raise ConfigError(f"{topic}-{partition} has no other replica in sync: name a node to move to")
+                raise ConfigError(
+                    f"{topic}-{partition} has no other replica in sync: give to=, the node that shall lead"
+                )
             return others[0]
         if tcp_address(to):
             return to
@@ -384,15 +395,17 @@ class AdminClient:
         return named if named is not None else await self._name_of(to)
 
     async def _name_of(self, address: str) -> str:
-        """Return the cluster's name of a node: no answer tells it but a look-up of what the node leads."""
+        """Return the cluster's name of a node; only a look-up of a topic that it leads contains it."""
         found = next((info for info in await self.nodes() if info.node.address == address), None)
         if found is None:
-            raise ConfigError(f"no node {address} in the cluster")
+            raise ConfigError(f"the cluster has no nsqd {address}")
         for topic in found.partitions:
             for node in (await self._leading.view(topic, "r")).leaders.values():
                 if node.address == address and node.distributed_id:
                     return node.distributed_id
-        raise ConfigError(f"node {address} leads nothing, so its name is not known: give it as ip:rpc:tcp:id")
+        raise ConfigError(
+            f"the nsqd {address} leads no partition, so its cluster name is unknown: give to= as ip:rpc:tcp:id"
+        )
 
     @property
     def _leading(self) -> Leading:
@@ -402,11 +415,11 @@ class AdminClient:
 
 
 def _unled(view: TopicView, partitions: int) -> NoLeaderError:
-    missing = [str(number) for number in range(partitions) if number not in view.leaders]
+    missing = ", ".join(str(number) for number in range(partitions) if number not in view.leaders)
     note = f" ({view.note})" if view.note else ""
-    return NoLeaderError(
-        f"{view.topic}: partitions without leader: {', '.join(missing) or 'none, but contested'}{note}"
-    )
+    if missing:
+        return NoLeaderError(f"topic {view.topic!r}: no leader for partition {missing}{note}")
+    return NoLeaderError(f"topic {view.topic!r}: the nsqlookupds name different leaders or partition counts{note}")
 
 
 def _in_range(name: str, value: object, most: int) -> None:

@@ -1,13 +1,12 @@
-"""Bodies of nsqlookupd's answers, decoded as untrusted input.
+"""Decode the bodies of nsqlookupd's answers, which are untrusted input.
 
 Owns the JSON shapes of ``/lookup``, ``/listlookup``, ``/nodes``, ``/topics`` and
-``/channels``; ``body`` takes the envelope off before. Does not own the HTTP
-exchange (``http``) nor what several answers mean together (``policy.topology``).
+``/channels``; ``body`` removes the envelope before. The HTTP exchange is in
+``http``; ``policy.topology`` merges several answers.
 
-The invariant: whatever the body holds, the outcome is a valid value or a
-:class:`RemoteProtocolError`. A single entry that makes no sense (a partition
-``"x"``, a port 0) is left out and the others are used; a body of another shape
-is no answer at all.
+The invariant: any body results in a valid value or a :class:`RemoteProtocolError`.
+An invalid entry (a partition ``"x"``, a port 0) is left out and the others are
+used; a body of another shape is an error.
 
 Source: protocol reference 12; failures reference 2, 5 "Lookup answers".
 """
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_LISTED_LOOKUPDS: Final = 64
-"""More nsqlookupds than this in one list are not taken in."""
+"""Maximum number of nsqlookupds that are read from one list."""
 
 NOT_CREATED: Final = "the topic is not created"
 """The note in place of the server's "Key not found" or "TOPIC_NOT_FOUND"."""
@@ -110,9 +109,9 @@ class LookupdList:
     """What one nsqlookupd says about all of them.
 
     Attributes:
-        leader: Base URL of the leading one. None when none is named.
+        leader: Base URL of the leading one. None if none is named.
         nodes: Base URLs of all, each once.
-        supported: False when the server does not know the question: it is used as it is.
+        supported: False if the server does not know the route; use the configured addresses then.
     """
 
     leader: str | None
@@ -126,8 +125,8 @@ class NodeInfo:
 
     Attributes:
         node: Its addresses.
-        hostname: Its own name for its machine.
-        version: Of the server.
+        hostname: The machine's name, as nsqd reports it.
+        version: The server's version.
         partitions: Partitions it leads, by topic.
     """
 
@@ -149,41 +148,41 @@ class TopicInfo:
 
 
 def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
-    """Decode the answer to ``/lookup``; ``leads`` is False, the caller knows better.
+    """Decode the answer to ``/lookup``; ``leads`` is False until the caller sets it.
 
-    Refusals that speak of the topic are answers: an unknown one, and one without
-    any channel (a nsqlookupd with default settings hides it from publishers).
+    Refusals because of the topic are answers, too: the topic is unknown, or it has no
+    channel (an nsqlookupd with default settings hides it from publishers).
 
     Raises:
-        RemoteProtocolError: It is no such answer; ask again, or another one.
+        RemoteProtocolError: It is not such an answer; ask again, or ask another nsqlookupd.
     """
     if body.status != 200:
         return _refused_lookup(body, lookupd)
     content = decode_json(body.data, _Lookup)
-    told = try_json(bytes(content.meta), _Meta)
-    if content.partitions is None and content.producers is None and told is None:
-        raise RemoteProtocolError("answer names neither partitions nor nodes nor a meta")
+    meta = try_json(bytes(content.meta), _Meta)
+    if content.partitions is None and content.producers is None and meta is None:
+        raise RemoteProtocolError("the answer has no partitions, no nodes and no meta")
     partitions: dict[int, Node] = {}
     for key, raw in (content.partitions or {}).items():
         node = _node(raw)
         if node is not None and _NUMBER.fullmatch(key) and int(key) <= MAX_PARTITION_ID:
             partitions[int(key)] = node
     # For reading, an unknown topic is a success with nothing in it and the number 0.
-    unknown = told is not None and told.partition_num == 0 and not partitions and not content.producers
-    note = "it lists no partitions at all, as while writes are disabled" if content.partitions is None else ""
+    unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
+    note = "no partition is listed, for example because writes are disabled" if content.partitions is None else ""
     return LookupAnswer(
-        lookupd, leads=False, meta=_meta(told), partitions=partitions, exists=not unknown, note="" if unknown else note
+        lookupd, leads=False, meta=_meta(meta), partitions=partitions, exists=not unknown, note="" if unknown else note
     )
 
 
 def decode_plain_nodes(body: Body) -> tuple[Node, ...] | None:
-    """Decode the answer of a plain nsqlookupd to ``/lookup``: the nodes of a topic, none for one that is unknown.
+    """Decode the answer of a plain nsqlookupd to ``/lookup``: the nodes of a topic, none if it is unknown.
 
     Returns:
-        None when the topic has partitions, so that its nodes alone say nothing.
+        None if the topic has partitions, since the list of nodes is not enough then.
 
     Raises:
-        RemoteProtocolError: It is no such answer; ask again, or another one.
+        RemoteProtocolError: It is not such an answer; ask again, or ask another nsqlookupd.
     """
     if body.status != 200:
         _refused_lookup(body, "")
@@ -200,10 +199,10 @@ def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
 
     Args:
         body: The answer.
-        scheme: ``http`` or ``https``, as the server was asked; the list names none.
+        scheme: ``http`` or ``https``, as used for the request; the list does not name it.
 
     Raises:
-        RemoteProtocolError: It is no such answer.
+        RemoteProtocolError: It is not such an answer.
     """
     if body.status == 404 or (body.status == 200 and body.data.strip() == b"null"):
         # An old server has no such route; one without a coordinator has nothing to list.
@@ -219,7 +218,7 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
     """Decode the answer to ``/nodes``.
 
     Raises:
-        RemoteProtocolError: It is no such answer.
+        RemoteProtocolError: It is not such an answer.
     """
     found: list[NodeInfo] = []
     for raw in decode_json(_accepted(body), _Nodes).producers or []:
@@ -239,7 +238,7 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
     """Decode the answer to ``/topics?metaInfo=true``, by name; a server without meta gives names only.
 
     Raises:
-        RemoteProtocolError: It is no such answer.
+        RemoteProtocolError: It is not such an answer.
     """
     content = decode_json(_accepted(body), _Topics)
     found = {name: TopicInfo(name) for name in content.topics or [] if is_valid_name(name)}
@@ -260,14 +259,14 @@ def decode_channels(body: Body) -> tuple[str, ...]:
     """Decode the answer to ``/channels``, in order of names.
 
     Raises:
-        RemoteProtocolError: It is no such answer.
+        RemoteProtocolError: It is not such an answer.
     """
     content = decode_json(_accepted(body), _Channels)
     return tuple(sorted({name for name in content.channels or [] if is_valid_name(name)}))
 
 
 def is_host(text: str) -> bool:
-    """Tell whether ``text`` can be dialled: a host name, an IPv4 or an IPv6 address that is not "any"."""
+    """Return whether ``text`` is a host name, or an IP address other than the unspecified one."""
     import ipaddress  # noqa: PLC0415 - not needed, and so not paid for, where nsqds are given by address
 
     try:
@@ -277,7 +276,7 @@ def is_host(text: str) -> bool:
 
 
 def is_port(number: int) -> bool:
-    """Tell whether ``number`` is a port."""
+    """Return whether ``number`` is a port."""
     return 0 < number < 65536
 
 
@@ -289,8 +288,8 @@ def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
     if body.status == 404:
         raise RemoteProtocolError(
-            f"HTTP status 404 ({body.message}): this server knows no /lookup. Give the HTTP address of an nsqlookupd,"
-            f" whose port is 4161 by default, not that of an nsqd"
+            f"HTTP status 404 ({body.message}): this server has no /lookup. Give the HTTP address of an nsqlookupd"
+            f" (port 4161 by default), not that of an nsqd"
         )
     raise RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
 

@@ -1,7 +1,7 @@
 """The body of an HTTP answer, as untrusted input: its envelope, and JSON of a known shape.
 
-Nodes answer bare, or in the old envelope. What the content means is
-``answers``' and ``nsqd_http``'s.
+Servers answer with bare JSON or in the old envelope. ``answers`` and ``nsqd_http``
+interpret the content.
 
 Source: protocol reference 12.
 """
@@ -40,7 +40,7 @@ class Body:
     Attributes:
         status: The true status; a wrapped 404 arrives as 500.
         data: JSON of the content; empty for a refusal.
-        message: The server's text of a refusal, cut to a readable length; empty for a success.
+        message: The server's text of a refusal, shortened; empty for a success.
     """
 
     status: int
@@ -49,14 +49,14 @@ class Body:
 
 
 def unwrap(status: int, body: bytes) -> Body:
-    """Take the envelope off, when there is one.
+    """Remove the envelope if there is one.
 
     Args:
         status: HTTP status.
-        body: The bytes as they came.
+        body: The bytes as received.
 
     Returns:
-        Status and content; ``message`` is filled for every status but 200.
+        Status and content; ``message`` is set for every status but 200.
     """
     wrapped = try_json(body, _Envelope)
     if wrapped is not None:
@@ -76,18 +76,18 @@ def decode_json(data: bytes, shape: type[T]) -> T:
     """Decode JSON of a known shape.
 
     Raises:
-        RemoteProtocolError: It is no JSON, of another shape, nested too deep or not UTF-8.
+        RemoteProtocolError: The data is not JSON, has another shape, is nested too deep or is not UTF-8.
     """
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         # The body is left out: it can be megabytes of anything. An error that is kept must not hold it either.
         del data
-        raise RemoteProtocolError(f"answer is not as expected: {_shown(str(error))}") from harmless(error)
+        raise RemoteProtocolError(f"unexpected answer: {_shown(str(error))}") from harmless(error)
 
 
 def try_json(data: bytes, shape: type[T]) -> T | None:
-    """Decode JSON of a known shape. None when it is none."""
+    """Return None if the data is not JSON of this shape."""
     try:
         return decode_json(data, shape)
     except RemoteProtocolError:

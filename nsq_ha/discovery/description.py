@@ -1,4 +1,4 @@
-"""What is told about a topic: its partitions, replicas, channels and depths."""
+"""The description of a topic: its partitions, replicas, channels and depths."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class PartitionDescription:
 
     Attributes:
         partition: The partition.
-        leader: None while it has none.
-        writable: nsqlookupd names the leader to publishers too.
-        replicas: The cluster's names of the nodes in sync, leader included; empty when the leader did not answer.
-        stats: The leader's numbers. None when it did not answer.
+        leader: None if the partition has no leader now.
+        writable: nsqlookupd names the leader for writing, too.
+        replicas: The cluster's names of the nodes in sync, including the leader; empty if the leader did not answer.
+        stats: The leader's numbers. None if it did not answer.
     """
 
     partition: int
@@ -36,9 +36,9 @@ class TopicDescription:
     """A topic as the cluster has it now.
 
     Attributes:
-        view: What the nsqlookupds say to a reader.
+        view: What the nsqlookupds answer for reading.
         partitions: One for each of ``partition_num``, in order.
-        note: Why partitions are not writable, where a server says so; else empty.
+        note: Why partitions are not writable, if a server says so; else empty.
     """
 
     view: TopicView
@@ -52,7 +52,7 @@ class TopicDescription:
 
     @property
     def depth(self) -> Mapping[str, int]:
-        """Messages that wait, by channel, over all partitions that answered."""
+        """Number of waiting messages by channel, over all partitions whose leader answered."""
         waiting = dict.fromkeys(self.channels, 0)
         for entry in self.partitions:
             for channel in entry.stats.channels if entry.stats is not None else ():

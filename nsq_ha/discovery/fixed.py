@@ -1,7 +1,7 @@
-"""nsqds that the user names himself, in the place of nsqlookupds: for plain servers without partitions.
+"""nsqds that are given by address instead of nsqlookupds: for plain servers without partitions.
 
-Each address stands for one pseudo partition, numbered in the order given, so
-that producers and consumers need no second way of working.
+Each address is one pseudo partition, numbered in the given order, so that
+producers and consumers treat both kinds of server alike.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FixedNodes:
         return ()
 
     async def look_up(self, topic: str, access: Access) -> Round:
-        """Return the one answer, without asking anybody."""
+        """Return the fixed answer; no server is asked."""
         return Round((self._answer,), None)
 
     async def keep_lists(self, interval: float, jitter: float) -> None:
@@ -53,4 +53,4 @@ class FixedNodes:
         await asyncio.Event().wait()
 
     async def aclose(self) -> None:
-        """Have nothing to end."""
+        """Do nothing."""

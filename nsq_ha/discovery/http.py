@@ -1,9 +1,9 @@
-"""One HTTP question with hard limits, and the mapping of httpx's errors.
+"""HTTP requests with hard limits, and the mapping of httpx's errors.
 
-Owns the total time limit (a server that sends a byte a second is as bad as a
-silent one), the cap on what is read, the one place where errors of httpx become
-ours, and the connections to a server, its own ones or shared ones. Redirects,
-cookies, proxies of the environment and compressed bodies are not used.
+Owns the total time limit (a server that sends one byte a second is as bad as a
+silent one), the size limit of answers, the mapping of httpx's errors to ours, and
+the connections to a server, private or shared. Redirects, cookies, proxies of the
+environment and compressed bodies are not used.
 
 Source: failures reference 2, 5 "Lookup answers".
 """
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
-"""A longer answer is cut off and refused; a cluster of 10,000 partitions needs a third of it."""
+"""Maximum size of an answer; a cluster of 10,000 partitions needs a third of it."""
 
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
-"""What OpenSSL says where the peer does not speak TLS."""
+"""OpenSSL's text if the peer does not speak TLS."""
 
 _HEADERS: Final = {
     # Without the version the server wraps its answers and makes every refusal a 500.
@@ -51,7 +51,7 @@ def new_client(urls: Iterable[str] = ()) -> httpx.AsyncClient:
     """Return an HTTP client that keeps no state but open connections.
 
     Args:
-        urls: What will be asked; the system's authorities are read only when one is https.
+        urls: Servers that will be asked; the system's certificates are loaded only if one of them uses https.
     """
     # Here, not above: together they are a third of our memory, and those who name nsqds by address never ask.
     from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
@@ -79,13 +79,13 @@ async def ask(
     params: Mapping[str, str] | None = None,
     content: bytes | None = None,
 ) -> Body:
-    """Ask once and read the whole answer.
+    """Send one request and read the whole answer.
 
     Args:
         client: From :func:`new_client`.
         method: ``GET`` or ``POST``.
         url: Without query.
-        timeout: Seconds for all of it: connecting, sending, reading to the end.
+        timeout: Seconds for connecting, sending, and reading to the end.
         params: The query.
         content: Body of the request. None for none.
 
@@ -94,21 +94,21 @@ async def ask(
 
     Raises:
         ConnectError: No connection.
-        ConnectionLostError: It broke; a request that changes something is in doubt.
-        ResponseTimeoutError: Not all came in time; the same doubt.
-        RemoteProtocolError: It is not HTTP, too long, compressed or a redirect.
+        ConnectionLostError: The connection broke; a change may have been made.
+        ResponseTimeoutError: The answer was not complete in time; a change may have been made.
+        RemoteProtocolError: The answer is not HTTP, too long, compressed or a redirect.
 
-    Cancellation leaves the request in doubt and closes its connection.
+    Cancelled, it closes the connection; a change may have been made.
     """
     async with _exchange(client, method, url, timeout=timeout, params=params, content=content) as response:
         return unwrap(response.status_code, await _read(response))
 
 
 async def ask_time(client: httpx.AsyncClient, url: str, *, timeout: float) -> float | None:
-    """Ask a server anything, and return what its clock shows, in whole seconds since 1970; see :func:`ask`.
+    """Return the time of a server's clock, in whole seconds since 1970; see :func:`ask`.
 
     Returns:
-        None when the answer has no time, or none that can be read.
+        None if the answer has no readable time.
     """
     # Here, not above, as httpx in new_client(): hardly anybody asks.
     from email.utils import parsedate_to_datetime  # noqa: PLC0415
@@ -147,12 +147,12 @@ async def _exchange(
 
 
 class HttpPeer:
-    """One server that answers by HTTP. Use it as an async context manager, or call :meth:`aclose`.
+    """A client of one HTTP server. Use it as an async context manager, or call :meth:`aclose`.
 
     Args:
         url: Its base URL.
-        timeout: Seconds for one whole question.
-        client: An HTTP client to share. None for an own one.
+        timeout: Seconds for one request, from connecting to the end of the answer.
+        client: An HTTP client to share. None for a private one.
     """
 
     def __init__(self, url: str, *, timeout: float, client: httpx.AsyncClient | None) -> None:
@@ -192,7 +192,7 @@ async def _read(response: httpx.Response) -> bytes:
     if response.is_redirect:
         raise RemoteProtocolError(f"answered with a redirect ({response.status_code})")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise RemoteProtocolError("answered with a compressed body that was not asked for")
+        raise RemoteProtocolError("answered with a compressed body that was not requested")
     body = bytearray()
     try:
         async for chunk in response.aiter_raw():
@@ -206,7 +206,7 @@ async def _read(response: httpx.Response) -> bytes:
 
 
 def _ours(error: Exception) -> NsqError:
-    """Map an error of httpx, of the system or of an address to ours."""
+    """Return our error for one of httpx, of the system or of an address."""
     import httpx  # noqa: PLC0415 - as in new_client()
 
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)

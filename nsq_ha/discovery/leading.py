@@ -1,8 +1,8 @@
-"""Changes that only the leading nsqlookupd takes, and views for those who wait for them.
+"""Changes that only the leading nsqlookupd accepts, and views of what they brought about.
 
-Owns finding the leading one, asking again while nobody leads or the cluster is
-not ready, and the time limit of a whole call. Does not know what is changed
-(``admin``).
+Owns finding the leading nsqlookupd, repeating a change while none leads or the
+cluster is not ready, and the time limit of a whole call. Which changes there are
+is ``client``'s.
 
 Source: protocol reference 12; failures reference 2, 3.6, 3.7.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PAUSE: Final = 0.3
-"""Seconds between two looks at something that is under way."""
+"""Seconds between two checks of a change that is under way."""
 
 _LONGEST_PAUSE: Final = 2.0
 _ABSENT: Final = ("key not found", "topic is not created")
@@ -51,19 +51,19 @@ T = TypeVar("T")
 
 
 class Bounded:
-    """The time limit of a whole call, and what it has seen last for the error when the time is over.
+    """The time limit of a whole call; its error names the last obstacle.
 
     Args:
-        what: For the error, such as "creating topic orders".
+        what: The call, for the error, such as "creating topic orders".
         timeout: Seconds.
 
     Attributes:
-        last: The latest obstacle. None while there was none.
+        last: The latest obstacle. None if there was none.
     """
 
     def __init__(self, what: str, timeout: float) -> None:
         self.last: NsqError | None = None
-        self._text = f"{what} was not done within {timeout:g} s"
+        self._text = f"{what} did not finish within {timeout:g} s"
         self._limit = asyncio.timeout(timeout)
 
     async def __aenter__(self) -> Self:
@@ -83,11 +83,11 @@ class Bounded:
 
 
 class Leading:
-    """The nsqlookupds seen as one: whoever leads takes the changes, all together give views.
+    """The nsqlookupds as one: changes go to the leading one, views are merged from all answers.
 
     Args:
-        urls: Base URLs of those that are configured.
-        timeout: Seconds for one question to one server.
+        urls: Base URLs of the configured nsqlookupds.
+        timeout: Seconds for one request to one server.
     """
 
     def __init__(self, urls: Iterable[str], *, timeout: float) -> None:
@@ -111,19 +111,19 @@ class Leading:
         known: str = "",
         timeout: float | None = None,
     ) -> None:
-        """Have the leading nsqlookupd do something; waits for one, and until the cluster is ready for it.
+        """Send a change to the leading nsqlookupd; wait until one leads and the cluster is ready for it.
 
         Args:
-            path: What.
-            params: With what.
-            call: Bounds the waiting.
-            done: Text of a refusal that means, after a try without answer, that it is done.
-            known: Text of a refusal that means so in any case.
-            timeout: Seconds for one try. None for some of :attr:`timeout`.
+            path: The route.
+            params: The query.
+            call: Limits the waiting.
+            done: Text of a refusal that means success if an earlier request got no answer.
+            known: Text of a refusal that always means success.
+            timeout: Seconds for one request. None for five times :attr:`timeout`.
 
         Raises:
-            TopicNotFoundError: There is no such topic.
-            ServerError: Refused for good.
+            TopicNotFoundError: The topic does not exist.
+            ServerError: The server refused, and a retry would not help.
         """
         in_doubt, pause = False, PAUSE
         while True:
@@ -138,7 +138,7 @@ class Leading:
                 if body.status == 200 or (in_doubt and done and done in text) or (known and known in text):
                     return
                 if any(word in text for word in _ABSENT):
-                    raise TopicNotFoundError(f"no topic {params['topic']}")
+                    raise TopicNotFoundError(f"topic {params['topic']!r} does not exist")
                 call.last = server_error((body.message or f"HTTP status {body.status}").encode())
                 if not any(word in text for word in _PASSING):
                     raise call.last
@@ -147,7 +147,7 @@ class Leading:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def leader(self, call: Bounded) -> str:
-        """Return the base URL of the leading nsqlookupd; waits until there is one."""
+        """Return the base URL of the leading nsqlookupd; wait until there is one."""
         while True:
             await self.servers.refresh_lists()
             if self.servers.leader is not None:
@@ -157,12 +157,12 @@ class Leading:
             await asyncio.sleep(PAUSE)
 
     async def view(self, topic: str, access: Access, call: Bounded | None = None) -> TopicView:
-        """Return what the nsqlookupds say now, nothing remembered.
+        """Return what the nsqlookupds say now, without earlier answers.
 
         Args:
             topic: The topic.
-            access: As reader or as writer.
-            call: Bounds the waiting for a usable answer. None to wait for none.
+            access: For reading or for writing.
+            call: Limits the waiting for a usable answer. None to ask only once.
 
         Raises:
             LookupUnavailableError: No usable answer, and ``call`` is None.
@@ -177,22 +177,22 @@ class Leading:
             await asyncio.sleep(PAUSE)
 
     async def existing(self, topic: str) -> TopicView:
-        """Return a reader's view of a topic that must be there.
+        """Return a view for reading of a topic that must exist.
 
         Raises:
-            TopicNotFoundError: It is not.
-            LookupUnavailableError: No usable answer.
+            TopicNotFoundError: It does not exist.
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
         """
         view = await self.view(topic, "r")
         if not view.exists:
-            raise TopicNotFoundError(f"no topic {topic}")
+            raise TopicNotFoundError(f"topic {topic!r} does not exist")
         return view
 
     async def first(self, question: Callable[[LookupClient], Awaitable[T]]) -> T:
-        """Put a question to all nsqlookupds and return the first good answer.
+        """Ask all nsqlookupds and return the first usable answer.
 
         Raises:
-            LookupUnavailableError: None of them had one.
+            LookupUnavailableError: None of them gave one.
         """
         causes: list[tuple[str, str]] = []
         tasks = [asyncio.ensure_future(self._put(question, url)) for url in self.servers.urls]
@@ -209,7 +209,7 @@ class Leading:
         raise LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes))
 
     def nsqd(self, node: Node) -> NsqdHttp:
-        """Return a client of a node's HTTP; it needs no closing."""
+        """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
         return NsqdHttp(node, timeout=self.timeout, client=self.http)
 
     async def _put(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> T:

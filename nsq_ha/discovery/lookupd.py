@@ -1,7 +1,7 @@
-"""Questions to one nsqlookupd.
+"""A client of one nsqlookupd, for reading.
 
-Owns the routes that read. Does not choose among several nsqlookupds
-(``servers``, ``watcher``) and changes nothing in the cluster (``admin``).
+Choosing among several nsqlookupds is in ``servers`` and ``watcher``, changes of
+the cluster are in ``admin``.
 
 Source: protocol reference 12.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Access = Literal["r", "w"]
-"""``r`` names every leader, ``w`` only those that may be written now."""
+"""``r`` for every leader, ``w`` only for leaders of partitions that can be written now."""
 
 
 class LookupClient(HttpPeer):
@@ -39,17 +39,17 @@ class LookupClient(HttpPeer):
 
     Args:
         lookupd: Its address: ``host:port`` or ``http://host:port``.
-        timeout: Seconds for one whole question.
-        client: An HTTP client to share. None for an own one.
+        timeout: Seconds for one request, from connecting to the end of the answer.
+        client: An HTTP client to share. None for a private one.
 
     Raises:
-        ConfigError: The address is not legal, or not one.
+        ConfigError: The address is not legal, or there are several.
     """
 
     def __init__(self, lookupd: str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
         urls = lookupd_urls(lookupd)
         if len(urls) != 1:
-            raise ConfigError(f"LookupClient asks one nsqlookupd, not {len(urls)}: {lookupd!r}")
+            raise ConfigError(f"LookupClient takes the address of one nsqlookupd, not of {len(urls)}: {lookupd!r}")
         super().__init__(urls[0], timeout=timeout, client=client)
         self.lookupd = urls[0]
 
@@ -57,12 +57,12 @@ class LookupClient(HttpPeer):
         """Ask who leads the partitions of ``topic``.
 
         Returns:
-            The answer, also for a topic that does not exist. ``leads`` is False:
-            :meth:`list_lookupd` tells who leads.
+            The answer, also for a topic that does not exist. ``leads`` is always
+            False; :meth:`list_lookupd` names the leading nsqlookupd.
 
         Raises:
             ConfigError: The topic's name is not legal.
-            LookupUnavailableError: No usable answer; ask another one, or later.
+            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
 
         Cancellation leaves nothing behind.
         """
@@ -70,23 +70,23 @@ class LookupClient(HttpPeer):
         return await self._ask("/lookup", params, lambda body: answers.decode_lookup(body, self.lookupd))
 
     async def plain_nodes(self, topic: str) -> tuple[Node, ...]:
-        """Ask for the nsqds of a topic without partitions, as a plain nsqlookupd tells them; none for an unknown topic.
+        """Ask a plain nsqlookupd for the nsqds of a topic without partitions; none for an unknown topic.
 
         Raises:
-            ConfigError: The topic's name is not legal, or it has partitions: ask :meth:`lookup`.
-            LookupUnavailableError: No usable answer; ask another one, or later.
+            ConfigError: The topic's name is not legal, or the topic has partitions: use :meth:`lookup`.
+            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         params = {"topic": check_topic(topic), "metainfo": "true"}
         nodes = await self._ask("/lookup", params, answers.decode_plain_nodes)
         if nodes is None:
-            raise ConfigError(f"topic {topic!r} has partitions")
+            raise ConfigError(f"topic {topic!r} has partitions: use lookup()")
         return nodes
 
     async def list_lookupd(self) -> LookupdList:
-        """Ask for all nsqlookupds; ``supported`` is False where the server does not know the question.
+        """Ask for all nsqlookupds; ``supported`` is False if the server does not know the route.
 
         Raises:
-            LookupUnavailableError: No usable answer; ask another one, or later.
+            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         scheme = self.lookupd.partition(":")[0]
         return await self._ask("/listlookup", None, lambda body: answers.decode_lookupd_list(body, scheme))
@@ -95,7 +95,7 @@ class LookupClient(HttpPeer):
         """Return all topics by name.
 
         Raises:
-            LookupUnavailableError: No usable answer; ask another one, or later.
+            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         return await self._ask("/topics", {"metaInfo": "true"}, answers.decode_topics)
 
@@ -103,7 +103,7 @@ class LookupClient(HttpPeer):
         """Return the nsqds that are registered at this nsqlookupd, with the partitions they lead.
 
         Raises:
-            LookupUnavailableError: No usable answer; ask another one, or later.
+            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         return await self._ask("/nodes", None, answers.decode_nodes)
 
@@ -112,15 +112,14 @@ class LookupClient(HttpPeer):
 
         Raises:
             ConfigError: The topic's name is not legal.
-            LookupUnavailableError: No usable answer; ask another one, or later.
+            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         return await self._ask("/channels", {"topic": check_topic(topic)}, answers.decode_channels)
 
     async def _ask(self, path: str, params: Mapping[str, str] | None, decode: Callable[[Body], T]) -> T:
-        """Ask, and turn any failure into the error that says who was asked.
+        """Send a request; turn any failure into an error that names the server.
 
-        No local variable holds the answer: an error that somebody keeps holds the frames that it went through, and
-        would hold megabytes with them.
+        No local variable holds the answer: a kept error keeps the frames that it passed, and with them megabytes.
         """
         try:
             return decode(await self._exchange("GET", path, params))

@@ -1,8 +1,7 @@
-"""Questions and small changes at one nsqd's HTTP.
+"""A client of one nsqd's HTTP, for partitions, channels and stored messages.
 
-Owns the routes about one partition: its numbers, its channels, one stored
-message. Does not find the node (``watcher``, ``admin``): nearly all of these must
-go to the partition's leader, and say so when they do not.
+Most requests must go to the partition's leader; another node refuses them. The
+caller finds the leader.
 
 Source: protocol reference 13; spark reference 1.1, 1.2.
 """
@@ -42,7 +41,7 @@ _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", _EMPTY, "search commit l
 """Parts of the error texts of ``/message/get`` for a message that does not exist or is not flushed yet."""
 _NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
-"""Beginnings of texts that refuse a start position for good; SUB's errors have the code E_INVALID before them."""
+"""Beginnings of texts that refuse a start position permanently; errors of SUB have the code E_INVALID before them."""
 
 
 class _Client(msgspec.Struct):
@@ -115,15 +114,15 @@ class ChannelStats:
 
     Attributes:
         name: The channel.
-        depth: Messages that wait.
+        depth: Number of waiting messages.
         depth_bytes: Their size in the queue.
-        in_flight: Delivered and not answered.
-        deferred: Requeued with a delay that runs.
-        requeued: Since the node started.
-        timed_out: Since the node started.
-        clients: Connections.
+        in_flight: Number of delivered, unanswered messages.
+        deferred: Number of messages that were requeued with a delay and still wait.
+        requeued: Number of requeues since the node started.
+        timed_out: Number of timeouts since the node started.
+        clients: Number of connections.
         paused: An operator stopped delivery.
-        skipped: An operator has every message confirmed undelivered.
+        skipped: By an operator's choice, messages are confirmed without delivery.
     """
 
     name: str
@@ -140,15 +139,15 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A partition as one node has it.
+    """A partition on one node.
 
     Attributes:
         topic: The topic.
         partition: The partition.
         is_leader: The node leads it.
-        begin_offset: Bytes; where the oldest kept message starts.
-        end_offset: Bytes; where the next message will start. The last of it may not be committed yet.
-        messages: How many were ever stored.
+        begin_offset: Position of the oldest kept message, in bytes.
+        end_offset: Position of the next message, in bytes. The last messages before it may not be committed yet.
+        messages: Number of messages that were ever stored.
         ordered: The topic is ordered.
         extended: Its messages may carry headers.
         channels: By name.
@@ -171,11 +170,11 @@ class StoredMessage:
 
     Attributes:
         internal_id: The server's id.
-        trace_id: 0 when it was not traced.
-        timestamp_ns: When it was published, by the server's clock.
-        offset: Bytes; where it starts.
-        number: Its place in the partition, counted from 1.
-        body: As text; a body that is not UTF-8 is damaged by the way it comes.
+        trace_id: 0 if it has none.
+        timestamp_ns: Time of the publish by the server's clock.
+        offset: Its position in bytes.
+        number: Its number in the partition; the first one is 1.
+        body: Text; the server damages bodies that are not UTF-8.
         headers: The extension header as text; empty for none.
     """
 
@@ -210,15 +209,15 @@ class Unfinished:
 class NsqdHttp(HttpPeer):
     """Asks one nsqd. Use it as an async context manager, or call :meth:`aclose`.
 
-    Every method raises :class:`TransportError` or :class:`RemoteProtocolError` when the
-    node gives no usable answer (a change is in doubt then; repeating it is harmless),
-    and :class:`ServerError` when it refuses: ``stale_leader`` tells to look up the
+    Every method raises :class:`TransportError` or :class:`RemoteProtocolError` if the
+    node gives no usable answer (a change may have been made; repeating it is harmless),
+    and :class:`ServerError` if it refuses: if ``stale_leader`` is set, look up the
     leader again.
 
     Args:
         node: The node, or the base URL of its HTTP.
-        timeout: Seconds for one whole question.
-        client: An HTTP client to share. None for an own one.
+        timeout: Seconds for one request, from connecting to the end of the answer.
+        client: An HTTP client to share. None for a private one.
     """
 
     def __init__(self, node: Node | str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
@@ -226,11 +225,11 @@ class NsqdHttp(HttpPeer):
         super().__init__(self.url, timeout=timeout, client=client)
 
     async def stats(self, topic: str | None = None, *, leader_only: bool = False) -> tuple[PartitionStats, ...]:
-        """Return the partitions that this node holds, by topic and number.
+        """Return the partitions of this node, sorted by topic and number.
 
         Args:
-            topic: Only of this topic. None for all.
-            leader_only: Only those that it leads.
+            topic: Return only partitions of this topic. None for all.
+            leader_only: Return only partitions that the node leads.
         """
         params = {"format": "json", "needClients": "false", "leaderOnly": str(leader_only).lower()}
         if topic is not None:
@@ -240,7 +239,7 @@ class NsqdHttp(HttpPeer):
         return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
-        """Return what a channel still has to deliver; asks an upstream nsqd as well as a partitioned one.
+        """Return what a channel still has to deliver; works with upstream nsqds, too.
 
         Returns:
             None if the node has no such channel.
@@ -271,11 +270,11 @@ class NsqdHttp(HttpPeer):
         return found
 
     async def tcp_port(self) -> int:
-        """Return the port at which the node takes subscriptions."""
+        """Return the node's TCP port."""
         return decode_json(await self._ask("GET", "/info", {}), _Info).tcp_port
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
-        """Return the cluster's names of the nodes in sync with a partition that this node holds; else none."""
+        """Return the cluster's names of the nodes in sync; none if this node does not hold the partition."""
         params = {"topic": check_topic(topic), "partition": str(check_partition(partition))}
         content = decode_json(await self._ask("GET", "/coordinator/stats", params), _Coordination)
         return tuple(
@@ -286,24 +285,24 @@ class NsqdHttp(HttpPeer):
         )
 
     async def create_channel(self, topic: str, partition: int, channel: str) -> None:
-        """Create a channel at the end of the partition; nothing happens when it is there."""
+        """Create a channel at the end of the partition; do nothing if it exists."""
         await self._ask("POST", "/channel/create", _place(topic, partition, channel))
 
     async def delete_channel(self, topic: str, partition: int, channel: str) -> None:
-        """Delete a channel of the partition with all that waits in it."""
+        """Delete a channel of the partition with all its messages."""
         await self._ask("POST", "/channel/delete", _place(topic, partition, channel))
 
     async def set_offset(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
-        """Put an existing channel of the partition to another position; its clients are disconnected.
+        """Move an existing channel of the partition to another position; its clients are disconnected.
 
         Args:
             topic: The topic.
             partition: The partition.
             channel: The channel.
-            start: The position; as text in its wire form, such as ``virtual_queue:0``.
+            start: The position, or its wire form, such as ``virtual_queue:0``.
 
         Raises:
-            InvalidCommandError: The server takes no such position, at no time.
+            InvalidCommandError: The server does not support this position.
         """
         try:
             await self._ask("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
@@ -313,13 +312,13 @@ class NsqdHttp(HttpPeer):
             raise
 
     async def start_channel_from(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
-        """Create a channel and put it to ``start``, before anybody subscribes.
+        """Create a channel and move it to ``start``, before any client subscribes.
 
-        Where only registered channels are allowed the server refuses to create
-        even one that is registered and there; it may be put elsewhere all the same.
+        If only registered channels are allowed, the server refuses to create even a
+        registered channel that exists; but it can be moved.
 
-        On an empty partition every position is the same and the server refuses
-        to take one; the new channel then stands where it should already.
+        On an empty partition the server refuses every position; the new channel is
+        already at the right one then.
         """
         refusal: ChannelNotRegisteredError | None = None
         try:
@@ -341,7 +340,7 @@ class NsqdHttp(HttpPeer):
         )
 
     async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage | None:
-        """Find one stored message; meant for positions, not for binary bodies.
+        """Find one stored message. Use it for positions, since binary bodies are damaged.
 
         The server finds only committed and flushed messages, which may take some
         seconds after the publish. For a newer message it answers status 200 with
@@ -381,7 +380,7 @@ class NsqdHttp(HttpPeer):
         )
 
     async def clock(self) -> float | None:
-        """Return what the node's clock shows, in whole seconds since 1970. None when it does not tell."""
+        """Return the time of the node's clock in whole seconds since 1970. None if the answer has no time."""
         return await self._time("/ping")
 
     async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
@@ -392,7 +391,7 @@ class NsqdHttp(HttpPeer):
         if body.status == 200:
             return body.data
         if body.status == 403 and body.message == "TLS_REQUIRED":
-            raise TlsRequiredError("", f"nsqd {self.url} accepts no plain HTTP: it runs with -tls-required")
+            raise TlsRequiredError("", f"nsqd {self.url} refuses plain HTTP, since it runs with -tls-required")
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())

@@ -1,13 +1,12 @@
-"""The nsqlookupds that are known, and one round of questions to them.
+"""The known nsqlookupds, and one round of look-ups at them.
 
-Owns who is known (configured ones for good, learnt ones from ``/listlookup``),
-who is well, who leads, and how a round asks: all that are well at the same time,
-the failing ones only when they are due for a probe or nobody else answers. Does
-not decide when a round is due (``watcher``) nor what its answers mean together
-(``policy.topology``).
+Owns the list of servers (configured ones stay, others come from ``/listlookup``),
+which of them work, which one leads, and how a round asks: all working ones at the
+same time, failing ones only if a probe is due or no other answers. ``watcher``
+decides when a round is due, ``policy.topology`` merges its answers.
 
-The invariant: no server can hold up a round beyond a short grace once another one
-has answered, and nothing that a server sends ends more than its own question.
+The invariant: once a server has answered, no other one can delay a round for more
+than a short grace, and whatever a server sends ends only its own request.
 
 Source: failures reference 3.6, 4 "Discovery" 1; protocol reference 12.
 """
@@ -39,19 +38,19 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import LookupAnswer
 
 GRACE: Final = 0.08
-"""Seconds that a round waits for the others after a complete answer (or as long as that one took)."""
+"""Seconds that a round waits for other servers after a complete answer; at least as long as that answer took."""
 
 INCOMPLETE_GRACE: Final = 0.25
-"""The same after an answer that lacks something: another one may know it."""
+"""The same after an incomplete answer, since another server may know more."""
 
 HEDGE: Final = 0.2
-"""Seconds without any answer after which the failing ones are asked too."""
+"""Seconds without any answer after which failing servers are asked, too."""
 
 FORGET_AFTER: Final = 3600.0
-"""Seconds after which a learnt nsqlookupd that fails and that no list names any more is forgotten."""
+"""Seconds after which a failing nsqlookupd is forgotten if it is neither configured nor in any list."""
 
 MAX_LEARNT: Final = 32
-"""Learnt nsqlookupds at most: a list can name anything."""
+"""Maximum number of nsqlookupds that are taken from lists, which can name anything."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
 _QUESTIONS_AT_ONCE: Final = 16
@@ -61,14 +60,14 @@ _log = logging.getLogger("nsq_ha.discovery")
 
 
 class Server:
-    """One nsqlookupd and how it is doing.
+    """One nsqlookupd and its health.
 
     Attributes:
         url: Base URL.
-        configured: Named by the user: never forgotten.
+        configured: The user configured it, so it is never forgotten.
         leads: The lists name it as the leading one.
-        failures: Questions in a row that it did not answer usefully.
-        probe_at: Loop time from which a failing one is asked again beside the others.
+        failures: Number of requests in a row without a usable answer.
+        probe_at: Loop time from which it is asked again although it fails.
     """
 
     def __init__(self, url: str, client: LookupClient, *, configured: bool, now: float) -> None:
@@ -81,17 +80,17 @@ class Server:
         self.listed_at = now
         self.list: LookupdList | None = None
         self.aliases = {_address(url)}
-        # A burst over many topics must not look like a slow server: questions wait here, their limit starts after.
+        # A burst over many topics must not look like a slow server: requests wait here before their time limit starts.
         self.turns = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Round:
-    """What one round brought.
+    """The result of one round.
 
     Attributes:
-        answers: The usable answers that came in time.
-        error: None when there is one.
+        answers: The usable answers that arrived in time.
+        error: None if there is an answer.
     """
 
     answers: tuple[LookupAnswer, ...]
@@ -99,12 +98,12 @@ class Round:
 
 
 class Servers:
-    """The known nsqlookupds. Make it inside a running loop; end it with :meth:`aclose`.
+    """The known nsqlookupds. Create it inside a running loop; close it with :meth:`aclose`.
 
     Args:
         configured: Base URLs, as :func:`nsq_ha.addresses.lookupd_urls` returns them.
-        timeout: Seconds for one question.
-        client: The HTTP client; stays the caller's.
+        timeout: Seconds for one request.
+        client: The HTTP client, which the caller closes.
     """
 
     def __init__(self, configured: Iterable[str], *, timeout: float, client: httpx.AsyncClient) -> None:
@@ -112,7 +111,7 @@ class Servers:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[LookupAnswer]] = set()
-        # Questions that outlived their round; a server is not asked again about that topic until they end.
+        # Requests that outlived their round; until they end, the server is not asked again about the topic.
         self._strays: dict[tuple[str, str], asyncio.Task[LookupAnswer]] = {}
         self._list_wanted = asyncio.Event()
         self._servers: list[Server] = []
@@ -121,30 +120,30 @@ class Servers:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Base URLs of all that are known, configured ones first."""
+        """Base URLs of all known servers, configured ones first."""
         return tuple(server.url for server in self._servers)
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """Base URLs of those whose last question failed."""
+        """Base URLs of servers whose last request failed."""
         return tuple(server.url for server in self._servers if server.failures)
 
     @property
     def leader(self) -> str | None:
-        """Base URL of the leading one as the lists say. None when none does."""
+        """Base URL of the leading server by the lists. None if they name none."""
         return next((server.url for server in self._servers if server.leads), None)
 
     async def aclose(self) -> None:
-        """End the questions that are still under way."""
+        """Cancel pending requests."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look_up(self, topic: str, access: Access) -> Round:
-        """Ask for a topic; ends at the latest after about twice the time limit of a question.
+        """Look a topic up; takes at most about twice the time limit of a request.
 
-        Cancellation ends its questions.
+        Cancelled, it cancels its requests.
         """
         began = self._loop.time()
         first, rest = self._choose(topic, began)
@@ -177,7 +176,7 @@ class Servers:
         return Round((), LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes)))
 
     async def keep_lists(self, interval: float, jitter: float) -> None:
-        """Ask for the lists at once, then each ``interval`` seconds, and earlier after a sign of trouble."""
+        """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
         while True:
             self._list_wanted.clear()
             try:
@@ -191,17 +190,17 @@ class Servers:
                     await self._list_wanted.wait()
 
     async def refresh_lists(self) -> None:
-        """Ask every known nsqlookupd for all of them, and learn what they name."""
+        """Request the list of nsqlookupds from every known one, and add those that it names."""
         await asyncio.gather(*(self._resolve(server) for server in self._servers))
         await asyncio.gather(*(self._ask_list(server) for server in self._servers))
         self._forget()
 
     def _choose(self, topic: str, now: float) -> tuple[list[Server], list[Server]]:
-        """Who is asked at once, and who when they give nothing."""
+        """Return the servers to ask at once, and those to ask if the first give no answer."""
         free = [server for server in self._servers if (server.url, topic) not in self._strays]
         well = [server for server in free if not server.failures]
         if not well:
-            # A question that hangs since the last round is given up: its answer would be older than this round.
+            # Cancel a request that hangs since the last round: its answer would be older than this round.
             for server in self._servers:
                 stray = self._strays.pop((server.url, topic), None)
                 if stray is not None:
@@ -222,7 +221,7 @@ class Servers:
         if self._strays.get(key) is task:
             del self._strays[key]
         if not task.cancelled():
-            task.exception()  # a late failure has nobody else to look at it; health is counted already
+            task.exception()  # retrieved, or asyncio would log it; the failure is counted already
 
     async def _question(self, server: Server, topic: str, access: Access) -> LookupAnswer:
         async with server.turns:
@@ -231,7 +230,7 @@ class Servers:
                 try:
                     answer = await server.client.lookup(topic, access)
                 except LookupUnavailableError:
-                    # A kept connection that the server closed fails at once; a fresh one tells how it really is.
+                    # A kept connection that the server closed fails at once; try a new one.
                     if server.failures or self._loop.time() - began > self._timeout / 4:
                         raise
                     answer = await server.client.lookup(topic, access)
@@ -239,7 +238,7 @@ class Servers:
                 self._failed(server, error)
                 raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
             except Exception as error:  # noqa: BLE001 - mapped to ours
-                # Whatever a server's bytes provoke is that server's failure and ends nothing else.
+                # An error that a server's bytes cause is that server's failure and must end nothing else.
                 report_unexpected(_log, f"nsqlookupd {server.url}", error)
                 self._failed(server, error)
                 without_frames(error)
@@ -281,19 +280,19 @@ class Servers:
         except Exception as error:  # noqa: BLE001 - as in _question
             report_unexpected(_log, f"list of nsqlookupd {server.url}", error)
 
-    def _learn(self, server: Server, told: LookupdList) -> None:
+    def _learn(self, server: Server, listed: LookupdList) -> None:
         now = self._loop.time()
-        for url in told.nodes:
+        for url in listed.nodes:
             known = self._find(url)
             if known is None and sum(not each.configured for each in self._servers) < MAX_LEARNT:
                 known = self._add(url, configured=False)
-                _log.info("nsqlookupd %s learnt from %s", url, server.url, extra={"lookupd": url})
+                _log.info("found nsqlookupd %s in the list of %s", url, server.url, extra={"lookupd": url})
             if known is not None:
                 known.listed_at = now
         self._count_leaders()
 
     def _count_leaders(self) -> None:
-        """Whom most lists name leads; a tie goes to one that names itself."""
+        """The server that most lists name leads; a tie goes to one that names itself."""
         votes: Counter[str] = Counter()
         for server in self._servers:
             leader = None if server.list is None or server.list.leader is None else self._find(server.list.leader)
@@ -313,7 +312,7 @@ class Servers:
         ]
 
     async def _resolve(self, server: Server) -> None:
-        """Learn the addresses behind a name, so that a list that names them does not make a second server of it."""
+        """Resolve a host name, so that a list with its addresses does not add the same server again."""
         host, port = _address(server.url)
         if _is_ip(host):
             return
@@ -334,7 +333,7 @@ def _collect(
 ) -> None:
     error = None if task.cancelled() else task.exception()
     if task.cancelled():
-        causes.append((server.url, "given up"))
+        causes.append((server.url, "cancelled"))
     elif isinstance(error, LookupUnavailableError):
         causes.extend(error.causes)
     elif error is not None:
@@ -344,7 +343,7 @@ def _collect(
 
 
 def _grace_end(answers: list[LookupAnswer], began: float, now: float, until: float | None) -> float:
-    """When the round ends whatever is still open."""
+    """Return the time at which the round ends even if requests are pending."""
     whole = any(
         answer.meta is not None and all(number in answer.partitions for number in range(answer.meta.partition_num))
         for answer in answers
@@ -354,7 +353,7 @@ def _grace_end(answers: list[LookupAnswer], began: float, now: float, until: flo
 
 
 def _address(url: str) -> tuple[str, int]:
-    # Loaded here, as httpx is, since a process that is given nsqds by address needs none of it: 0.6 MB together.
+    # Loaded here, as httpx is: 0.6 MB that a process with nsqd= does not need.
     from urllib.parse import urlsplit  # noqa: PLC0415
 
     parts = urlsplit(url)

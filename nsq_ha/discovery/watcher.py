@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.lookupd import Access
 
 LIST_INTERVAL: Final = 30.0
-"""Seconds between two questions for the list of nsqlookupds."""
+"""Seconds between two requests for the list of nsqlookupds."""
 
 _CALM: Final = 1.5
 _CLOSE_LIMIT: Final = 1.0
-"""Seconds that closing may take even with a shorter ``close_timeout``; cutting it short would leave sockets open."""
+"""Seconds that closing may take even if ``close_timeout`` is shorter; less could leave sockets open."""
 
 _CLOSE_TURNS: Final = 64
-"""Turns of the event loop that closing gets in any case. It needs 7 to 16 of them and waits for no server, so only a
-loop that is busy with other things makes it late."""
+"""Minimum turns of the event loop for closing. It needs 7 to 16 and waits for no server, so only a busy loop delays
+it."""
 
 _log = logging.getLogger("nsq_ha.discovery")
 
 Listener = Callable[[TopicView], None]
-"""Called in the loop with the new view when it differs from the one before."""
+"""Called in the loop with each view that differs from the previous one."""
 
 
 class TopicWatch:
-    """One topic under watch. :meth:`Directory.watch` makes it.
+    """Repeated look-ups of one topic; create it with :meth:`Directory.watch`.
 
     Attributes:
         topic: The topic.
-        view: The best knowledge of it. None until the first answer.
-        rounds: Look-up rounds that have ended.
-        error: What the last round failed with. None when it brought an answer.
+        view: The latest view of the topic. None until the first answer.
+        rounds: Number of rounds that have ended.
+        error: The error of the last round. None if it got an answer.
     """
 
     def __init__(self, topic: str, access: Access, servers: Servers | FixedNodes, config: ClientConfig) -> None:
@@ -84,22 +84,22 @@ class TopicWatch:
         return self._servers.urls
 
     def refresh_soon(self) -> None:
-        """Ask at once, or as soon as the rhythm allows; demands until then share one round.
+        """Look up at once, or as soon as the rhythm allows; all demands until then share one round.
 
-        A round that is under way does not count, since it may have been asked before the trouble.
+        A round that is under way does not count, since it may have begun before the trouble.
         """
         self._wanted = True
         self._wake.set()
 
     async def next_round(self) -> None:
-        """Return when a round that begins after this call has ended, with an answer or without.
+        """Wait for the end of a round that begins after this call, with or without an answer.
 
-        It always ends: a round takes at most about twice ``lookup_timeout``.
+        A round takes at most about twice ``lookup_timeout``.
 
         Raises:
-            ClosedError: The watch ended.
+            ClosedError: The client was closed.
 
-        Cancellation leaves the round to the others who wait.
+        If this is cancelled, the round goes on for other callers.
         """
         target = self._begun + 1
         self.refresh_soon()
@@ -107,14 +107,12 @@ class TopicWatch:
             await self._next_end()
 
     async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
-        """Return the view as soon as ``predicate`` holds, asking on demand meanwhile.
+        """Look up until ``predicate`` is true for the view, and return the view.
 
-        Put a time limit around it: it waits for ever otherwise.
+        It has no time limit of its own.
 
         Raises:
-            ClosedError: The watch ended.
-
-        Cancellation leaves nothing behind.
+            ClosedError: The client was closed.
         """
         with self.wanted():
             while self.view is None or not predicate(self.view):
@@ -123,7 +121,7 @@ class TopicWatch:
 
     @contextlib.contextmanager
     def wanted(self) -> Iterator[None]:
-        """Look up at the demand pace inside the block, whose code waits for a change."""
+        """Look up often inside the block, since its code waits for a change."""
         self._waiting += 1
         self._wake.set()
         try:
@@ -132,11 +130,11 @@ class TopicWatch:
             self._waiting -= 1
 
     def add_listener(self, callback: Listener) -> None:
-        """Have ``callback`` called with each changed view; not with the present one."""
+        """Call ``callback`` with each changed view, but not with the present one."""
         self._listeners.append(callback)
 
     def remove_listener(self, callback: Listener) -> None:
-        """Stop calling ``callback``; unknown ones are ignored."""
+        """Stop calling ``callback``; an unknown one is ignored."""
         if callback in self._listeners:
             self._listeners.remove(callback)
 
@@ -153,11 +151,11 @@ class TopicWatch:
                 if isinstance(error, asyncio.CancelledError) and _is_asked_to_end():
                     raise
                 self._survive(error)
-            # Let those who have got what they wanted leave before it is asked whether somebody waits.
+            # Waiters whose condition is met leave first; then the pace depends on those that still wait.
             await asyncio.sleep(0)
 
     def end(self, cause: ClosedError) -> None:
-        """Let everybody who waits fail with ``cause``."""
+        """Fail all waiters with ``cause``."""
         self._closed = cause
         self._ended.set()
 
@@ -169,7 +167,7 @@ class TopicWatch:
             raise self._closed
 
     async def _until_due(self) -> bool:
-        """Wait for the next round's time; True when it was demanded."""
+        """Wait until the next round is due; return whether it was demanded."""
         loop = asyncio.get_running_loop()
         # Never later than the interval: a consumer must know a new partition before a producer uses it.
         spread = 1 - self._config.lookup_jitter * random.random()  # noqa: S311 - spreads load
@@ -183,7 +181,7 @@ class TopicWatch:
             if loop.time() >= due:
                 return demanded
             self._wake.clear()
-            # Whoever waited may have got what he wanted meanwhile: what is due is looked at anew after every wait.
+            # Waiters may have left meanwhile, so the due time is computed again after each wait.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
@@ -210,7 +208,7 @@ class TopicWatch:
         ended.set()
 
     def _survive(self, error: BaseException) -> None:
-        """Treat a look-up that an unexpected error ended as one without news."""
+        """Count a round that ended with an unexpected error as one without an answer."""
         report_unexpected(_log, f"look-up of {self.topic}", error)
         self.error = LookupUnavailableError(f"the look-up failed with an unexpected error: {error!r}")
         self._streak += 1
@@ -221,7 +219,7 @@ class TopicWatch:
             try:
                 listener(view)
             except Exception as error:  # noqa: BLE001
-                # One listener's bug must not stop the look-ups of everybody else.
+                # An error in one listener must not stop the look-ups.
                 report_unexpected(_log, f"a listener for topic {self.topic}", error)
 
     def _report_error(self, error: DiscoveryError | None) -> None:
@@ -252,10 +250,10 @@ class TopicWatch:
 
 
 class Directory:
-    """Where a producer or a consumer finds the leaders of its topics.
+    """Finds the leaders of topics, for one producer or consumer.
 
     Args:
-        config: Uses ``lookupd`` and the ``lookup_*`` options.
+        config: Options; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
         access: ``w`` for publishing, ``r`` for consuming.
 
     Raises:
@@ -264,7 +262,7 @@ class Directory:
 
     def __init__(self, config: ClientConfig, *, access: Access) -> None:
         if not config.lookupd and not config.nsqd:
-            raise ConfigError("no nsqlookupd is configured: give lookupd=, one address or several")
+            raise ConfigError("give lookupd=, the address of an nsqlookupd")
         self._config = config
         self._access: Access = access
         self._client: httpx.AsyncClient | None = None
@@ -278,11 +276,11 @@ class Directory:
 
     @property
     def lookupds(self) -> tuple[str, ...]:
-        """Base URLs of all nsqlookupds that are known now; the configured ones before the start."""
+        """Base URLs of all known nsqlookupds; before the start, the configured ones."""
         return self._config.lookupd if self._servers is None else self._servers.urls
 
     async def start(self) -> None:
-        """Start the look-ups; returns at once, whatever the nsqlookupds do. A second call does nothing.
+        """Start the look-ups without waiting for a server. A second call does nothing.
 
         Raises:
             ClosedError: It was closed.
@@ -303,11 +301,12 @@ class Directory:
     async def aclose(self) -> None:
         """End all watches and close the connections; a second call does nothing.
 
-        Takes at most ``close_timeout``, or a second. Callers that wait on a watch get :class:`ClosedError`.
+        Takes at most ``close_timeout``, or one second if that is longer. Callers that wait for a view get
+        :class:`ClosedError`.
 
-        If cancelled or late, it leaves the rest to a task of its own; another call waits for that.
+        If it is cancelled or late, a separate task goes on; another call waits for it.
         """
-        self._end(ClosedError("the directory was closed"))
+        self._end(ClosedError("the client was closed"))
         if self._closer is None or self._closer.cancelled():
             self._closer = asyncio.create_task(self._close(), name="nsq_ha directory closes")
         limit = max(self._config.close_timeout, _CLOSE_LIMIT)
@@ -328,7 +327,7 @@ class Directory:
             await self._client.aclose()
 
     def watch(self, topic: str) -> TopicWatch:
-        """Return the watch of ``topic``; the first call for it begins the look-ups.
+        """Return the watch of ``topic``; the first call starts its look-ups.
 
         Raises:
             ConfigError: The name is not legal.
@@ -338,14 +337,14 @@ class Directory:
         if known is not None and self._closed is None:
             return known
         if self._closed is not None or self._group is None or self._servers is None:
-            raise self._closed or ClosedError("the directory was not started")
+            raise self._closed or ClosedError("the client was not entered")
         watch = TopicWatch(topic, self._access, self._servers, self._config)
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
         return watch
 
     def unwatch(self, topic: str) -> None:
-        """End the watch of ``topic``; an unknown one is ignored."""
+        """Stop the look-ups of ``topic``; an unknown one is ignored."""
         watch = self._watches.pop(topic, None)
         if watch is not None:
             watch.end(ClosedError(f"the watch of topic {topic} ended"))
@@ -358,9 +357,9 @@ class Directory:
                 ready.set()
                 await servers.keep_lists(LIST_INTERVAL, self._config.lookup_jitter)
         except Exception as error:  # noqa: BLE001
-            # Only a bug of ours gets here: what servers do ends inside Servers. Everybody must hear of it.
-            log_traceback(_log, "the look-ups died", error)
-            closed = ClosedError("the look-ups died")
+            # Servers handles all errors of servers, so this is a bug in this library: fail every caller.
+            log_traceback(_log, "the look-ups failed", error)
+            closed = ClosedError("the look-ups failed with an internal error")
             closed.__cause__ = error
             self._end(closed)
 

@@ -76,7 +76,9 @@ def check_entered(client: EnteredOnce) -> None:
     """
     name = type(client).__name__
     if client._loop is None:  # noqa: SLF001 - the class is this module's
-        raise ConfigError(f"the {name} was not entered: enter it first, as in `async with {name}(...) as {name.lower()}`")
+        raise ConfigError(
+            f"the {name} was not entered: enter it first, as in `async with {name}(...) as {name.lower()}`"
+        )
     client._check_loop()  # noqa: SLF001 - the class is this module's
     if client._closing.is_set():  # noqa: SLF001 - the class is this module's
         raise ClosedError(f"the {name} is closed: make a new one")

@@ -189,9 +189,7 @@ async def test_a_topic_of_dead_letters_that_is_not_there_is_told_at_the_start() 
 async def test_no_answer_about_it_is_no_reason_not_to_start(stage: Stage) -> None:
     async with (
         Producer(lookupd=f"http://127.0.0.1:{stage.nsqd.port}", lookup_timeout=0.1) as silent,
-        stage.consumer(
-            max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=silent
-        ) as consumer,
+        stage.consumer(max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=silent) as consumer,
     ):
         await eventually(lambda: consumer._subscriptions)
 
@@ -203,11 +201,12 @@ async def test_a_producer_that_cannot_publish_is_refused_at_the_start(stage: Sta
     if policy == "dead_letter":
         options["dead_letter_topic"] = "dead"
     producer = stage.producer()
-    with pytest.raises(ConfigError, match=r"the Producer was not entered: .*`async with Producer\(\.\.\.\) as producer`"):
+    with pytest.raises(
+        ConfigError, match=r"the Producer was not entered: .*`async with Producer\(\.\.\.\) as producer`"
+    ):
         await stage.consumer(**options, producer=producer).__aenter__()
-    async with producer:
-        async with stage.consumer(**options, producer=producer):
-            pass
+    async with producer, stage.consumer(**options, producer=producer):
+        pass
     with pytest.raises(ClosedError, match="the Producer is closed"):
         await stage.consumer(**options, producer=producer).__aenter__()
 
@@ -229,7 +228,9 @@ async def test_headers_need_a_topic_of_dead_letters_that_takes_them(*, extended:
                 producer=producer,
             )
             if not extended:
-                with pytest.raises(ConfigError, match=r"topic 'payments' may have headers.*'dead' takes neither.*extended"):
+                with pytest.raises(
+                    ConfigError, match=r"topic 'payments' may have headers.*'dead' takes neither.*extended"
+                ):
                     await consumer.__aenter__()
                 return
             async with consumer, Consumer("dead", "look", lookupd=cluster.lookupd) as dead:
@@ -257,9 +258,7 @@ async def test_plain_nsqds_take_dead_letters_without_key_and_trace(stage: Stage)
     assert answers(peer) == [Finish(message_id(2, trace_id=7))]
 
 
-async def test_the_log_counts_the_attempts_that_the_handler_saw(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_log_counts_the_attempts_that_the_handler_saw(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 
     async def fail(message: Message) -> None:

@@ -226,7 +226,10 @@ async def test_a_tls_handshake_that_is_answered_with_something_else(nsqd: FakeNs
     ("tls", "text"),
     [
         (TlsConfig(), "self-signed .*; .*give ca_file= with its PEM file"),
-        (TlsConfig(ca_file=CA_FILE, server_name="nsqd.example"), "give server_name=, the name that the certificate is for"),
+        (
+            TlsConfig(ca_file=CA_FILE, server_name="nsqd.example"),
+            "give server_name=, the name that the certificate is for",
+        ),
     ],
 )
 async def test_a_certificate_that_is_not_accepted_says_what_to_give(nsqd: FakeNsqd, tls: TlsConfig, text: str) -> None:
