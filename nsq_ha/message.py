@@ -148,7 +148,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         except (ValueError, RecursionError) as error:
             raise RemoteProtocolError(f"extension header of {self!r} is not JSON: {error}") from error
         if not isinstance(header, dict):
-            raise RemoteProtocolError(f"extension header of {self!r} is no JSON object but {type(header).__name__}")
+            raise RemoteProtocolError(f"extension header of {self!r} is a {type(header).__name__}, not a JSON object")
         return header
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""``nsq-ha lookup``: what each nsqlookupd says, side by side."""
+"""``nsq-ha lookup``: the answers of each nsqlookupd, side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @lookupd_option
 @json_option
 def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
-    """Show what every nsqlookupd says about TOPIC, those included that the given ones name.
+    """Show the answers of every nsqlookupd about TOPIC, including those that the given ones list.
 
     Exit code 1 if one does not answer, does not know the topic, or says something else than another one;
     within 3 seconds of a change that is normal.

@@ -1,4 +1,4 @@
-"""``nsq-ha pub``: publish standard input, a message a line."""
+"""``nsq-ha pub``: publish standard input, one message per line."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class PubOptions:
 
 @click.command()
 @click.argument("topic", type=TOPIC)
-@click.option("--jsonl", is_flag=True, help="Refuse lines that are no JSON. They are published as they stand.")
+@click.option("--jsonl", is_flag=True, help="Reject lines that are not JSON. The others are published unchanged.")
 @click.option("--key", help="Sharding key of all messages.")
-@click.option("--key-field", metavar="FIELD", help="Sharding key is this field of each line's JSON object.")
+@click.option("--key-field", metavar="FIELD", help="Use this field of each line's JSON object as sharding key.")
 @click.option("-p", "--partition", type=PARTITION, help="Publish to this partition.")
 @click.option("--trace", is_flag=True, help="Publish each message with a trace id.")
 @click.option(
@@ -71,16 +71,20 @@ class PubOptions:
 )
 @click.option("--tag", help="Dispatch tag of all messages.")
 @click.option(
-    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds for each message, retries included."
+    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds for each message, including retries."
 )
 @click.option(
-    "--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way at most."
+    "--in-flight",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Maximum number of unanswered publishes.",
 )
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
 @lookupd_option
 def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
-    """Publish standard input to TOPIC, a message a line; empty lines are left out.
+    """Publish standard input to TOPIC, one message per line; empty lines are skipped.
 
     Many are under way at a time; those of one key stay in order. Each line that failed is named, with
     whether it may be stored all the same. Exit code 1 if any failed.
@@ -108,17 +112,17 @@ async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: 
 
 
 def _check(topic: str, meta: TopicMeta, options: PubOptions) -> None:
-    """Refuse at once what every single line would be refused for."""
+    """Reject options that the topic would reject for every line."""
     if meta.ordered and options.key is None and options.key_field is None and options.partition is None:
         raise ConfigError(f"topic {topic!r} is ordered: give --key-field, --key or --partition")
     if options.partition is not None and options.partition >= meta.partition_num:
         raise ConfigError(f"topic {topic!r} has partitions 0..{meta.partition_num - 1}, not {options.partition}")
     if (options.headers or options.tag is not None) and not meta.extend_support:
-        raise ConfigError(f"topic {topic!r} is not extended: its messages carry neither headers nor tag")
+        raise ConfigError(f"topic {topic!r} is not extended: its messages cannot have headers or a tag")
 
 
 class LinePublisher:
-    """Publishes lines, many at a time.
+    """Publishes lines, many at the same time.
 
     Args:
         producer: Keeps the messages of each key in order.
@@ -141,7 +145,7 @@ class LinePublisher:
         self._reading: asyncio.Task[None] | None = None
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
-        """Publish all lines; returns when the last one is answered.
+        """Publish all lines; return after the last answer.
 
         Raises:
             OSError: The input cannot be read, or a receipt not be written.
@@ -200,36 +204,36 @@ class LinePublisher:
         click.echo(f"line {line.number}: {known}{clean(str(error))}", err=True)
 
     def summary(self, seconds: float) -> str:
-        """Return one line for people."""
-        told = [f"published {self.stored:,} of {self.lines:,} lines in {seconds:.2f} s"]
+        """Return a readable summary."""
+        parts = [f"published {self.stored:,} of {self.lines:,} lines in {seconds:.2f} s"]
         if self.stored and seconds > 0:
-            told[0] += f" ({self.stored / seconds:,.0f}/s)"
+            parts[0] += f" ({self.stored / seconds:,.0f}/s)"
         if self.failed:
-            told.append(f"{self.failed:,} failed, {self.maybe_stored:,} of them may be stored")
+            parts.append(f"{self.failed:,} failed, {self.maybe_stored:,} of them may be stored")
         if unanswered := self.lines - self.stored - self.failed:
-            told.append(f"{unanswered:,} were not answered and may be stored")
+            parts.append(f"{unanswered:,} were not answered and may be stored")
         if self.empty:
-            told.append(f"{self.empty:,} empty lines left out")
-        return "; ".join(told)
+            parts.append(f"{self.empty:,} empty lines skipped")
+        return "; ".join(parts)
 
 
 def _key(data: bytes, options: PubOptions) -> str | int | None:
     """Return the line's sharding key.
 
     Raises:
-        ConfigError: The line is no JSON, or has no usable key.
+        ConfigError: The line is not JSON, or has no usable key.
     """
     if not options.jsonl and options.key_field is None:
         return options.key
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"no JSON: {error}") from error
+        raise ConfigError(f"not JSON: {error}") from error
     if options.key_field is None:
         return options.key
     key = value.get(options.key_field) if isinstance(value, dict) else None
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise ConfigError(f"field {options.key_field!r} is no text or integer")
+        raise ConfigError(f"field {options.key_field!r} is neither text nor an integer")
     return key
 
 

@@ -1,4 +1,4 @@
-"""``nsq-ha tail``: print what arrives."""
+"""``nsq-ha tail``: print messages as they arrive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOSS: Final = 1.0
 
 
 def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
-    """Return the start position that a word or a time names."""
+    """Return the start position for a word or a time."""
     named = {None: None, "beginning": StartFrom.beginning(), "end": StartFrom.end()}
     if value in named:
         return named[value]
@@ -46,15 +46,15 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
 
 @click.command()
 @click.argument("topic", type=TOPIC)
-@click.option("--channel", type=CHANNEL, help="Default: one of its own that goes with it, tail<random>#ephemeral.")
+@click.option("--channel", type=CHANNEL, help="Default: tail<random>#ephemeral, which is deleted at the end.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--idle", type=SECONDS, help="Stop when nothing came for this many seconds.")
+@click.option("--idle", type=SECONDS, help="Stop after this many seconds without a message.")
 @click.option(
-    "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read this one only. May be repeated."
+    "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
 @click.option("--from", "start", callback=_start, metavar="WHERE", help="beginning, end, or a time. Default: new ones.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
-@click.option("--raw", is_flag=True, help="Print the bodies alone, byte for byte, each with a newline.")
+@click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @lookupd_option
 @json_option
 def tail(
@@ -99,7 +99,7 @@ async def _tail(
         start_from=start,
         max_in_flight=max_in_flight,
     )
-    async with consumer, _losses_told(consumer):
+    async with consumer, _losses_entry(consumer):
         while printed != count:
             try:
                 async with asyncio.timeout(idle):
@@ -119,8 +119,8 @@ async def _tail(
 
 
 @contextlib.asynccontextmanager
-async def _losses_told(consumer: Consumer) -> AsyncIterator[None]:
-    """Tell meanwhile on standard error when partitions are cut off, and when all are there again."""
+async def _losses_entry(consumer: Consumer) -> AsyncIterator[None]:
+    """Report on standard error if partitions cannot be read, and when all can be read again."""
     telling = asyncio.create_task(_tell_losses(consumer))
     try:
         yield
@@ -137,9 +137,9 @@ async def _tell_losses(consumer: Consumer) -> None:
                 async with asyncio.timeout(_LOSS):
                     await consumer.wait_subscribed()
             except TimeoutError:
-                click.echo(f"warning: cut off from {consumer.topic}, or from a part of it; waiting", err=True)
+                click.echo(f"warning: partitions of {consumer.topic} cannot be read now; waiting", err=True)
                 await consumer.wait_subscribed()
-                click.echo(f"warning: reading all of {consumer.topic} again", err=True)
+                click.echo(f"warning: all partitions of {consumer.topic} are read again", err=True)
             await asyncio.sleep(_LOSS)
 
 
@@ -160,8 +160,8 @@ def _print_text(message: Message) -> None:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Return a message for JSON; a body that is no UTF-8 text comes as base64."""
-    told: dict[str, Any] = {
+    """Return a message for JSON; a body that is not UTF-8 is base64."""
+    entry: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
@@ -172,11 +172,11 @@ def as_dict(message: Message) -> dict[str, Any]:
         "nsqd": message.nsqd,
     }
     try:
-        told |= {"headers": message.headers, "tag": message.tag}
+        entry |= {"headers": message.headers, "tag": message.tag}
     except RemoteProtocolError as error:
-        told |= {"headers": None, "tag": None, "header_error": str(error)}
+        entry |= {"headers": None, "tag": None, "header_error": str(error)}
     try:
-        told["body"] = message.body.decode()
+        entry["body"] = message.body.decode()
     except UnicodeDecodeError:
-        told["body_base64"] = base64.b64encode(message.body).decode()
-    return told
+        entry["body_base64"] = base64.b64encode(message.body).decode()
+    return entry

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 USUAL_REPLICAS = 3
-"""Copies that survive the loss of a node without a gap in writing."""
+"""Number of replicas with which writes continue after the loss of a node."""
 _TOO_FEW_NODES = "No node is available"
 
 
@@ -34,22 +34,31 @@ def topic() -> None:
 @click.argument("name", type=TOPIC)
 @click.option("-p", "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True)
 @click.option(
-    "-r", "--replicas", type=click.IntRange(1, MAX_REPLICAS), help="Copies of each. Default: 3, or the number of nodes."
+    "-r",
+    "--replicas",
+    type=click.IntRange(1, MAX_REPLICAS),
+    help="Replicas of each partition. Default: 3, or the number of nodes.",
 )
-@click.option("--ordered", is_flag=True, help="For consumers that read in order; messages then need a key.")
-@click.option("--extended", is_flag=True, help="Messages may carry headers and a tag.")
-@click.option("--multi-part/--no-multi-part", default=None, help="Several partitions on a node. Default: if it must.")
-@click.option("--retention-days", type=click.IntRange(1), help="How long messages are kept. Default: the server's.")
-@click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer may use them.")
+@click.option("--ordered", is_flag=True, help="Consumers read in order; messages need a key.")
+@click.option("--extended", is_flag=True, help="Messages may have headers and a tag.")
+@click.option(
+    "--multi-part/--no-multi-part",
+    default=None,
+    help="Allow several partitions on a node. Default: only if there are too few nodes.",
+)
+@click.option(
+    "--retention-days", type=click.IntRange(1), help="Days for which messages are kept. Default: the server's."
+)
+@click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer can use them.")
 @click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
 @lookupd_option
 @json_option
 def create(name: str, lookupd: tuple[str, ...], as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Create the topic NAME and wait until every partition has a leader."""
     view = run(_create(lookupd, name, **options))
-    told = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
+    created = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
     if wants_json(as_json):
-        print_json(told)
+        print_json(created)
     else:
         print_table(["partition#", "leader"], list(_leaders(view).items()), title=f"created {name}")
 
@@ -84,7 +93,7 @@ def describe(name: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
 @click.argument("name", type=TOPIC)
 @lookupd_option
 def delete(name: str, lookupd: tuple[str, ...]) -> None:
-    """Delete the topic NAME with all its messages, without asking back."""
+    """Delete the topic NAME with all its messages; there is no confirmation."""
     run(_delete(lookupd, name))
     click.echo(f"deleted {name}", err=True)
 

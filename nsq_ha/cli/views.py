@@ -1,4 +1,4 @@
-"""What each nsqlookupd says about a topic, side by side, unmerged."""
+"""The answers of each nsqlookupd about a topic, not merged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import LookupAnswer, TopicMeta
 
 QUESTION_TIMEOUT = 2.0
-"""Seconds for one question; a person waits, so it is longer than the library's."""
+"""Seconds for one request; longer than the library's limit, since only a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class View:
 
     @property
     def exists(self) -> bool:
-        """It knows the topic."""
+        """Whether it knows the topic."""
         return self.readable is not None and self.readable.exists
 
     @property
     def partition_num(self) -> int:
-        """Of its meta; 0 when it tells none."""
+        """The number of partitions; 0 if it is unknown."""
         meta = self.readable.meta if self.readable is not None else None
         return meta.partition_num if meta is not None else 0
 
     def partition(self, number: int) -> tuple[str | None, bool]:
-        """Return the leader's address (None for none), and whether it may be written to."""
+        """Return the leader's address (None if there is none), and whether it accepts writes."""
         node = self.readable.partitions.get(number) if self.readable is not None else None
         writable = self.writable is not None and self.writable.partitions.get(number) == node
         return (None, False) if node is None else (node.address, writable)
@@ -63,31 +63,31 @@ def partitions_of(views: Iterable[View]) -> range:
 
 
 def differing(views: Iterable[View]) -> list[int]:
-    """Return the partitions about which those that answered say different things."""
+    """Return the partitions about which the answers differ."""
     answered = [view for view in views if view.error is None]
     return [n for n in partitions_of(answered) if len({view.partition(n) for view in answered}) > 1]
 
 
 def agree(views: Iterable[View]) -> bool:
-    """Tell whether all answered, know the topic, and say the same."""
+    """Return whether all answered, know the topic, and agree."""
     listed = list(views)
     kinds = {view.readable.meta if view.readable is not None else None for view in listed}
     return all(view.exists for view in listed) and len(kinds) == 1 and not differing(listed)
 
 
 def is_unknown(views: Iterable[View]) -> bool:
-    """Tell whether some answered and none of them knows the topic."""
+    """Return whether some answered and none of them knows the topic."""
     answered = [view for view in views if view.error is None]
     return bool(answered) and not any(view.exists for view in answered)
 
 
 def no_such(topic: str) -> TopicNotFoundError:
-    """Return the error for a topic that nobody knows; it says what to do."""
+    """Return the error for an unknown topic; it says what to do."""
     return TopicNotFoundError(f"there is no topic {topic!r}: create it with 'nsq-ha topic create {topic}'")
 
 
 async def ask_all(lookupd: Sequence[str], topic: str) -> list[View]:
-    """Ask every nsqlookupd that is named, or that these name; the leading one first."""
+    """Ask all given nsqlookupds and those that they list; the leading one comes first."""
     lists = await asyncio.gather(*map(_list, lookupd))
     leaders = {found.leader for found in lists if found is not None}
     known = dict.fromkeys([*lookupd, *(url for found in lists if found is not None for url in found.nodes)])
@@ -110,7 +110,7 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
     for view in views:
         if view.readable is not None and view.readable.meta is not None:
             return view.readable.meta
-    raise LookupUnavailableError(f"no nsqlookupd tells how many partitions {topic!r} has")
+    raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
 
 
 async def _list(url: str) -> LookupdList | None:

@@ -22,7 +22,7 @@ def test_each_line_is_a_message_and_the_last_one_is_whole(invoke: Invoke, topic:
     told = invoke("pub", topic, stdin=b"one\n\ntwo\r\n\xff\xfethree")
     assert (told.exit_code, told.stdout) == (0, "")
     assert told.stderr.startswith("published 3 of 3 lines in ")
-    assert told.stderr.endswith("; 1 empty lines left out\n")
+    assert told.stderr.endswith("; 1 empty lines skipped\n")
     assert sorted(set(bodies(invoke, topic, 3))) == [b"one", b"two", b"\xff\xfethree"]
 
 
@@ -66,7 +66,7 @@ def test_lines_that_fail_are_named_and_the_others_published(invoke: Invoke, orde
 def test_json_lines_are_checked_and_published_as_they_stand(invoke: Invoke, topic: str) -> None:
     told = invoke("pub", topic, "--jsonl", stdin='{"b": 1,  "a": 2}\n{broken\n"text"')
     assert told.exit_code == 1
-    assert told.stderr.startswith("line 2: not stored: no JSON")
+    assert told.stderr.startswith("line 2: not stored: not JSON")
     assert sorted(set(bodies(invoke, topic, 2))) == [b'"text"', b'{"b": 1,  "a": 2}']
 
 

@@ -112,7 +112,7 @@ def test_what_is_no_text_comes_as_base64() -> None:
 def test_a_header_that_is_damaged_does_not_end_it() -> None:
     told = as_dict(Message(bytes(16), b"x", 1, 5, Source(), ext=b"[1]"))
     assert (told["headers"], told["tag"], told["body"]) == (None, None, "x")
-    assert "no JSON object" in told["header_error"]
+    assert "not a JSON object" in told["header_error"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -154,5 +154,5 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
             back = next(line for line in told if b"again" in line)
             invoke("pub", name, stdin="b", lookupd=lonely.lookupd[0])
             assert process.stdout.readline() == b"b\n"
-    assert lost == f"warning: cut off from {name}, or from a part of it; waiting\n".encode()
-    assert back == f"warning: reading all of {name} again\n".encode()
+    assert lost == f"warning: partitions of {name} cannot be read now; waiting\n".encode()
+    assert back == f"warning: all partitions of {name} are read again\n".encode()
