@@ -153,10 +153,12 @@ def file_name(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be 
     """Return the name of a file, given as text or as a path.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or empty.
     """
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     found: str = instance_of(str)(name, path)
+    if not found:
+        raise ConfigError(f"{name} must not be empty: None for no file")
     return found
 
 

@@ -173,7 +173,11 @@ def test_times_have_a_unit_in_errors() -> None:
         Backoff(initial=-1.0)
 
 
-@pytest.mark.parametrize("value", [10**5000, [0] * 10_000, type("Mute", (), {"__repr__": lambda _: 1 / 0})()])
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, [0] * 10_000, type("Mute", (), {"__repr__": lambda _: 1 / 0})()],
+    ids=["long int", "long list", "no repr"],
+)
 @pytest.mark.parametrize("name", ["connect_timeout", "max_in_flight", "on_give_up", "start_from", "partitions"])
 def test_values_that_cannot_be_shown_are_refused_as_others(name: str, value: object) -> None:
     """Python prints no int of more than 4300 digits: the error used to be its ValueError."""
@@ -370,6 +374,14 @@ def test_tls_of_wrong_types_is_refused(name: str) -> None:
         TlsConfig(**wrong_one)
 
 
+@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file", "server_name"])
+def test_empty_texts_of_tls_are_refused(name: str) -> None:
+    """An empty ``ca_file``, as from an unset variable, used to mean the system's authorities."""
+    wrong_one: dict[str, Any] = {name: ""}
+    with pytest.raises(ConfigError, match=name):
+        TlsConfig(**wrong_one)
+
+
 def test_a_key_without_its_certificate_is_refused() -> None:
     """It used to be ignored: the server refused the connection, or took it without a client certificate."""
     with pytest.raises(ConfigError, match="key_file needs cert_file"):
@@ -381,9 +393,7 @@ def test_a_file_of_tls_may_be_a_path(tmp_path: Path) -> None:
     assert TlsConfig(ca_file=path).ca_file == str(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"), [("missing.pem", "No such file"), ("no\0name", "null (byte|character)"), ("", "No such file")]
-)
+@pytest.mark.parametrize(("name", "reason"), [("missing.pem", "No such file"), ("no\0name", "null (byte|character)")])
 @pytest.mark.parametrize("option", ["ca_file", "cert_file", "key_file"])
 def test_a_tls_file_that_cannot_be_opened_is_named(option: str, name: str, reason: str) -> None:
     files: dict[str, Any] = {option: name} | ({"cert_file": str(CERTIFICATE)} if option == "key_file" else {})
@@ -470,17 +480,20 @@ def test_a_start_position_that_is_none(make: Any) -> None:  # noqa: ANN401 - a m
         make()
 
 
-def test_start_positions_are_told_in_words_of_the_api() -> None:
-    for make, text in (
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
         (lambda: StartFrom.offset(-1), r"a start offset must be 0\.\.\d+, not -1"),
         (lambda: StartFrom.count(-1), r"a start count must be 0\.\.\d+, not -1"),
         (lambda: StartFrom.count(1.5), "a start count must be an int, not 1.5"),  # type: ignore[arg-type]
         (lambda: StartFrom.timestamp(-1), r"a start time must be 0\.\.\d+, not -1"),
         (lambda: StartFrom("special", 0), r"use StartFrom\.end\(\)"),
         (lambda: StartFrom("tail", 0), "'tail': use a class method of StartFrom"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(ConfigError, match=text):
-            make()
+    ],
+)
+def test_start_positions_are_told_in_words_of_the_api(make: Any, text: str) -> None:  # noqa: ANN401 - a maker
+    with pytest.raises(ConfigError, match=text):
+        make()
 
 
 BAD_HOSTS = ["a..b", ".a", "a" * 64, "a." * 127 + "a", "a\x00b", "a\x1bb", "\ud800", "\u00fc" * 64, ".", "a.."]

@@ -128,11 +128,13 @@ class GiveUpPublisher:
             options["trace_id"] = message.trace_id or None
         letters = self._config.dead_letter_topic
         if letters is None:
-            place = {} if self._is_plain else {"partition": message.partition}
-            await self._producer.publish(message.topic, message.body, **place, **options)
+            if not self._is_plain:
+                options["partition"] = message.partition
+            await self._producer.publish(message.topic, message.body, **options)
         else:
-            key = {} if self._is_plain else {"key": f"{message.topic}-{message.partition}"}
-            await self._producer.publish(letters, message.body, **key, **options)
+            if not self._is_plain:
+                options["key"] = f"{message.topic}-{message.partition}"
+            await self._producer.publish(letters, message.body, **options)
 
     async def _look_up(self, topic: str, options: ClientConfig) -> TopicView | None:
         """Ask the producer's nsqlookupds. Return None if none answers in time."""

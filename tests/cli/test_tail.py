@@ -148,7 +148,7 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
             for node in nodes:
                 lonely.kill(node)
             told = iter(process.stderr.readline, b"")
-            lost = next(line for line in told if b"cut off" in line)
+            lost = next(line for line in told if b"cannot be read now" in line)
             for node in nodes:
                 lonely.start(node)
             back = next(line for line in told if b"again" in line)

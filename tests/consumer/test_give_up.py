@@ -268,9 +268,13 @@ async def test_the_log_counts_the_attempts_that_the_handler_saw(stage: Stage, ca
     async with stage.consumer(max_attempts=3, requeue_backoff=Backoff(0.01, 0.01)) as consumer:
         peer = await stage.nsqd.subscriber()
         running = asyncio.create_task(consumer.run(fail))
+
+        async def answered(count: int) -> None:
+            await stage.nsqd.until(lambda: len(answers(peer)) == count)
+
         for attempt in (1, 2, 3):
             peer.message(b"x", message_id(2), attempts=attempt)
-            await stage.nsqd.until(lambda count=attempt: len(answers(peer)) == count)
+            await answered(attempt)
         peer.message(b"late", message_id(3), attempts=5)
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
         await consumer.aclose()

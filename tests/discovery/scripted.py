@@ -28,7 +28,7 @@ class Scripted:
             "distributed_id": f"127.0.0.1:1:{port}:7",
         }
 
-    def body(self, *ports: int, partition_num: int | None = None, **meta: bool) -> dict[str, object]:
+    def body(self, *ports: int, partition_num: int | None = None, **meta: int) -> dict[str, object]:
         """A look-up in which these ports lead partitions 0, 1, ..."""
         content = lookup_body(dict(enumerate(ports)), partition_num)
         content["partitions"] = {str(partition): self.peer(port) for partition, port in enumerate(ports)}

@@ -123,11 +123,11 @@ async def test_a_shared_http_client_stays_open() -> None:
     ("answer", "reason"),
     [
         (httpx.Response(500, json={"message": "broken"}), "HTTP status 500: broken"),
-        (httpx.Response(200, html="<html>Welcome</html>"), "not as expected"),
-        (httpx.Response(200), "not as expected"),
+        (httpx.Response(200, html="<html>Welcome</html>"), "unexpected answer"),
+        (httpx.Response(200), "unexpected answer"),
         (httpx.Response(301, headers={"location": "http://elsewhere.test/"}), "redirect"),
         (httpx.Response(307, headers={"location": f"{URL}/lookup"}), "redirect"),
-        (httpx.Response(200, content=b"[" * 200_000), "not as expected"),
+        (httpx.Response(200, content=b"[" * 200_000), "unexpected answer"),
         (
             httpx.Response(200, headers={"content-encoding": "gzip"}, content=gzip.compress(b" " * 1000)),
             "compressed",

@@ -233,7 +233,7 @@ async def test_closing_ends_a_round_under_way(serve: Serve, known: Known) -> Non
     await servers.aclose()
     result = await round_
     assert result.error is not None
-    assert result.error.causes == ((fake.url, "given up"),)
+    assert result.error.causes == ((fake.url, "cancelled"),)
 
 
 async def test_a_burst_over_many_topics_does_not_look_like_a_slow_server(

@@ -286,7 +286,7 @@ def test_without_an_address_there_is_no_directory() -> None:
 async def test_a_directory_must_be_started_and_not_closed(fake: Fake) -> None:
     directory = Directory(ClientConfig(lookupd=(fake.url,)), access="r")
     assert directory.lookupds == (fake.url,)
-    with pytest.raises(ClosedError, match="not started"):
+    with pytest.raises(ClosedError, match="not entered"):
         directory.watch("orders")
     await directory.start()
     await directory.start()
