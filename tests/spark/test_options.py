@@ -170,6 +170,7 @@ COMPANIONS = {
     "spool": {"delivery": "ack", "channel": "registered"},
     "maxSpoolBytes": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
     **{name: {"tls": "true"} for name in EXAMPLES if name.startswith("tls") and name != "tls"},
+    "tlsKeyFile": {"tls": "true", "tlsCertFile": "cert.pem"},
 }
 
 
