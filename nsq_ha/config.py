@@ -13,7 +13,7 @@ import ipaddress
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from nsq_ha.addresses import is_host_name, lookupd_urls, nsqd_addresses
 from nsq_ha.errors import ConfigError
@@ -171,7 +171,7 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
 class ClientConfig:
     """Options that producers and consumers share."""
 
-    _rules: ClassVar = _CLIENT_RULES
+    _rules = _CLIENT_RULES
 
     lookupd: tuple[str, ...] = ()
     """HTTP addresses of nsqlookupds. One is enough, since it names the others."""
@@ -263,7 +263,7 @@ _PRODUCER_RULES: Final[Mapping[str, Rule]] = {
 class ProducerConfig(ClientConfig):
     """Options of a producer."""
 
-    _rules: ClassVar = _PRODUCER_RULES
+    _rules = _PRODUCER_RULES
 
     publish_timeout: float = 30.0
     """Default time limit of a publish, including retries; longer than an election (22 s)."""
@@ -327,7 +327,7 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
 class ConsumerConfig(ClientConfig):
     """Options of a consumer."""
 
-    _rules: ClassVar = _CONSUMER_RULES
+    _rules = _CONSUMER_RULES
 
     ordered: bool | Literal["auto"] = "auto"
     """``auto`` subscribes as the topic is. True on a topic that is not ordered makes the *channel* ordered for all
