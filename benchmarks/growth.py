@@ -26,7 +26,7 @@ from benchmarks.plot import Line, draw
 from benchmarks.processes import in_a_process
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

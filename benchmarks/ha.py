@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 from nsq_ha.policy.lane import Entry, Lane
 from nsq_ha.protocol import HEARTBEAT, MAGIC, NOP, Identify, SubOrdered, encode_fin, encode_ready
 

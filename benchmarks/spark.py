@@ -34,7 +34,7 @@ from pyspark.sql.types import BinaryType
 from benchmarks.bare_source import BareSource
 from benchmarks.processes import in_a_process, peaks, spent
 from nsq_ha import OutgoingMessage, Producer, PublishError
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 from nsq_ha.spark.session import local_session
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from nsq_ha import Consumer, Producer, Receipt
+from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.errors import NsqError
 
 TOPIC: Final = "cancelled"

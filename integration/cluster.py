@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypedDict, TypeVar, Unpack
 
 from nsq_ha import TlsConfig
-from nsq_ha.discovery.admin import AdminClient
-from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.admin import AdminClient
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"

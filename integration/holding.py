@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from integration.jobs import wait_until
-from nsq_ha.discovery.admin import AdminClient
-from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.admin import AdminClient
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:

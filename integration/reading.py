@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from nsq_ha import Consumer, Message
-from nsq_ha.discovery.admin import AdminClient
-from nsq_ha.discovery.nsqd_http import ChannelStats
+from nsq_ha.admin import AdminClient
+from nsq_ha.admin.nsqd_stats import ChannelStats
 from tests.support import waiting
 
 LIMIT: Final = 30.0

@@ -13,7 +13,7 @@ import pytest
 
 from integration.jobs import Job, live_writer, running
 from integration.replays import assert_all_and_each_once, of
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,13 +1,14 @@
 """Producer and consumer for the partitioned, replicated NSQ: sharded, ordered, traced.
 
 Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
-``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.tracelog`` and
-``nsq_ha.spark``; anything else may change.
+``nsq_ha.admin``, ``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.tracelog``
+and ``nsq_ha.spark``; anything else may change.
 """
 
 from nsq_ha._version import __version__
 from nsq_ha.config import Backoff, ClientConfig, Compression, ConsumerConfig, ProducerConfig, TlsConfig
 from nsq_ha.consumer import Consumer
+from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import (
     ClosedError,
@@ -21,7 +22,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Message, OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import JavaInt
-from nsq_ha.policy.topology import TopicMeta
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from nsq_ha.producer import Producer
 from nsq_ha.start_from import StartFrom
 
@@ -35,8 +36,12 @@ __all__ = [
     "ConsumerConfig",
     "DiscoveryError",
     "JavaInt",
+    "LookupAnswer",
     "LookupClient",
+    "LookupdList",
     "Message",
+    "Node",
+    "NodeInfo",
     "NsqError",
     "OutgoingMessage",
     "Producer",
@@ -47,6 +52,7 @@ __all__ = [
     "ServerError",
     "StartFrom",
     "TlsConfig",
+    "TopicInfo",
     "TopicMeta",
     "TransportError",
     "__version__",

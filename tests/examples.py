@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha import Producer, Receipt
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster

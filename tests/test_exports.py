@@ -19,8 +19,12 @@ PUBLIC = [
     "ConsumerConfig",
     "DiscoveryError",
     "JavaInt",
+    "LookupAnswer",
     "LookupClient",
+    "LookupdList",
     "Message",
+    "Node",
+    "NodeInfo",
     "NsqError",
     "OutgoingMessage",
     "Producer",
@@ -31,6 +35,7 @@ PUBLIC = [
     "ServerError",
     "StartFrom",
     "TlsConfig",
+    "TopicInfo",
     "TopicMeta",
     "TransportError",
     "__version__",
@@ -48,7 +53,7 @@ def test_what_is_public_is_described() -> None:
         assert inspect.getdoc(getattr(nsq_ha, name)), name
 
 
-@pytest.mark.parametrize("module", ["errors", "protocol", "devcluster", "tracelog", "spark"])
+@pytest.mark.parametrize("module", ["admin", "errors", "protocol", "devcluster", "tracelog", "spark"])
 def test_public_modules(module: str) -> None:
     assert inspect.getdoc(importlib.import_module(f"nsq_ha.{module}"))
 

@@ -13,7 +13,7 @@ from integration.faults.cluster import NotReadyError
 from integration.faults.load import Load
 from integration.faults.rows import Row, Target, broken_by, figures_of
 from integration.faults.waiting import lasts, until
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from integration.faults.pace import REAL
 from integration.faults.probes import Probes
 from integration.faults.waiting import QUESTION, until_told
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from nsq_ha import Compression, Consumer, Message, NsqError, Producer
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.policy.topology import Node
 
 TOPIC: Final = "orders"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import RemoteProtocolError, TlsRequiredError
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha import tracelog
+from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
 from nsq_ha.demo.faults import Faults
 from nsq_ha.demo.job import Job, JobOptions
-from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
 
 if TYPE_CHECKING:

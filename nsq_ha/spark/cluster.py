@@ -13,9 +13,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.topology import merge
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from nsq_ha.discovery.nsqd_http import Search, StoredMessage
+    from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node, TopicView
 
 TIMEOUT: Final = 2.0

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
 from nsq_ha.demo.flights import Flight
 from nsq_ha.demo.job import JobOptions
 from nsq_ha.demo.spark_step import SparkReport
 from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.discovery.admin import AdminClient
 from nsq_ha.errors import ConfigError, SparkUnavailableError
 
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.discovery.http import MAX_BODY_BYTES
 from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.topology import Node
 from tests.discovery.loopback import Fake, http_answer

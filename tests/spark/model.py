@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from nsq_ha.discovery.nsqd_http import StoredMessage
+from nsq_ha.admin.nsqd_http import StoredMessage
 from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Cluster, Extent
 from nsq_ha.spark.plan.boundaries import BoundarySearch
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.nsqd_http import Search
+    from nsq_ha.admin.nsqd_http import Search
 
 NODES = tuple(Node(f"127.0.0.{number + 1}", 4150, 4151) for number in range(8))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.discovery.nsqd_http import StoredMessage
+from nsq_ha.admin.nsqd_http import StoredMessage
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ConfigError,
@@ -25,7 +25,7 @@ from nsq_ha.spark.plan import metadata
 from nsq_ha.spark.plan.batch_planner import Range, plan
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.nsqd_http import Search
+    from nsq_ha.admin.nsqd_http import Search
 
 ONE, TWO = Node("127.0.0.1", 4150, 4151), Node("127.0.0.2", 4150, 4151)
 META = TopicMeta(partition_num=2, ordered=True)

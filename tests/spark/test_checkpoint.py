@@ -33,7 +33,7 @@ from nsq_ha.spark.stream import NsqStreamReader
 from tests.spark.model import Log, Model, search_in_log
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.nsqd_http import Search, StoredMessage
+    from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node
 
 PLACES = st.dictionaries(

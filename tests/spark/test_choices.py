@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
 from nsq_ha.policy import sharding
 from nsq_ha.spark.cluster import Cluster
@@ -27,8 +27,8 @@ from tests.spark.streams import numbered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nsq_ha.admin.nsqd_stats import ChannelStats
     from nsq_ha.devcluster import DevCluster
-    from nsq_ha.discovery.nsqd_http import ChannelStats
     from nsq_ha.message import Message
     from tests.spark.conftest import Publish
 

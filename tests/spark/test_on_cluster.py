@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from nsq_ha.discovery.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan

@@ -9,7 +9,7 @@ from integration.faults.bench import PARTITIONS, Scenario, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
 from integration.faults.waiting import QUESTION, until_told
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from integration.faults.bench import ORDERED, PARTITIONS, STARTED, Bench, Scenario
 from integration.faults.rows import Row, Target, broken_by, figures_of
 from integration.faults.waiting import until
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

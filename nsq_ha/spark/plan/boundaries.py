@@ -27,7 +27,7 @@ from nsq_ha.names import EPHEMERAL_SUFFIX
 from nsq_ha.spark.plan import metadata
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.nsqd_http import Search, StoredMessage
+    from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.cluster import Cluster, Extent

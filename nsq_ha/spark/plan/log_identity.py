@@ -23,7 +23,7 @@ from nsq_ha.spark.plan import metadata
 from nsq_ha.spark.plan.boundaries import NotReadableError, no_progress, search_in
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.nsqd_http import StoredMessage
+    from nsq_ha.admin.nsqd_http import StoredMessage
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import Cluster, Extent
     from nsq_ha.spark.options import ReadOptions

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.discovery.http import ask, new_client
 from nsq_ha.discovery.lookupd import Access, LookupClient
-from nsq_ha.discovery.nsqd_http import NsqdHttp
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import (
     DiscoveryError,

@@ -15,9 +15,9 @@ import contextlib
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.addresses import lookupd_urls
-from nsq_ha.discovery.description import PartitionDescription, TopicDescription
-from nsq_ha.discovery.http import ask
-from nsq_ha.discovery.leading import PAUSE, Bounded, Leading
+from nsq_ha.admin.description import PartitionDescription, TopicDescription
+from nsq_ha.admin.leading import PAUSE, Bounded, Leading
+from nsq_ha.admin.waiting import unled, until_usable
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
 from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
 from nsq_ha.policy.topology import Node, TopicMeta, tcp_address
@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
+    from nsq_ha.admin.nsqd_stats import PartitionStats
     from nsq_ha.discovery.answers import NodeInfo, TopicInfo
-    from nsq_ha.discovery.nsqd_http import PartitionStats
     from nsq_ha.policy.topology import TopicView
 
 MAX_REPLICAS: Final = 5
 """Maximum number of replicas of a partition."""
-
-_NUDGE_INTERVAL: Final = 7.0
 
 _SETTINGS: Final = {
     "partition_num": "partitions",
@@ -156,7 +154,7 @@ class AdminClient:
                     f"topic {topic!r} exists already, with other settings: {await self._differences(topic, wanted)}."
                     f" Take another name, ask for the settings that it has, or delete it first"
                 ) from error
-            return await self._until_usable(topic, partitions, call)
+            return await until_usable(self._leading, topic, partitions, call)
 
     async def delete_topic(self, topic: str, *, timeout: float = 30.0) -> None:
         """Delete a topic with all its messages and wait until no nsqlookupd lists it.
@@ -194,7 +192,7 @@ class AdminClient:
             params = {"topic": topic, "partition_num": str(partitions)}
             await self._leading.change("/topic/partition/expand", params, call)
             # A new partition without channel is hidden from publishers where nsqlookupds have their default settings.
-            return await self._until_usable(topic, partitions, call, needs_channels=False)
+            return await until_usable(self._leading, topic, partitions, call, needs_channels=False)
 
     async def create_channel(self, topic: str, channel: str, *, timeout: float = 10.0) -> None:
         """Create a channel on every partition; a channel that exists stays as it is.
@@ -213,7 +211,7 @@ class AdminClient:
                 await self._leading.change("/channel/create", params, call, known="already registered")
                 return
             if not view.complete:
-                raise _unled(view, view.partition_num)
+                raise unled(view, view.partition_num)
             made = await asyncio.gather(
                 *(
                     self._leading.nsqd(node).create_channel(topic, partition, channel)
@@ -318,50 +316,6 @@ class AdminClient:
         )
         return "; ".join(found) or "retention_days or sync_every differs, which nsqlookupd does not show"
 
-    async def _until_usable(
-        self, topic: str, partitions: int, call: Bounded, *, needs_channels: bool = True
-    ) -> TopicView:
-        """Wait for all leaders; after a while ask the cluster for another check, since it may have skipped one."""
-        loop = asyncio.get_running_loop()
-        nudge_at = loop.time() + _NUDGE_INTERVAL
-        while True:
-            usable = await self._leading.view(topic, "r", call)
-            if needs_channels:
-                writable = await self._leading.view(topic, "w", call)
-                # A nsqlookupd with default settings hides a topic without channel from publishers.
-                usable = usable if "no channel" in writable.note.lower() else writable
-            if usable.complete and usable.partition_num == partitions:
-                if await self._all_serve(topic, usable):
-                    return usable
-                call.last = NoLeaderError(f"{topic}: the nsqds that nsqlookupd names as leaders do not serve it yet")
-            else:
-                call.last = _unled(usable, partitions)
-            if loop.time() >= nudge_at:
-                nudge_at = loop.time() + _NUDGE_INTERVAL
-                await self._nudge(topic, call)
-            await asyncio.sleep(PAUSE)
-
-    async def _all_serve(self, topic: str, view: TopicView) -> bool:
-        """Return whether all leaders agree that they lead; a look-up may be a minute ahead of the nsqd.
-
-        An nsqd whose HTTP does not answer counts as agreeing.
-        """
-        for node in set(view.leaders.values()):
-            try:
-                found = await self._leading.nsqd(node).stats(topic)
-            except NsqError:
-                continue
-            leads = {entry.partition for entry in found if entry.is_leader}
-            if not leads.issuperset(p for p, leader in view.leaders.items() if leader == node):
-                return False
-        return True
-
-    async def _nudge(self, topic: str, call: Bounded) -> None:
-        leader = await self._leading.leader(call)
-        with contextlib.suppress(NsqError):
-            url = leader + "/topic/meta/update"
-            await ask(self._leading.http, "POST", url, timeout=self._question_timeout, params={"topic": topic})
-
     async def _describe(
         self, topic: str, partition: int, readable: TopicView, writable: TopicView
     ) -> PartitionDescription:
@@ -412,14 +366,6 @@ class AdminClient:
         if self._opened is None:
             raise ClosedError("the AdminClient is not open: use it as `async with AdminClient(...)`")
         return self._opened
-
-
-def _unled(view: TopicView, partitions: int) -> NoLeaderError:
-    missing = ", ".join(str(number) for number in range(partitions) if number not in view.leaders)
-    note = f" ({view.note})" if view.note else ""
-    if missing:
-        return NoLeaderError(f"topic {view.topic!r}: no leader for partition {missing}{note}")
-    return NoLeaderError(f"topic {view.topic!r}: the nsqlookupds name different leaders or partition counts{note}")
 
 
 def _in_range(name: str, value: object, most: int) -> None:

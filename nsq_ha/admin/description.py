@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsq_ha.discovery.nsqd_http import PartitionStats
+    from nsq_ha.admin.nsqd_stats import PartitionStats
     from nsq_ha.policy.topology import Node, TopicView
 
 

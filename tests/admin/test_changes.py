@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.discovery.admin import AdminClient
+from nsq_ha.admin import AdminClient
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -22,7 +22,7 @@ from tests.discovery.loopback import LIMIT
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.discovery.scripted import Scripted
+    from tests.admin.scripted import Scripted
 
 UNSTABLE = {"message": "the cluster is unstable"}
 

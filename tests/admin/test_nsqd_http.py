@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_stats import ChannelStats, PartitionStats, Unfinished
 from nsq_ha.discovery.http import new_client
-from nsq_ha.discovery.nsqd_http import ChannelStats, NsqdHttp, PartitionStats, Unfinished
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ClosedError,
@@ -30,7 +31,7 @@ from tests.discovery.loopback import Fake, hang, http_answer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.discovery.nsqd_http import Search
+    from nsq_ha.admin.nsqd_http import Search
 
     Serve = Callable[[], Awaitable[Fake]]
 

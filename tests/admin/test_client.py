@@ -19,8 +19,8 @@ from tests.discovery.loopback import LIMIT, hang, list_body
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.admin import AdminClient
-    from tests.discovery.scripted import Scripted
+    from nsq_ha.admin import AdminClient
+    from tests.admin.scripted import Scripted
 
 NO_CHANNEL = {"message": "Topic has no channel, should init at least one for the new topic"}
 

@@ -1,0 +1,15 @@
+"""Administer topics, partitions and channels: create, change, describe, delete."""
+
+from nsq_ha.admin.client import AdminClient
+from nsq_ha.admin.description import PartitionDescription, TopicDescription
+from nsq_ha.admin.nsqd_stats import ChannelStats, PartitionStats
+from nsq_ha.policy.topology import TopicView
+
+__all__ = [
+    "AdminClient",
+    "ChannelStats",
+    "PartitionDescription",
+    "PartitionStats",
+    "TopicDescription",
+    "TopicView",
+]

@@ -1,0 +1,33 @@
+"""A scripted cluster and its administrator, which end with their test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.admin import AdminClient, client, leading, waiting
+from tests.admin.scripted import Scripted
+from tests.discovery import conftest as discovery
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tests.discovery.loopback import Fake
+
+
+serve = discovery.serve
+
+
+@pytest.fixture
+async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    for module in (leading, client, waiting):
+        monkeypatch.setattr(module, "PAUSE", 0.01)
+    monkeypatch.setattr(waiting, "_NUDGE_INTERVAL", 0.05)
+    return Scripted(await serve(), await serve(), await serve())
+
+
+@pytest.fixture
+async def admin(cluster: Scripted) -> AsyncIterator[AdminClient]:
+    async with AdminClient(cluster.follower.url, question_timeout=2.0) as admin:
+        yield admin
