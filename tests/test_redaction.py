@@ -39,7 +39,7 @@ from nsq_ha.protocol import (
     encode_identity,
 )
 from nsq_ha.spark.connection import BlockingConnection
-from nsq_ha.spark.options import Access
+from nsq_ha.spark.options import ConnectionOptions
 from nsq_ha.transport import tls_limits
 from nsq_ha.transport.connection import Connection
 from tests.discovery.loopback import Fake
@@ -141,7 +141,9 @@ def test_the_oldest_secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     assert redaction.redact("secret-0 secret-1 secret-2") == "secret-0 *** ***"
 
 
-@pytest.mark.parametrize("make", [lambda: ConsumerConfig(auth_secret=SECRET), lambda: Access(auth_secret=SECRET)])
+@pytest.mark.parametrize(
+    "make", [lambda: ConsumerConfig(auth_secret=SECRET), lambda: ConnectionOptions(auth_secret=SECRET)]
+)
 def test_options_conceal_it(make: Callable[[], object]) -> None:
     assert SECRET not in repr(make())
     assert redaction.redact(SECRET) == "***"
@@ -295,7 +297,7 @@ async def test_spark_does_not_show_it(nsqd: FakeNsqd, echo: bytes) -> None:
     nsqd.script = Echoing(Subscribe, echo)
 
     def talk() -> None:
-        link = BlockingConnection(Node("127.0.0.1", nsqd.port, 1), Access(auth_secret=SECRET))
+        link = BlockingConnection(Node("127.0.0.1", nsqd.port, 1), ConnectionOptions(auth_secret=SECRET))
         try:
             link.open()
             redaction.forget()

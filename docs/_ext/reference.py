@@ -210,7 +210,16 @@ def server_codes_table() -> str:
 
 def spark_options_table() -> str:
     """Return the table of the options of ``format("nsq")``."""
-    return table(("Option", "Meaning"), [(f"``{name}``", meaning) for name, meaning in KNOWN.items()])
+    rows = [
+        (
+            f"``{name}``",
+            ", ".join(option.modes),
+            f"``{option.default}``" if option.default else "–",
+            f"{option.meaning} ({option.kind.values})" if option.kind.values != "text" else option.meaning,
+        )
+        for name, option in KNOWN.items()
+    ]
+    return table(("Option", "For", "Default", "Meaning (values)"), rows, widths="22 14 12 52")
 
 
 def connection_states() -> str:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Codec, Command, Identity, Received, Upgrade
-    from nsq_ha.spark.options import Access
+    from nsq_ha.spark.options import ConnectionOptions
 
 READ_BYTES: Final = 256 * 1024
 """Maximum bytes of one read from the socket."""
@@ -72,7 +72,7 @@ class BlockingConnection:
 
     Args:
         node: The nsqd.
-        access: Secrets, TLS, compression and timeouts.
+        options: Secrets, TLS, compression and timeouts.
         extended: The connection is for a subscription to an extended topic.
         gathers: Whether nsqd gathers messages before it sends them; else it sends each at once.
 
@@ -81,11 +81,11 @@ class BlockingConnection:
         early: Messages that arrived before the answer to a request.
     """
 
-    def __init__(self, node: Node, access: Access, *, extended: bool = False, gathers: bool = True) -> None:
+    def __init__(self, node: Node, options: ConnectionOptions, *, extended: bool = False, gathers: bool = True) -> None:
         self.protocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
         self.early: list[Message] = []
         self._node = node
-        self._access = access
+        self._options = options
         self._extended = extended
         self._gathers = gathers
         self._socket: socket.socket | None = None
@@ -121,21 +121,21 @@ class BlockingConnection:
         identified_at = time.monotonic()
         identity = decode_identity(self.request(offer.command(), until))
         layers = upgrades(identity, offer)
-        if self._access.tls is not None and "tls" not in layers:
+        if self._options.tls is not None and "tls" not in layers:
             raise ConnectError(f"nsqd {self._node.address} offers no TLS: turn TLS on at the nsqd, or set tls=false")
         for upgrade in layers:
             self._upgrade(upgrade, until)
         self.protocol.receive(self.protocol.take_trailing())
-        if self._access.tls is not None:
+        if self._options.tls is not None:
             self._lifetime = tls_server(self._node.address, identity.version).lifetime(identified_at)
         if identity.auth_required:
-            if self._access.auth_secret is None:
+            if self._options.auth_secret is None:
                 raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} requires AUTH: set option 'authSecret'")
-            conceal(self._access.auth_secret)
+            conceal(self._options.auth_secret)
             try:
-                decode_authorization(self.request(Auth(self._access.auth_secret.encode()), until))
+                decode_authorization(self.request(Auth(self._options.auth_secret.encode()), until))
             except ServerError as error:
-                raise without_secret(error, self._access.auth_secret) from None
+                raise without_secret(error, self._options.auth_secret) from None
         return identity
 
     def close(self) -> None:
@@ -201,23 +201,23 @@ class BlockingConnection:
             raise ConnectionLostError(f"connection to nsqd {self._node.address} lost: {error}") from error
 
     def _offer(self) -> Offer:
-        access = self._access
+        options = self._options
         return Offer(
             client_id="spark",
             hostname=socket.gethostname(),
             user_agent=_user_agent(),
             output_buffer_size=_OUTPUT_BUFFER_BYTES if self._gathers else _NO_OUTPUT_BUFFER,
-            output_buffer_timeout=round(access.output_buffer_timeout * 1000),
-            msg_timeout=round((access.msg_timeout or 0) * 1000),
-            tls=access.tls is not None,
-            compression=access.compression,
+            output_buffer_timeout=round(options.output_buffer_timeout * 1000),
+            msg_timeout=round((options.msg_timeout or 0) * 1000),
+            tls=options.tls is not None,
+            compression=options.compression,
             deflate_level=_DEFLATE_LEVEL,
             extend_support=self._extended,
         )
 
     def _upgrade(self, upgrade: Upgrade, until: float) -> None:
         trailing = self.protocol.expect_upgrade(upgrade)
-        tls = self._access.tls
+        tls = self._options.tls
         if upgrade == "tls" and tls is not None:
             try:
                 name = tls.server_name or self._node.host

@@ -66,9 +66,9 @@ class _Writer:
         if self._options.topic is not None:
             with Cluster(self._options.lookupd) as cluster:
                 self._add_target(self._options.topic, cluster)
-        if self._options.dead_letters is not None:
+        if (dead_letters := self._options.dead_letter_topic) is not None:
             with Cluster(self._options.lookupd) as cluster:
-                self._targets[self._options.dead_letters] = self._target(self._options.dead_letters, cluster)
+                self._targets[dead_letters] = self._target(dead_letters, cluster)
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
         """Publish the rows of one task.
@@ -156,7 +156,7 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Return the seed of a task's trace ids. A stream keeps its id over restarts, so repeats have the same ids."""
         context = _task_context()
         task = 0 if context is None else context.partitionId()
-        if not self._options.trace or self._options.trace_column is not None:
+        if not self._options.trace or self._options.trace_id_column is not None:
             # No trace id is made from it.
             return TraceSeed(self._run, "0", task)
         if context is None:
@@ -181,8 +181,8 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         ConfigError: ``value`` is missing, or a column is unknown or has a wrong type.
     """
     known = dict(COLUMNS)
-    if options.trace_column is not None:
-        known[options.trace_column] = _INTEGERS
+    if options.trace_id_column is not None:
+        known[options.trace_id_column] = _INTEGERS
     for column in schema.fields:
         kind = column.dataType.simpleString()
         if column.name not in known:
@@ -190,7 +190,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         if kind not in known[column.name]:
             raise ConfigError(f"column {column.name!r} is {kind}; it must be {' or '.join(known[column.name])}")
     names = schema.fieldNames()
-    for needed in ("value", options.trace_column, None if options.topic else "topic"):
+    for needed in ("value", options.trace_id_column, None if options.topic else "topic"):
         if needed is not None and needed not in names:
             raise ConfigError(f"column {needed!r} is missing" + (", and so is option 'topic'" * (needed == "topic")))
 

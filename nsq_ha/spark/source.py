@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from nsq_ha.spark import values
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.options.option_parsing import FLAG
 from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
 from nsq_ha.spark.read.columns import Projection, default_schema
 from nsq_ha.spark.read.range_reader import read_ranges
@@ -65,8 +65,8 @@ class NsqDataSource(DataSource):
             ConfigError: An option is wrong; the message begins with its name. All methods raise it.
         """
         given = {name.lower(): value for name, value in self.options.items()}
-        told = {"includeHeaders": given["includeheaders"].strip()} if "includeheaders" in given else {}
-        return default_schema(headers=values.flag(told, "includeHeaders", default=False))
+        headers = FLAG.parse("includeHeaders", given.get("includeheaders", "false").strip())
+        return default_schema(headers=headers)
 
     def reader(self, schema: StructType) -> NsqBatchReader:
         """Return the batch reader for the columns of ``schema``.

@@ -68,11 +68,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return one limit of the options; the planner applies all of them."""
         options = self._options
-        if options.max_offsets is not None:
-            return ReadMaxRows(options.max_offsets)
-        if options.max_bytes is not None:
-            return ReadMaxBytes(options.max_bytes)
-        return ReadAllAvailable() if options.min_offsets is None else ReadMinRows(options.min_offsets)
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        least = options.min_offsets_per_trigger
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the logs end, for the lag in Spark's progress."""

@@ -220,7 +220,7 @@ class Other:
         self.topic, self.channel, self.partition = topic, "spool", 0
         host, _, port = options.nsqd[0].rpartition(":")
         self.nsqd = options.nsqd[0]
-        self.link = BlockingConnection(Node(host, int(port), 0), options.access)
+        self.link = BlockingConnection(Node(host, int(port), 0), options.connection)
         self.link.open()
         self.link.protocol.subscribe_to(self, layout_for(detail=False, ext=False))
         self.link.request(Sub(topic, "spool", None), time.monotonic() + 10.0)

@@ -75,7 +75,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(
     answers: Answers, starting: OffsetBound = "earliest", ending: OffsetBound = "latest", **changed: bool
 ) -> list[Range]:
-    options = replace(OPTIONS, starting=starting, ending=ending, **changed)  # type: ignore[arg-type]
+    options = replace(OPTIONS, starting_offsets=starting, ending_offsets=ending, **changed)  # type: ignore[arg-type]
     return plan(options, answers)  # type: ignore[arg-type]
 
 
@@ -171,7 +171,7 @@ def test_a_pattern_is_asked_again_while_no_nsqlookupd_answers() -> None:
         return found
 
     answers.topics = topics  # type: ignore[attr-defined]
-    options = replace(OPTIONS, topics=(), pattern="fl.*", fetch_timeout=20.0)
+    options = replace(OPTIONS, topics=(), subscribe_pattern="fl.*", fetch_timeout=20.0)
     assert bounds(plan(options, answers)) == {0: (100, 500)}  # type: ignore[arg-type]
     told += [LookupUnavailableError("none")] * 100_000
     with pytest.raises(LookupUnavailableError):

@@ -17,7 +17,7 @@ from nsq_ha.protocol import FrameType, encode_frame, encode_mpub
 from nsq_ha.spark import connection as connection_module
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.connection import BlockingConnection, ConnectionExpiredError
-from nsq_ha.spark.options import Access, ReadOptions, WriteOptions
+from nsq_ha.spark.options import ConnectionOptions, ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
@@ -83,7 +83,7 @@ def test_a_certificate_of_nobody_we_trust_is_refused(secured: DevCluster) -> Non
 
 
 def opened(cluster: DevCluster, topic: str, **more: str) -> None:
-    access = ReadOptions.parse({"lookupd": cluster.lookupd[0], "topic": topic, **more}).access
+    access = ReadOptions.parse({"lookupd": cluster.lookupd[0], "topic": topic, **more}).connection
     with Cluster(tuple(cluster.lookupd)) as asked:
         connection = BlockingConnection(asked.view(topic).leaders[0], access)
     try:
@@ -118,7 +118,7 @@ def nsqd(request: pytest.FixtureRequest) -> Iterator[ScriptedNsqd]:
 
 @pytest.mark.parametrize("nsqd", [[(b"}", ASKS), (b"AUTH\n\x00\x00\x00\x06secret", WELCOME)]], indirect=True)
 def test_a_secret_is_given_where_it_is_asked_for(nsqd: ScriptedNsqd) -> None:
-    connection = BlockingConnection(nsqd.node, Access(auth_secret="secret"))
+    connection = BlockingConnection(nsqd.node, ConnectionOptions(auth_secret="secret"))
     try:
         assert connection.open().auth_required
     finally:
@@ -127,7 +127,7 @@ def test_a_secret_is_given_where_it_is_asked_for(nsqd: ScriptedNsqd) -> None:
 
 @pytest.mark.parametrize("nsqd", [[(b"}", OK)]], indirect=True)
 def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> None:
-    connection = BlockingConnection(nsqd.node, Access(auth_secret="secret"))
+    connection = BlockingConnection(nsqd.node, ConnectionOptions(auth_secret="secret"))
     connection.open()
     connection.close()
     nsqd.end()
@@ -150,7 +150,7 @@ def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> No
     ids=["none", "wrong", "nonsense"],
 )
 def test_a_refused_secret_is_told(nsqd: ScriptedNsqd, secret: str | None, kind: type[Exception], said: str) -> None:
-    connection = BlockingConnection(nsqd.node, Access(auth_secret=secret))
+    connection = BlockingConnection(nsqd.node, ConnectionOptions(auth_secret=secret))
     with pytest.raises(kind, match=said):
         connection.open()
     connection.close()
@@ -158,7 +158,7 @@ def test_a_refused_secret_is_told(nsqd: ScriptedNsqd, secret: str | None, kind: 
 
 @pytest.mark.parametrize("nsqd", [[(b"}", answers(b'{"tls_v1":true}') + answers(b"OK") * 3)]], indirect=True)
 def test_plaintext_behind_the_answer_that_agrees_on_tls_ends_the_connection(nsqd: ScriptedNsqd) -> None:
-    connection = BlockingConnection(nsqd.node, Access(tls=TlsConfig(verify=False)))
+    connection = BlockingConnection(nsqd.node, ConnectionOptions(tls=TlsConfig(verify=False)))
     with pytest.raises(RemoteProtocolError, match="before TLS began"):
         connection.open()
     connection.close()
@@ -172,7 +172,7 @@ def test_half_a_compressed_block_is_waited_for_within_the_limit(
     nsqd: ScriptedNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT", 0.3)
-    connection = BlockingConnection(nsqd.node, Access(compression=Compression.SNAPPY))
+    connection = BlockingConnection(nsqd.node, ConnectionOptions(compression=Compression.SNAPPY))
     with pytest.raises(ResponseTimeoutError, match="sent nothing in time"):
         connection.open()
     connection.close()
@@ -204,7 +204,7 @@ class TestLimitedTls:
             finally:
                 writer.close()
             assert (writer.written.rows, writer.written.doubtful) == (len(bodies), 0)
-            options = dataclasses.replace(ReadOptions.parse(given), batch_rows=300)
+            options = dataclasses.replace(ReadOptions.parse(given), arrow_batch_rows=300)
             (part,) = plan(options, asked)
             reader = RangeReader(part, options, asked)
             found = []
@@ -216,7 +216,7 @@ class TestLimitedTls:
 
     def test_a_wait_ends_with_the_time_of_the_connection(self, limited: DevCluster) -> None:
         given = {"lookupd": limited.lookupd[0], "topic": "limited", **TLS}
-        link = BlockingConnection(_node(limited), ReadOptions.parse(given).access)
+        link = BlockingConnection(_node(limited), ReadOptions.parse(given).connection)
         link.open()
         assert not link.is_late
         with pytest.raises(ConnectionExpiredError, match="can no longer write"):
@@ -228,7 +228,7 @@ class TestLimitedTls:
 
     def test_a_wait_that_ends_before_that_is_a_timeout(self, limited: DevCluster) -> None:
         link = BlockingConnection(
-            _node(limited), ReadOptions.parse({"lookupd": "l:1", "topic": "limited", **TLS}).access
+            _node(limited), ReadOptions.parse({"lookupd": "l:1", "topic": "limited", **TLS}).connection
         )
         link.open()
         with pytest.raises(ResponseTimeoutError):

@@ -12,7 +12,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.spark.options import EARLIEST, KNOWN, LATEST, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
-    from nsq_ha.spark.words import Mode
+    from nsq_ha.spark.options import Mode
 
 LEAST = {"lookupd": "127.0.0.1:4161", "topic": "flights"}
 
@@ -20,7 +20,7 @@ LEAST = {"lookupd": "127.0.0.1:4161", "topic": "flights"}
 def test_defaults() -> None:
     options = ReadOptions.parse(LEAST)
     assert options == ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",))
-    assert (options.starting, options.ending) == ("earliest", "latest")
+    assert (options.starting_offsets, options.ending_offsets) == ("earliest", "latest")
     assert (options.fetch_timeout, options.fetch_retries) == (5.0, 10)
     assert options.fail_on_data_loss
     assert not options.include_headers
@@ -41,8 +41,8 @@ def test_everything_at_once_and_in_any_case() -> None:
     )
     assert options.lookupd == ("http://one:4161", "http://two:4161")
     assert options.topics == ("flights", "orders")
-    assert options.starting == {"flights": {0: 240, 1: EARLIEST}}
-    assert options.ending == {"orders": {3: LATEST}}
+    assert options.starting_offsets == {"flights": {0: 240, 1: EARLIEST}}
+    assert options.ending_offsets == {"orders": {3: LATEST}}
     assert (options.fetch_timeout, options.fetch_retries) == (0.25, 0)
     assert not options.fail_on_data_loss
     assert options.include_headers
@@ -182,9 +182,8 @@ def parsed(mode: Mode, given: dict[str, str]) -> ReadOptions | WriteOptions:
 def test_every_option_is_taken_where_it_applies_and_named_where_not(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    modes: dict[Mode, str] = {"batch": "batch read", "stream": "stream read", "write": "write"}
-    where = KNOWN[name].rpartition("(")[2].partition(";")[0].rstrip(")")
-    for mode, words in modes.items():
+    modes: tuple[Mode, ...] = ("batch", "stream", "write")
+    for mode in modes:
         least = {} if name in ("subscribePattern", "assign") and mode != "write" else {"topic": "flights"}
         lookupd = {} if name == "nsqd" and mode == "stream" else {"lookupd": "127.0.0.1:4161"}
         given = {**lookupd, **least, **COMPANIONS.get(name, {}), name: EXAMPLES[name]}
@@ -195,7 +194,7 @@ def test_every_option_is_taken_where_it_applies_and_named_where_not(
             continue
         taken = parsed(mode, given)
         said = [record.getMessage() for record in caplog.records]
-        applies = where == "always" or words in where.split(", ")
+        applies = mode in KNOWN[name].modes
         assert any(repr(name) in each for each in said) is not applies
         plain = {**given}
         del plain[name]
@@ -248,6 +247,34 @@ def test_a_bad_value_of_any_mode_is_refused_by_name(mode: Mode, name: str, value
 
 
 @pytest.mark.parametrize(
+    ("mode", "name", "value", "problem"),
+    [
+        ("batch", "rdy", "2501", "must be a whole number from 1 to 2500, not '2501'"),
+        ("batch", "fetchTimeout", "soon", "must be a time from 0.05s to 600s, such as 5s or 500ms, not 'soon'"),
+        (
+            "stream",
+            "driverBytes",
+            "1g",
+            "must be a size in bytes from 0 to 16m, such as 1000000, 512k or 64m, not '1g'",
+        ),
+        ("batch", "compression", "{zip}", "must be none, snappy or deflate, not '{zip}'"),
+        ("batch", "startingOffsets", "latest", "cannot be latest (-1) in a batch read, which would have no rows"),
+        ("batch", "tlsCaFile", "ca.pem", "needs tls=true"),
+        ("write", "deadLetterTopic", "bad", "needs onBadRow=deadLetter"),
+    ],
+)
+def test_an_error_says_what_a_value_must_be(mode: Mode, name: str, value: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(mode, {**LEAST, name: value})
+    assert str(caught.value) == f"option '{name}': {problem}"
+
+
+def test_a_name_that_tls_cannot_expect_is_an_error_of_its_option() -> None:
+    with pytest.raises(ConfigError, match=r"^option 'tlsServerName': server_name '"):
+        ReadOptions.parse({**LEAST, "tls": "true", "tlsServerName": "http://h"})
+
+
+@pytest.mark.parametrize(
     "value", ["[]", "{}", '{"flights": []}', '{"flights": [-1]}', '{"flights": [true]}', '{"a b": [0]}']
 )
 def test_a_bad_assignment_is_refused(value: str) -> None:
@@ -289,11 +316,11 @@ def test_ack_takes_its_servers_and_folder_in_either_form() -> None:
     given = ReadOptions.parse({**plain, "nsqd": "a:4150, [::1]:4150", "spool": "file:///var/spool/x"}, "stream")
     assert (given.lookupd, given.nsqd, given.spool) == ((), ("a:4150", "[::1]:4150"), "/var/spool/x")
     cut = ReadOptions.parse({**LEAST, **ACK, "minPartitions": "4", "maxRecordsPerPartition": "10"}, "stream")
-    assert (cut.min_partitions, cut.max_records, cut.channel) == (4, 10, "c")
+    assert (cut.min_partitions, cut.max_records_per_partition, cut.channel) == (4, 10, "c")
 
 
 def test_a_pattern_must_be_one() -> None:
-    with pytest.raises(ConfigError, match=r"^option 'subscribePattern': is no regular expression"):
+    with pytest.raises(ConfigError, match=r"^option 'subscribePattern': is not a regular expression"):
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "subscribePattern": "("})
 
 
@@ -314,8 +341,9 @@ def test_options_travel_to_the_workers() -> None:
 def test_what_is_neither_a_word_nor_json_is_shown_with_what_it_must_be() -> None:
     with pytest.raises(ConfigError) as told:
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "orders", "startingOffsets": "earlist"})
-    assert "'startingOffsets': is 'earlist', it must be 'earliest' or JSON such as" in str(told.value)
+    assert "'startingOffsets': must be 'earliest' or 'latest' or JSON such as" in str(told.value)
+    assert str(told.value).endswith(", not 'earlist'")
     assert "char 0" not in str(told.value)
-    with pytest.raises(ConfigError, match=r"\{\.\.\.', it must be JSON such as .* \(Expecting property name") as told:
+    with pytest.raises(ConfigError, match=r"must be JSON such as .*\{\.\.\.' \(Expecting property name") as told:
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "assign": "{" * 1000})
     assert len(str(told.value)) < 300

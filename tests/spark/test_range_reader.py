@@ -196,7 +196,7 @@ def test_accepted_messages_are_finished_and_strays_are_not() -> None:
 def test_rows_come_in_portions_and_a_slow_caller_is_not_held_against_the_server() -> None:
     log = log_of([40] * 5)
     server = Server(log, [[log[:2], log[2:4], log[4:]]], Extent(0, 200))
-    small = replace(OPTIONS, batch_rows=2)
+    small = replace(OPTIONS, arrow_batch_rows=2)
     assert [len(batch) for batch in reader_of(server, 0, 200, small).batches()] == [2, 2, 1]
 
 

@@ -166,4 +166,4 @@ def test_pushdown_without_sparks_own_setting_names_that_setting(
     with pytest.raises(AnalysisException) as caught:
         loaded(source, "source_ordered", pushdown="true").where("partition = 1").count()
     assert "spark.sql.python.filterPushdown.enabled" in str(caught.value)
-    assert "spark.sql.python.filterPushdown.enabled=true" in KNOWN["pushdown"]
+    assert "spark.sql.python.filterPushdown.enabled=true" in KNOWN["pushdown"].meaning

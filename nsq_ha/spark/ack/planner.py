@@ -132,7 +132,7 @@ class AckPlanner:
         files = self._spool.between(first, until)
         if missing := until - first - len(files):
             self._lose(f"{missing} of the files {first} to {until - 1} are gone")
-        groups = divided(files, self._options.min_partitions or 1, self._options.max_records)
+        groups = divided(files, self._options.min_partitions or 1, self._options.max_records_per_partition)
         return [SpoolPart(tuple(str(self._spool.folder / file.name) for file in group)) for group in groups]
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -173,14 +173,15 @@ class AckPlanner:
         options = self._options
         if not files or not limited:
             return begin + len(files)
-        least = options.min_offsets
-        is_late = self._draining is not None or time.monotonic() - self._moved_at >= options.max_delay
+        least = options.min_offsets_per_trigger
+        is_late = self._draining is not None or time.monotonic() - self._moved_at >= options.max_trigger_delay
         if least is not None and not is_late and sum(file.rows for file in files) < least:
             return begin
+        most_rows, most_bytes = options.max_offsets_per_trigger, options.max_bytes_per_trigger
         rows = size = 0
         for count, file in enumerate(files):
             rows, size = rows + file.rows, size + file.size
-            if count and (rows > (options.max_offsets or rows) or size > (options.max_bytes or size)):
+            if count and (rows > (most_rows or rows) or size > (most_bytes or size)):
                 return file.number
         return files[-1].number + 1
 
@@ -249,11 +250,11 @@ class AckPlanner:
     def _may_pull(self) -> bool:
         """Return whether the spool has room for more messages; called from the pullers' threads."""
         waiting = sum(file.size for file in self._spool.between(self._read_to, self._spool.end))
-        return waiting < self._options.spool_bytes
+        return waiting < self._options.max_spool_bytes
 
     def _drain(self, place: tuple[str, str], puller: Puller) -> None:
         if self._draining is not None:
-            limit = (self._options.access.msg_timeout or _MSG_TIMEOUT) + QUIET
+            limit = (self._options.connection.msg_timeout or _MSG_TIMEOUT) + QUIET
             self._draining[place] = Draining(puller, puller.node, limit)
 
     def _is_drained(self, draining: Mapping[tuple[str, str], Draining]) -> bool:

@@ -79,8 +79,8 @@ class Puller:
         self.troubled_since = time.monotonic()
         self.node = node
         self._options = options
-        least = max(options.access.output_buffer_timeout, _LEAST_BUFFERING)
-        self._access = dataclasses.replace(options.access, output_buffer_timeout=least)
+        least = max(options.connection.output_buffer_timeout, _LEAST_BUFFERING)
+        self._connection_options = dataclasses.replace(options.connection, output_buffer_timeout=least)
         self._spool = spool
         self._may_pull = may_pull
         self._over = threading.Event()
@@ -135,7 +135,7 @@ class Puller:
     def _run(self) -> None:
         failures = 0
         while not self._over.is_set():
-            connection = BlockingConnection(self.node, self._access)
+            connection = BlockingConnection(self.node, self._connection_options)
             try:
                 self._subscribe(connection)
                 failures = 0
@@ -161,7 +161,7 @@ class Puller:
 
     def _subscribe(self, connection: BlockingConnection) -> None:
         identity = connection.open()
-        self._max_ready = min(identity.max_rdy_count, self._options.ready)
+        self._max_ready = min(identity.max_rdy_count, self._options.rdy)
         self._ready = 0
         connection.protocol.subscribe_to(self, layout_for(detail=False, ext=False))
         connection.request(Sub(self.topic, self.channel, None), time.monotonic() + CONNECT_TIMEOUT)
@@ -183,7 +183,8 @@ class Puller:
     def _gathered(self, connection: BlockingConnection) -> tuple[list[Message], bool]:
         """Return the messages of the next file, and whether the server sent anything."""
         gathered, connection.early = connection.early, []
-        most = min(self._options.max_offsets or self._max_ready, max(1, (self._ready or self._max_ready) // 2))
+        limit = self._options.max_offsets_per_trigger
+        most = min(limit or self._max_ready, max(1, (self._ready or self._max_ready) // 2))
         size, heard = 0, bool(gathered)
         until = time.monotonic() + (_GATHER if gathered else _LOOK)
         while len(gathered) < most and size < FILE_BYTES:
@@ -201,7 +202,7 @@ class Puller:
             gathered += received.messages
             size += sum(len(message.body) for message in received.messages)
         # Messages beyond the limit of a micro-batch go into the next file.
-        limit = self._options.max_offsets or len(gathered)
+        limit = limit or len(gathered)
         connection.early = gathered[limit:]
         return gathered[:limit], heard
 

@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 
 from nsq_ha.errors import ConfigError, DataLossError
-from nsq_ha.spark.values import wrong
+from nsq_ha.spark.options import wrong
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -181,7 +181,7 @@ def divide(
         searches: The searches of partitions; a range without one is not split.
     """
     wanted, total = options.min_partitions or 0, sum(part.end - part.start for part in ranges)
-    if (wanted <= len(ranges) and options.max_records is None) or not total:
+    if (wanted <= len(ranges) and options.max_records_per_partition is None) or not total:
         return list(ranges)
     found: list[Range] = []
     # One limit for all: fresh messages of one partition are flushed while waiting for another one.
@@ -189,7 +189,7 @@ def divide(
     for part in ranges:
         search = searches.get((part.topic, part.partition))
         pieces = max(1, -(-wanted * (part.end - part.start) // total)) if wanted > len(ranges) else 1
-        cuts = [] if search is None else _cuts(search, part, pieces, options.max_records, until)
+        cuts = [] if search is None else _cuts(search, part, pieces, options.max_records_per_partition, until)
         bounds = [part.start, *cuts, part.end]
         found += [dataclasses.replace(part, start=low, end=high) for low, high in itertools.pairwise(bounds)]
     return found
@@ -217,9 +217,9 @@ class Bounds:
         extent = self.search.extent
         if self.options.starting_times is not None:
             return self._at_time(self.options.starting_times, extent.start)
-        if self._is(self.options.starting, "latest", LATEST):
+        if self._is(self.options.starting_offsets, "latest", LATEST):
             return extent.end
-        offset = self._offset(self.options.starting, EARLIEST)
+        offset = self._offset(self.options.starting_offsets, EARLIEST)
         return extent.start if offset is None else self._inside("startingOffsets", offset, extent.start)
 
     def ending(self) -> int:
@@ -227,7 +227,7 @@ class Bounds:
         extent = self.search.extent
         if self.options.ending_times is not None:
             return self._at_time(self.options.ending_times, extent.end)
-        offset = self._offset(self.options.ending, LATEST)
+        offset = self._offset(self.options.ending_offsets, LATEST)
         if offset is None:
             return extent.end
         return self._inside("endingOffsets", offset, extent.start if offset < extent.start else extent.end)

@@ -243,17 +243,17 @@ class Backlog:
 
     def is_too_little(self) -> bool:
         """Return whether fewer messages wait than ``minOffsetsPerTrigger``; uncountable ones do not count."""
-        least = self.options.min_offsets
+        least = self.options.min_offsets_per_trigger
         return least is not None and sum(self._rows().values()) < least
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the ends of the micro-batch within the limits, without held partitions."""
         ends = {place: search.extent.end for place, search in self.searches.items() if place not in self.held}
-        if (rows := self.options.max_offsets) is not None:
+        if (rows := self.options.max_offsets_per_trigger) is not None:
             waiting = self._rows()
             parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
             ends |= self._each(parts, lambda search, start, share: search.after_rows(start, share))
-        if (count := self.options.max_bytes) is not None:
+        if (count := self.options.max_bytes_per_trigger) is not None:
             # Apply it to the rest: separately, the two limits might exclude different partitions, and so all.
             sizes = {place: end - self.starts[place] for place, end in ends.items() if place not in self.held}
             parts = {place: share for place, share in shares(count, sizes).items() if share < sizes[place]}

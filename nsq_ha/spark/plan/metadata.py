@@ -56,9 +56,9 @@ def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> 
     Raises:
         LookupUnavailableError: No nsqlookupd lists the topics within ``patience``.
     """
-    if options.pattern is None:
+    if options.subscribe_pattern is None:
         return options.topics
-    pattern = re.compile(options.pattern)
+    pattern = re.compile(options.subscribe_pattern)
     until = time.monotonic() + patience
     while True:
         try:
@@ -153,9 +153,9 @@ def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:
             "register a channel and set option 'channel' to it"
         )
     for name, value in (
-        ("startingOffsets", options.starting),
+        ("startingOffsets", options.starting_offsets),
         ("startingOffsetsByTimestamp", options.starting_times),
-        ("endingOffsets", options.ending),
+        ("endingOffsets", options.ending_offsets),
         ("endingOffsetsByTimestamp", options.ending_times),
         ("assign", options.assign),
     ):

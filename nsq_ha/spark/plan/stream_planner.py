@@ -198,7 +198,8 @@ class StreamPlanner:
             return metadata.available_snapshot(topic, self._options, self._cluster)
         except TopicNotFoundError:
             # A deleted topic that was read before is handled together with its offsets; it may be one of many.
-            if topic in self._seen or self._options.pattern is not None or not self._options.fail_on_data_loss:
+            options = self._options
+            if topic in self._seen or options.subscribe_pattern is not None or not options.fail_on_data_loss:
                 return None
             raise
 
@@ -318,7 +319,8 @@ class StreamPlanner:
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, NsqError]]:
         """Return ends within the limits of the options, and the partitions that cannot move on now."""
         options = self._options
-        if options.max_offsets is None and options.max_bytes is None and options.min_offsets is None:
+        limits = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
+        if limits == (None, None, None):
             return ends, {}
         searches: dict[TopicPartition, BoundarySearch] = {}
         starts: dict[TopicPartition, int] = {}
@@ -348,7 +350,7 @@ class StreamPlanner:
 
     def _may_wait(self) -> bool:
         """Return whether this query may wait for more messages before it plans a batch."""
-        return self._target is None and time.monotonic() - self._moved_at < self._options.max_delay
+        return self._target is None and time.monotonic() - self._moved_at < self._options.max_trigger_delay
 
 
 def _places(snapshots: Iterable[TopicSnapshot]) -> dict[TopicPartition, tuple[Any, Any]]:

@@ -96,7 +96,7 @@ class DriverRead:
         # The driver gives up no message as lost: only tasks wait long enough to decide that.
         patience = min(options.fetch_timeout, _DRIVER_PATIENCE)
         self._options = dataclasses.replace(options, fail_on_data_loss=True, fetch_timeout=patience, fetch_retries=0)
-        self._is_split = options.min_partitions is not None or options.max_records is not None
+        self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
         self._projection = projection
         self._not_before = 0.0
 
@@ -191,7 +191,7 @@ class RangeReader:
                 replay.finish_all(finish)
                 if not self._has_progressed():
                     continue
-                if len(self._rows) >= self._options.batch_rows or chain.position - yielded_to >= BATCH_BYTES:
+                if len(self._rows) >= self._options.arrow_batch_rows or chain.position - yielded_to >= BATCH_BYTES:
                     yield self._taken()
                     yielded_to = chain.position
                     # The time that the caller took is not the server's.

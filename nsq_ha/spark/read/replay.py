@@ -67,7 +67,7 @@ class Replay:
         self._cluster = cluster
         self._options = options
         gathers = asked.end - asked.start > UNGATHERED_BYTES
-        self._connection = BlockingConnection(node, options.access, extended=asked.extended, gathers=gathers)
+        self._connection = BlockingConnection(node, options.connection, extended=asked.extended, gathers=gathers)
         self._max_ready = 1
         self._ready = 0
         self._largest = 0
@@ -98,7 +98,7 @@ class Replay:
             raise
         try:
             identity = self._connection.open()
-            self._max_ready = min(identity.max_rdy_count, self._options.ready)
+            self._max_ready = min(identity.max_rdy_count, self._options.rdy)
             self._subscribe(time.monotonic() + CONNECT_TIMEOUT)
         except BaseException:
             self.close()

@@ -164,7 +164,7 @@ class PartitionWriter:
         """Connect to the current leader and send ``batch``; keep a failure for the next attempt."""
         connection: BlockingConnection | None = None
         try:
-            connection = BlockingConnection(self._leader(), self._options.access)
+            connection = BlockingConnection(self._leader(), self._options.connection)
             connection.open()
         except NsqError as error:
             if connection is not None:

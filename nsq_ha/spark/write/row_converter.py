@@ -198,11 +198,11 @@ class RowConverter:
         columns = columns_of(batch)
         number = self._number
         self._number += 1
-        target = self._targets[self._options.dead_letters] if self._options.dead_letters else None
+        target = self._targets[self._options.dead_letter_topic] if self._options.dead_letter_topic else None
         self.bad.count(reason, dropped=target is None)
         if self._options.on_bad_row != DEAD_LETTER or target is None:
             return []
-        column = self._options.trace_column
+        column = self._options.trace_id_column
         trace = columns[column].to_pylist()[0] or 0 if column else self._seed.trace_id(number)
         trace = trace & MAX_TRACE_ID if self._options.trace else 0
         topic = self._topics(columns, 1)[0]
@@ -271,8 +271,8 @@ class RowConverter:
         return found
 
     def _traces(self, columns: Mapping[str, Any], count: int) -> list[int]:
-        if self._options.trace_column is not None:
-            return [(number or 0) & MAX_TRACE_ID for number in columns[self._options.trace_column].to_pylist()]
+        if self._options.trace_id_column is not None:
+            return [(number or 0) & MAX_TRACE_ID for number in columns[self._options.trace_id_column].to_pylist()]
         if not self._options.trace:
             return [0] * count
         return [self._seed.trace_id(number) for number in range(self._number, self._number + count)]

@@ -1,0 +1,287 @@
+"""The options of ``format("nsq")``: one table, from which parsing, errors and documentation follow.
+
+Each field of the three classes is a row of the table: the uses that it applies to, the
+kind of its values, its meaning and its default; the option is named as the field. Names
+are Kafka's if the meaning is the same. Does not know the servers: the planner checks
+whether a partition exists or an offset is still kept.
+
+The invariant: everything is checked on the driver, before any task starts, and an error
+names the option.
+
+**Source:** Spark reference 5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from nsq_ha.config import Compression, TlsConfig
+from nsq_ha.errors import ConfigError
+from nsq_ha.redaction import conceal
+from nsq_ha.spark.options import option_parsing as of
+from nsq_ha.spark.options.option_parsing import ByPartition, Mode, OffsetBound, Option, exclude, row, rows, wrong
+
+FAIL: Final = "fail"
+DROP: Final = "drop"
+DEAD_LETTER: Final = "deadLetter"
+
+B: Final[tuple[Mode, ...]] = ("batch",)
+S: Final[tuple[Mode, ...]] = ("stream",)
+W: Final[tuple[Mode, ...]] = ("write",)
+BS: Final = B + S
+BSW: Final = BS + W
+
+
+def _tls(values: Mapping[str, Any]) -> TlsConfig | None:
+    parts = {name: value for name, value in values.items() if name != "tls"}
+    if values.get("tls"):
+        names = {"tlsCaFile": "ca_file", "tlsCertFile": "cert_file", "tlsKeyFile": "key_file", "tlsVerify": "verify"}
+        try:
+            return TlsConfig(**{names.get(name, "server_name"): value for name, value in parts.items()})
+        except ConfigError as error:
+            raise wrong("tlsServerName" if "server_name" in str(error) else "tls", error) from error
+    if parts:
+        raise wrong(min(parts), "needs tls=true")
+    return None
+
+
+def _same_topics(values: Mapping[str, Any]) -> tuple[str, ...]:
+    if len({*values.values()}) > 1:
+        raise wrong("subscribe", "has the same meaning as 'topic', but another value")
+    topics: tuple[str, ...] = next(iter(values.values()))
+    return topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to connect to nsqds. Times are seconds."""
+
+    auth_secret: str | None = row(BSW, of.TEXT, "secret for servers that require AUTH", secret=True)
+    tls: TlsConfig | None = rows(
+        None,
+        Option(name="tls", modes=BSW, kind=of.FLAG, meaning="use TLS for connections to nsqds", default="false"),
+        Option(
+            name="tlsCaFile", modes=BSW, kind=of.TEXT, meaning="PEM file of the authorities to trust; else the system's"
+        ),
+        Option(name="tlsCertFile", modes=BSW, kind=of.TEXT, meaning="PEM file of a client certificate"),
+        Option(name="tlsKeyFile", modes=BSW, kind=of.TEXT, meaning="PEM file of its key"),
+        Option(name="tlsVerify", modes=BSW, kind=of.FLAG, meaning="false is only for tests", default="true"),
+        Option(name="tlsServerName", modes=BSW, kind=of.TEXT, meaning="name to expect in the certificate"),
+        join=_tls,
+    )
+    compression: Compression = row(BSW, of.COMPRESSION, "between Spark and nsqds, if nsqd offers it", "none")
+    msg_timeout: float | None = row(BS, of.duration(1.0, 900.0), "of the read's channel; nsqd's own by default")
+    # The server raises 1..9 ms to 10; the last part of a range waits that long.
+    output_buffer_timeout: float = row(BS, of.duration(0.001, 1.0), "how long nsqd gathers messages to send", "10ms")
+
+    def __post_init__(self) -> None:
+        """Hide the secret in errors and logs."""
+        conceal(self.auth_secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of a read, checked. Times are seconds, sizes bytes; None is no limit."""
+
+    lookupd: tuple[str, ...] = rows((), Option(modes=BSW, kind=of.LOOKUPD, meaning="base URLs of nsqlookupds"))
+    topics: tuple[str, ...] = rows(
+        (),
+        Option(name="topic", modes=BS, kind=of.TOPICS, meaning="topics to read"),
+        Option(name="subscribe", modes=BS, kind=of.TOPICS, meaning="the same, by Kafka's name"),
+        join=_same_topics,
+    )
+    subscribe_pattern: str | None = row(BS, of.REGEX, "read all topics whose whole name matches")
+    assign: Mapping[str, tuple[int, ...]] | None = row(BS, of.PARTITIONS, "read only these partitions")
+    starting_offsets: OffsetBound = row(
+        BS,
+        of.offsets("earliest", "latest"),
+        "where a batch or a new stream starts; in JSON, -2 is earliest and -1 latest, and a missing partition is "
+        "earliest. latest is for streams only, and their default",
+        "earliest",
+    )
+    starting_times: int | ByPartition | None = rows(
+        None,
+        Option(name="startingTimestamp", modes=BS, kind=of.TIME_MS, meaning="start at the first message not older"),
+        Option(name="startingOffsetsByTimestamp", modes=BS, kind=of.TIMES_MS, meaning="the same by partition"),
+    )
+    ending_offsets: OffsetBound = row(B, of.offsets("latest"), "where a batch ends; in JSON, -1 is latest", "latest")
+    ending_times: int | ByPartition | None = rows(
+        None,
+        Option(name="endingTimestamp", modes=B, kind=of.TIME_MS, meaning="end before the first message not older"),
+        Option(name="endingOffsetsByTimestamp", modes=B, kind=of.TIMES_MS, meaning="the same by partition"),
+    )
+    max_offsets_per_trigger: int | None = row(S, of.count(1), "maximum messages of a micro-batch, shared by backlog")
+    max_bytes_per_trigger: int | None = row(S, of.size(), "maximum bytes of the log in a micro-batch")
+    min_offsets_per_trigger: int | None = row(S, of.count(1), "wait for so many messages")
+    max_trigger_delay: float = row(S, of.duration(0.0, 86400.0), "limit of that wait", "15m")
+    min_partitions: int | None = row(BS, of.count(1, 100_000), "minimum number of tasks: split large ranges")
+    max_records_per_partition: int | None = row(BS, of.count(1), "maximum messages of a task")
+    fail_on_data_loss: bool = row(BS, of.FLAG, "fail if messages of the range are gone; false reads the rest", "true")
+    include_headers: bool = row(BS, of.FLAG, "add the column headers", "false")
+    fetch_timeout: float = row(BS, of.duration(), "a task without progress for so long opens another channel", "5s")
+    fetch_retries: int = row(
+        BS, of.count(0, 999_999), "how often in a row before the read fails; planning waits as long", "10"
+    )
+    metadata_refresh: float = row(S, of.duration(0.0, 600.0), "how long known ends of partitions stay valid", "100ms")
+    driver_bytes: int = row(
+        S, of.size(0, 16 * 2**20), "the driver itself reads micro-batches up to so many bytes, without tasks", "64k"
+    )
+    channel: str | None = row(
+        BS, of.DURABLE_CHANNEL, "a registered channel to read through, one reader at a time; with delivery=ack any one"
+    )
+    channel_prefix: str = row(BS, of.CHANNEL_PREFIX, "prefix of the names of throw-away channels", "spark-")
+    report_channel: str | None = row(
+        S, of.DURABLE_CHANNEL, "a channel to set to the committed offsets, for NSQ's tools"
+    )
+    rdy: int = row(BS, of.count(1, 2500), "maximum messages in flight to a task", "2500")
+    arrow_batch_rows: int = row(BS, of.count(1, 1_000_000), "rows of an Arrow batch", "8192")
+    pushdown: bool = row(
+        B, of.FLAG, "read less by filters; needs spark.sql.python.filterPushdown.enabled=true", "false"
+    )
+    delivery: str = row(S, of.word("replay", "ack"), "ack reads servers without offsets, at least once", "replay")
+    spool: str | None = row(S, of.FOLDER, "with delivery=ack: folder of this query alone")
+    max_spool_bytes: int = row(S, of.size(2**20), "with delivery=ack: pause while so many bytes wait for Spark", "1g")
+    nsqd: tuple[str, ...] = rows(
+        (), Option(modes=S, kind=of.NSQD, meaning="with delivery=ack: plain nsqds, instead of lookupd")
+    )
+    connection: ConnectionOptions = ConnectionOptions()
+
+    @property
+    def patience(self) -> float:
+        """Seconds without any progress before a task, or the plan, fails."""
+        return self.fetch_timeout * (self.fetch_retries + 1)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], mode: Literal["batch", "stream"] = "batch") -> ReadOptions:
+        """Parse the options of a Spark user; names in any case, values as text.
+
+        Log a warning about an unknown name, and about one that does not apply to ``mode``,
+        and ignore it, since Spark passes options of its own through here.
+
+        Raises:
+            ConfigError: A value is wrong or a required one is missing; the
+                message begins with the option's name.
+        """
+        given = of.spelled(KNOWN, options, mode)
+        exclude(given, "topic" if "topic" in given else "subscribe", "subscribePattern", "assign")
+        for end in ("starting", "ending"):
+            exclude(given, f"{end}Offsets", f"{end}Timestamp", f"{end}OffsetsByTimestamp")
+        values: dict[str, Any] = {"starting_offsets": "latest"} if mode == "stream" else {}
+        values |= of.field_values(cls, given)
+        values.setdefault("topics", tuple(values.get("assign") or ()))
+        parsed = cls(**values, connection=ConnectionOptions(**of.field_values(ConnectionOptions, given)))
+        parsed._check(given)
+        if mode == "batch":
+            parsed._check_batch()
+        if parsed.delivery == "ack":
+            parsed._check_ack(given)
+        else:
+            parsed._check_replay(given)
+        return parsed
+
+    def _check(self, given: of.Texts) -> None:
+        if not self.nsqd and not self.lookupd:
+            of.LOOKUPD.parse("lookupd", "")
+        if not self.topics and not self.subscribe_pattern:
+            of.TOPICS.parse("topic", "")
+        bounds = {
+            "startingOffsets": self.starting_offsets,
+            "endingOffsets": self.ending_offsets,
+            "startingOffsetsByTimestamp": self.starting_times,
+            "endingOffsetsByTimestamp": self.ending_times,
+        }
+        for name, value in bounds.items():
+            for topic in value if isinstance(value, Mapping) and self.topics else ():
+                if topic not in self.topics:
+                    raise wrong(name, f"has topic {topic!r}, which is not read ({', '.join(self.topics)})")
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least and most and least > most:
+            raise wrong("minOffsetsPerTrigger", "is more than 'maxOffsetsPerTrigger', the maximum of a micro-batch")
+
+    def _check_batch(self) -> None:
+        starting = self.starting_offsets
+        offsets = (
+            (starting,) if isinstance(starting, str) else [each for part in starting.values() for each in part.values()]
+        )
+        if "latest" in offsets or of.LATEST in offsets:
+            raise wrong("startingOffsets", "cannot be latest (-1) in a batch read, which would have no rows")
+
+    def _check_replay(self, given: of.Texts) -> None:
+        if needless := sorted({"nsqd", "spool", "maxSpoolBytes"} & set(given)):
+            raise wrong(needless[0], "needs delivery=ack; a read by offsets uses 'lookupd'")
+        if self.channel is not None and (self.min_partitions or self.max_records_per_partition):
+            name = "minPartitions" if self.min_partitions else "maxRecordsPerPartition"
+            raise wrong(name, "cannot be combined with 'channel', which serves one reader at a time")
+
+    def _check_ack(self, given: of.Texts) -> None:
+        for name, value in (("spool", self.spool), ("channel", self.channel)):
+            if not value:
+                raise wrong(name, "is missing: delivery=ack needs it")
+        if self.nsqd:
+            exclude(given, "lookupd", "nsqd")
+        if needless := sorted(_REPLAY_ONLY & set(given)):
+            raise wrong(needless[0], "cannot be combined with delivery=ack: it needs a server with offsets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of a write, checked. Times are seconds, sizes bytes."""
+
+    lookupd: tuple[str, ...] = rows((), Option(modes=BSW, kind=of.LOOKUPD, meaning="base URLs of nsqlookupds"))
+    topic: str | None = row(W, of.ONE_TOPIC, "the topic to write to, or else a column topic")
+    partitioner: str = row(
+        W,
+        of.word("column", "murmur3", "javahash", "roundrobin"),
+        "how to choose the partition: column uses the column partition, else murmur3 of key, else round robin",
+        "column",
+    )
+    batch_messages: int = row(W, of.count(1, 100_000), "maximum messages of one MPUB", "1000")
+    batch_bytes: int = row(W, of.size(1024, 5 * 2**20 - 4096), "maximum bytes of one MPUB", "1m")
+    trace: bool = row(W, of.FLAG, "publish with trace ids that are the same if a task runs again", "false")
+    trace_id_column: str | None = row(W, of.TEXT, "column with the trace id, instead of a generated one")
+    on_bad_row: str = row(
+        W,
+        of.word(FAIL, DROP, DEAD_LETTER),
+        "what to do with a row that cannot be published (empty, too large, no partition); drop counts it in the log",
+        FAIL,
+    )
+    dead_letter_topic: str | None = row(W, of.TOPIC, "with onBadRow=deadLetter: the topic for bad rows, as JSON")
+    publish_timeout: float = row(W, of.duration(), "limit for one MPUB with its retries; an election takes 22 s", "60s")
+    connection: ConnectionOptions = ConnectionOptions()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Parse the options of a Spark user, as :meth:`ReadOptions.parse` does.
+
+        Raises:
+            ConfigError: As there.
+        """
+        given = {
+            name: text
+            for name, text in of.spelled(KNOWN, options, "write").items()
+            if text or name != "deadLetterTopic"
+        }
+        values = of.field_values(cls, given)
+        parsed = cls(**values, connection=ConnectionOptions(**of.field_values(ConnectionOptions, given)))
+        if not parsed.lookupd:
+            of.LOOKUPD.parse("lookupd", "")
+        dead_letters = parsed.dead_letter_topic
+        if parsed.on_bad_row == DEAD_LETTER and not dead_letters:
+            raise wrong("deadLetterTopic", "is missing: onBadRow=deadLetter needs a topic for bad rows")
+        if parsed.on_bad_row != DEAD_LETTER and dead_letters:
+            raise wrong("deadLetterTopic", "needs onBadRow=deadLetter")
+        if dead_letters and dead_letters == parsed.topic:
+            raise wrong("deadLetterTopic", "is the topic of the write: choose another one for bad rows")
+        return dataclasses.replace(parsed, trace=parsed.trace or parsed.trace_id_column is not None)
+
+
+KNOWN: Final = of.table(ReadOptions, WriteOptions, ConnectionOptions)
+"""Every option, by its name."""
+
+_REPLAY_ONLY: Final = {
+    *("assign", "channelPrefix", "driverBytes", "includeHeaders", "metadataRefresh", "reportChannel"),
+    *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "subscribePattern"),
+}
