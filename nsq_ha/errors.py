@@ -30,6 +30,7 @@ Source: protocol reference 5, 6, 7, 10; failures reference 1.
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -143,7 +144,11 @@ class ServerError(NsqError):
         """Keep code and detail; control characters are escaped in the text that is shown."""
         self.code = code if code in SERVER_ERRORS else redact(code)
         self.detail = redact(detail)
-        super().__init__(_printable(f"{self.code} {self.detail}".strip()))
+        super().__init__(_printable(self._text()))
+
+    def _text(self) -> str:
+        """Return the text to show."""
+        return f"{self.code} {self.detail}".strip()
 
 
 def _printable(text: str) -> str:
@@ -176,6 +181,9 @@ class TopicNotExistError(ServerError):
     retriable = True
     stale_leader = True
 
+    def _text(self) -> str:
+        return f"{super()._text()}: this nsqd has no such topic, or no replica of the partition"
+
 
 class PublishFailedError(ServerError):
     """The node could not store the message (shutting down, local queue): not stored as far as it knows."""
@@ -207,7 +215,11 @@ class TlsRequiredError(ServerError):
 
 
 class SubscribeRefusedError(ServerError):
-    """The subscription is of the wrong kind for the topic: read the topic's meta again, or report."""
+    """The subscription is of the wrong kind for the topic; the text says what to change."""
+
+    def _text(self) -> str:
+        hint = _SUBSCRIBE_HINTS.get(self.code)
+        return super()._text() if hint is None else f"{super()._text()}: {hint}"
 
 
 class ChannelNotRegisteredError(SubscribeRefusedError):
@@ -220,6 +232,42 @@ class AuthError(ServerError):
 
 class NotInFlightError(ServerError):
     """FIN, REQ or TOUCH of a message that is no longer this connection's: it was or will be delivered again."""
+
+    def _text(self) -> str:
+        """Return the text with the message's id as a number; the partitioned nsqd lists its bytes."""
+        found = _REFUSED_ANSWER.fullmatch(self.detail)
+        if found is None:
+            return super()._text()
+        answer, listed, reason = found.groups()
+        internal_id = int.from_bytes([int(number) & 255 for number in listed.split()[:8]], "big")
+        why = next((words for start, words in _REFUSED_BECAUSE.items() if reason.startswith(start)), reason)
+        return f"nsqd refused {answer} of message id={internal_id:#x}, since {why} ({self.code})"
+
+
+_REFUSED_ANSWER: Final = re.compile(
+    r"(FIN|REQ|TOUCH) \[(\d{1,3}(?: \d{1,3}){15})\] failed (?:ErrType:\d+ ErrCode:\d+ : )?(.*)", re.DOTALL
+)
+_REFUSED_BECAUSE: Final = MappingProxyType(
+    {
+        "Message ID not in flight": "it is no longer in flight: it timed out, or was answered before",
+        "client does not own message": "it has been delivered to another connection, or is requeued",
+        "Message is deferred": "it is already requeued with a delay",
+        "Message too much requeue": "it was requeued too often in a short time",
+        "Too much deferred messages": "too many messages of the channel are requeued with a delay",
+    }
+)
+"""Beginning of the server's reason to what it means."""
+
+_SUBSCRIBE_HINTS: Final = MappingProxyType(
+    {
+        "E_SUB_ORDER_IS_MUST": "the topic is ordered, read it with lookupd= and ordered='auto' or ordered=True",
+        "E_SUB_EXTEND_NEED": "the topic is extended, read it with lookupd=, which says so",
+        "E_SUB_EXTEND_FORBIDDON": "the topic is no longer extended, it must be looked up again",
+        "E_SUB_CHANNEL_NOT_REGISTERED": "create the channel at an nsqlookupd (POST /channel/create) and wait some"
+        " seconds, or create the topic without -register-channels",
+    }
+)
+"""What to change, by code."""
 
 
 SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(

@@ -53,7 +53,56 @@ def test_every_recorded_error_frame_has_a_class() -> None:
 
 def test_the_blank_after_a_code_is_no_part_of_it() -> None:
     error = server_error(b"E_TOPIC_NOT_EXIST ")
-    assert (error.code, error.detail, str(error)) == ("E_TOPIC_NOT_EXIST", "", "E_TOPIC_NOT_EXIST")
+    assert (error.code, error.detail) == ("E_TOPIC_NOT_EXIST", "")
+    assert str(error) == "E_TOPIC_NOT_EXIST: this nsqd has no such topic, or no replica of the partition"
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("E_SUB_ORDER_IS_MUST", "ordered='auto'"),
+        ("E_SUB_EXTEND_NEED", "lookupd="),
+        ("E_SUB_EXTEND_FORBIDDON", "looked up again"),
+        ("E_SUB_CHANNEL_NOT_REGISTERED", "/channel/create"),
+    ],
+)
+def test_a_refused_subscription_says_what_to_change(code: str, hint: str) -> None:
+    error = server_error(code.encode() + b" the server's words")
+    assert error.detail == "the server's words"
+    assert str(error).startswith(f"{code} the server's words: ")
+    assert hint in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            (
+                b"E_FIN_FAILED FIN [0 4 0 0 0 0 0 183 0 0 0 0 0 0 0 0] failed ErrType:7 ErrCode:0 :"
+                b" Message ID not in flight"
+            ),
+            (
+                "nsqd refused FIN of message id=0x40000000000b7, since it is no longer in flight: it timed out, or was"
+                " answered before (E_FIN_FAILED)"
+            ),
+        ),
+        (
+            b"E_TOUCH_FAILED TOUCH [0 0 0 0 0 0 0 22 0 0 0 0 0 0 0 0] failed client does not own message : 62 vs 63",
+            (
+                "nsqd refused TOUCH of message id=0x16, since it has been delivered to another connection, or is"
+                " requeued (E_TOUCH_FAILED)"
+            ),
+        ),
+        (
+            b"E_REQ_FAILED REQ [0 0 0 0 0 0 0 31 0 0 0 0 0 0 0 0] failed anything new",
+            "nsqd refused REQ of message id=0x1f, since anything new (E_REQ_FAILED)",
+        ),
+        (b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight", None),
+    ],
+)
+def test_a_refused_answer_names_the_message_as_a_number(data: bytes, text: str | None) -> None:
+    """The text was a list of bytes."""
+    assert str(server_error(data)) == (data.decode() if text is None else text)
 
 
 def test_a_server_that_takes_tls_alone_says_what_to_give() -> None:

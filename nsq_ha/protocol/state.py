@@ -123,6 +123,50 @@ PUBLISHING: Final = tuple(state for state in State if TRANSITIONS.get((state, In
 """Where a publish may be sent and changes nothing: to ask the table each time would cost as much as the publish."""
 
 
+_WORDS: Final[Mapping[Input, str]] = MappingProxyType(
+    {
+        _I.SEND_IDENTIFY: "IDENTIFY",
+        _I.SEND_UPGRADE: "TLS or compressed data",
+        _I.SEND_AUTH: "AUTH",
+        _I.SEND_SUBSCRIBE: "SUB",
+        _I.SEND_READY: "RDY",
+        _I.SEND_ANSWER: "FIN, REQ or TOUCH",
+        _I.SEND_PUBLISH: "a publish",
+        _I.SEND_CLOSE: "CLS",
+        _I.SEND_NOP: "NOP",
+        _I.RECV_IDENTITY: "an answer to IDENTIFY",
+        _I.RECV_UPGRADED: "a confirmation of TLS or compression",
+        _I.RECV_AUTHORIZED: "an answer to AUTH",
+        _I.RECV_SUBSCRIBED: "an answer to SUB",
+        _I.RECV_PUBLISHED: "an answer to a publish",
+        _I.RECV_CLOSE_WAIT: "an answer to CLS",
+        _I.RECV_HEARTBEAT: "a heartbeat",
+        _I.RECV_MESSAGE: "a message",
+        _I.RECV_REFUSAL: "an error",
+        _I.RECV_PUBLISH_ERROR: "an error for a publish",
+        _I.RECV_ANSWER_ERROR: "an error for FIN, REQ or TOUCH",
+        _I.RECV_STRAY_ERROR: "an error that answers nothing",
+        _I.RECV_EOF: "the end of the stream",
+    }
+)
+"""Inputs in words, for errors."""
+
+_WHEN: Final[Mapping[State, str]] = MappingProxyType(
+    {
+        _S.NEW: "before IDENTIFY",
+        _S.IDENTIFYING: "before IDENTIFY was answered",
+        _S.UPGRADING: "before TLS or compression was confirmed",
+        _S.AUTHENTICATING: "before AUTH was answered",
+        _S.READY: "on a connection that is not subscribed",
+        _S.SUBSCRIBING: "before SUB was answered",
+        _S.SUBSCRIBED: "on a subscribed connection",
+        _S.DRAINING: "after CLS",
+        _S.CLOSED: "after the end of the connection",
+    }
+)
+"""States in words, for errors."""
+
+
 def advance(state: State, event: Input) -> State:
     """Return the state after ``event``.
 
@@ -135,6 +179,6 @@ def advance(state: State, event: Input) -> State:
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        remote = event.name.startswith("RECV_")
-        kind = RemoteProtocolError if remote else LocalProtocolError
-        raise kind(f"{event.name} is not allowed while {state.name}") from None
+        if event.name.startswith("RECV_"):
+            raise RemoteProtocolError(f"nsqd sent {_WORDS[event]} {_WHEN[state]}") from None
+        raise LocalProtocolError(f"{_WORDS[event]} cannot be sent {_WHEN[state]}") from None

@@ -104,7 +104,7 @@ def test_a_run_of_answers_ends_where_the_requests_end(expected: int) -> None:
         (error(b"E_INVALID what"), "'E_INVALID what' came out of place"),
         (error(b"E_FIN_FAILED x"), "'E_FIN_FAILED x' came out of place"),
         (error(b""), "error frame is empty"),
-        (message_frame(bytes(30)), "RECV_MESSAGE is not allowed while READY"),
+        (message_frame(bytes(30)), "nsqd sent a message on a connection that is not subscribed"),
     ],
 )
 def test_what_a_producer_never_gets(data: bytes, text: str) -> None:
