@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nsq_ha.discovery.servers import Round
+from nsq_ha.errors import TopicNotExistError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.discovery.lookupd import Access
+    from nsq_ha.errors import NsqError
 
 
 class FixedNodes:
@@ -54,3 +56,17 @@ class FixedNodes:
 
     async def aclose(self) -> None:
         """Do nothing."""
+
+
+def explained(error: NsqError, topic: str) -> NsqError:
+    """Return the error to report for ``error`` of an nsqd that the user named.
+
+    Only a partitioned nsqd answers that it has no topic; others create it.
+    """
+    if not isinstance(error, TopicNotExistError):
+        return error
+    return TopicNotExistError(
+        error.code,
+        f"topic {topic!r} is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
+        f" an nsqlookupd instead of nsqd=, and create the topic if it does not exist",
+    )

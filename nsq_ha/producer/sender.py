@@ -14,7 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
+from nsq_ha.discovery.fixed import explained
+from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.policy.answering import STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.sender_life import Act
@@ -266,6 +267,11 @@ class Sender:
 
     def in_trouble(self, error: NsqError) -> None:
         """Record a failure, look the topic up, and move or fail the publishes that need not wait."""
+        before = self.trouble
+        if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
+            error = before  # nsqd closed the connection because of that
+        elif self._config.nsqd:
+            error = explained(error, self._watch.topic)
         self.trouble = error
         self._log.failed(self._clock(), error)
         self._watch.refresh_soon()

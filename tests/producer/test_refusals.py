@@ -1,10 +1,11 @@
 """What the server refuses: what is tried again, what is told, and what is known of its storage."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from nsq_ha import OutgoingMessage, Receipt
+from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.errors import (
     AuthError,
     InvalidCommandError,
@@ -253,3 +254,31 @@ async def test_errors_have_the_classes_that_the_docs_name() -> None:
     assert PublishFailedError.retriable
     assert OverloadedError.retriable
     assert not MessageRefusedError.retriable
+
+
+def every_publish(text: str) -> Callable[[Peer, Command], bool]:
+    """Return a script that refuses publishes and closes, as nsqd does for a topic that it does not have."""
+
+    def refuse(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Publish):
+            peer.write(error(text))
+            peer.close()
+            return True
+        return False
+
+    return refuse
+
+
+async def test_what_nsqd_closed_a_connection_for_is_named_not_the_loss(stage: Stage) -> None:
+    """It used to be "connection lost: closed by the peer"."""
+    stage.nsqd.script = every_publish("E_TOPIC_NOT_EXIST ")
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError, match="E_TOPIC_NOT_EXIST: this nsqd has no such topic"):
+            await producer.publish(TOPIC, b"x", timeout=0.5)
+
+
+async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: Stage) -> None:
+    stage.nsqd.script = every_publish("E_TOPIC_NOT_EXIST ")
+    async with Producer(nsqd=f"127.0.0.1:{stage.nsqd.port}") as producer:
+        with pytest.raises(PublishError, match=r"topic 'orders' is not on this nsqd, .* give lookupd="):
+            await producer.publish(TOPIC, b"x", timeout=0.5)
