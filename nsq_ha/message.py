@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
 
@@ -21,6 +21,7 @@ from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from nsq_ha.option_checks import MAX_SECONDS, is_number, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 PARTITION_SHIFT: Final = 50
@@ -157,11 +158,15 @@ class Message(msgspec.Struct, eq=False, gc=False):
         Buffers and returns: FIN has no answer. Written together with what else
         is answered in this turn of the event loop.
 
+        After the consumer has closed it has no effect, since the server delivers the message again; a warning says so.
+        The same holds for :meth:`requeue` and :meth:`touch`.
+
         Raises:
             LocalProtocolError: It was finished or requeued already.
         """
         if self.answered:
-            self._refuse()
+            self._answered_before("finish")
+            return
         self.answered = True
         self.source.finish(self)
 
@@ -182,7 +187,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
         if given is not None and (not is_number(given) or not 0 <= given <= MAX_SECONDS):
             raise ConfigError(f"delay must be 0..{MAX_SECONDS} seconds, not {shown(given)}")
         if self.answered:
-            self._refuse()
+            self._answered_before("requeue")
+            return
         self.answered = True
         self.source.requeue(self, delay)
 
@@ -193,11 +199,19 @@ class Message(msgspec.Struct, eq=False, gc=False):
             LocalProtocolError: It was finished or requeued already.
         """
         if self.answered:
-            self._refuse()
+            self._answered_before("touch")
+            return
         self.source.touch(self)
 
-    def _refuse(self) -> NoReturn:
-        raise LocalProtocolError(f"{self!r} was answered already: finish or requeue a message once")
+    def _answered_before(self, answer: str) -> None:
+        """Raise, or let the source warn if the library requeued the message."""
+        returned: Callable[[Message, str], None] | None = getattr(self.source, "returned", None)
+        if returned is None:
+            raise LocalProtocolError(
+                f"{answer}() of {self!r}, which was finished or requeued before: answer a message once"
+                f" (run() does that when the handler returns or raises)"
+            )
+        returned(self, answer)
 
     async def __aenter__(self) -> Self:
         """Give the message; leaving FINs it, or REQs it when an exception leaves."""
@@ -206,13 +220,17 @@ class Message(msgspec.Struct, eq=False, gc=False):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """FIN on success, REQ by the consumer's policy otherwise; nothing if it was answered inside."""
-        if self.answered:
-            return
-        if kind is None:
-            self.finish()
-        else:
-            self.requeue()
+        """FIN on success, REQ by the consumer's policy otherwise; nothing if it was answered inside.
+
+        If the consumer was closed inside the block and has requeued the message, a warning says so.
+        """
+        if not self.answered:
+            if kind is None:
+                self.finish()
+            else:
+                self.requeue()
+        elif kind is None and hasattr(self.source, "returned"):
+            self._answered_before("finish")
 
     def __repr__(self) -> str:
         """Show where it stands, never the body."""

@@ -27,8 +27,9 @@ class StartFrom:
 
     The server applies it only if the channel has no other client.
 
-    A message that nsqd has already queued for delivery may still be delivered first,
-    even on an ordered topic, and again in its place. With ``syncdisk`` above 1, nsqd
+    A message that nsqd has already queued for delivery is still delivered first,
+    even on an ordered topic, and again in its place; a consumer leaves out that copy
+    if it arrives on the same connection. With ``syncdisk`` above 1, nsqd
     counts a message only after it was flushed, up to 6 seconds after it was
     acknowledged; the end is then the end of the flushed messages.
 

@@ -38,8 +38,9 @@ Search = Literal["id", "count", "virtual_offset"]
 """How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
 
 
-_EMPTY: Final = "commit log end of file"
-_NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", _EMPTY, "search commit log data not found")
+EMPTY_LOG: Final = "commit log end of file"
+"""Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
+_NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
 """Parts of the error texts of ``/message/get`` for a message that does not exist or is not flushed yet."""
 _NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
@@ -198,7 +199,7 @@ class NsqdHttp(HttpPeer):
         except ServerError as error:
             if refusal is not None and _NO_CHANNEL in str(error).upper():
                 raise refusal from error
-            if _EMPTY not in str(error):
+            if EMPTY_LOG not in str(error):
                 raise
 
     async def set_order(self, topic: str, partition: int, channel: str, *, ordered: bool) -> None:

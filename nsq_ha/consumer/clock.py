@@ -125,15 +125,20 @@ class Heartbeats:
             return
         if not self._is_warned:
             self._is_warned = True
-            who = f"the handler {suspect} blocked the event loop" if suspect else "the event loop was blocked"
+            if suspect:
+                who = f"the handler {suspect} blocked the event loop"
+                advice = "Make the handler a plain function (def), or run blocking code with asyncio.to_thread"
+            else:
+                who = "the event loop was blocked"
+                advice = "Run blocking code, as in the body of a loop over messages, with asyncio.to_thread"
             log.warning(
                 "%s: %s for %.1f s. No heartbeat is answered during that time, and nsqd closes a connection after 2 or"
-                " 3 heartbeat intervals (%g s each). Make the handler a plain function (def), or run blocking code with"
-                " asyncio.to_thread. New connections ask for heartbeats every %.1f s",
+                " 3 heartbeat intervals (%g s each). %s. New connections ask for heartbeats every %.1f s",
                 self._name,
                 who,
                 seconds,
                 self._configured,
+                advice,
                 self.interval,
             )
         elif self.interval != before:

@@ -1,10 +1,14 @@
-"""How a consumer drains: what nobody saw goes back, what was handed out is waited for."""
+"""How a consumer drains, and what happens to answers that come too late.
+
+What nobody will answer goes back at once: messages that were not handed out, and those of a task that leaves or has
+ended. What a running handler or task holds is waited for.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.unexpected import log_traceback
@@ -14,68 +18,145 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsq_ha.consumer.subscription import Subscription
-    from nsq_ha.message import Message
+    from nsq_ha.message import Message, MessageSource
 
 log = logging.getLogger("nsq_ha.consumer")
 
+CLOSED: Final = "the consumer was closed before it was answered"
+"""Why closing requeues a message."""
+
 
 class LateAnswers:
-    """Warns once that a message was finished too late; FIN has no answer, so ``finish()`` cannot know.
+    """Warns about answers that come after the consumer has closed: no answer has a reply, so the call cannot know.
 
     Attributes:
         are_lost: The consumer has closed. Earlier losses come from a lost connection, as in any fail-over.
     """
 
-    def __init__(self, name: str) -> None:
-        self.are_lost = False
-        self._name = name
+    def __init__(self, is_ours: Callable[[Message], bool]) -> None:
+        """Stay silent until ``are_lost``.
 
-    def __call__(self) -> None:
-        """Record a late answer; may be called from any thread."""
-        if self.are_lost:
-            self.are_lost = False
-            log.warning(
-                "%s: a message was finished after the consumer closed, so nsqd delivers it again. Finish messages"
-                " before the block ends, or raise close_timeout (this is logged once)",
-                self._name,
-            )
+        Args:
+            is_ours: Returns whether this library requeues the message at this moment.
+        """
+        self.are_lost = False
+        self._is_ours = is_ours
+
+    def __call__(self, message: Message, answer: str) -> None:
+        """Record a late ``finish``, ``requeue`` or ``touch``; may be called from any thread."""
+        if self.are_lost and not self._is_ours(message):
+            advice = ". Answer messages before the consumer closes, or raise close_timeout"
+            _warn(message, answer, "the consumer has closed", advice)
+
+
+class Returned:
+    """The source of a message that this library requeued: it says so if the message is answered later.
+
+    Attributes:
+        topic: As of the source before.
+        channel: As of the source before.
+        partition: As of the source before.
+        nsqd: As of the source before.
+        is_alive: False: nothing can be answered through it.
+        is_ordered: As of the source before.
+    """
+
+    __slots__ = ("_why", "channel", "is_alive", "is_ordered", "nsqd", "partition", "topic")
+
+    def __init__(self, source: MessageSource, why: str) -> None:
+        """Take the place of ``source``; ``why`` completes "the message was requeued because ..."."""
+        self.topic = source.topic
+        self.channel = source.channel
+        self.partition = source.partition
+        self.nsqd = source.nsqd
+        self.is_ordered: bool = getattr(source, "is_ordered", False)
+        self.is_alive = False
+        self._why = why
+
+    def returned(self, message: Message, answer: str) -> None:
+        """Warn that an answer has no effect."""
+        _warn(message, answer, f"the message was requeued because {self._why}")
+
+    def finish(self, message: Message) -> None:
+        """Warn."""
+        self.returned(message, "finish")
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Warn."""
+        self.returned(message, "requeue")
+
+    def touch(self, message: Message) -> None:
+        """Warn."""
+        self.returned(message, "touch")
+
+
+def _warn(message: Message, answer: str, why: str, advice: str = "") -> None:
+    log.warning("%r: %s() has no effect: %s, and nsqd delivers the message again%s", message, answer, why, advice)
+
+
+class Holders(Protocol):
+    """Whoever may still answer a message that was handed out."""
+
+    def tasks(self) -> Iterable[asyncio.Task[object]]:
+        """Return the tasks that iterate; when one of them ends, its messages are requeued."""
+
+    def may_answer(self) -> bool:
+        """Return whether somebody who is still running may answer a message."""
+
+    def returned(self) -> Iterable[Message]:
+        """Return, once each, the unanswered messages whose holder leaves or has ended."""
 
 
 async def drain(
     subscriptions: Iterable[Subscription],
     unseen: deque[Message],
     changed: asyncio.Event,
-    abandoned: Iterable[Message],
-    give_back: Callable[[Message], None],
+    holders: Holders,
+    give_back: Callable[[Message, str], None],
 ) -> None:
-    """Ask for no more messages, give back what was not handed out, and wait until the rest is answered.
+    """Ask for no more messages, give back what nobody will answer, and wait until the rest is answered.
 
     Args:
         subscriptions: The consumer's.
         unseen: Messages not handed out; more may arrive while this runs.
-        changed: Set when a message was answered, or a subscription left.
-        abandoned: Messages of a task that failed; they are requeued at once.
-        give_back: Requeues a message.
+        changed: Set when a message was answered, a subscription left, or what ``holders`` returns may have changed.
+        holders: Who holds the messages that were handed out.
+        give_back: Requeues a message; takes the reason.
 
     If cancelled, it stops waiting for answers.
     """
     live = list(subscriptions)
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))
-    for message in abandoned:
-        if not message.answered:
-            give_back(message)
+    _give_back_returned(holders, give_back)
     # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
     # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
-    waits = sum(subscription.unanswered for subscription in live) > len(unseen)
+    waits = holders.may_answer() and sum(subscription.unanswered for subscription in live) > len(unseen)
     while unseen:
         message = unseen.popleft()
         if waits and not getattr(message.source, "is_ordered", True):
-            give_back(message)
+            give_back(message, CLOSED)
         else:
             _given_back(message)
-    while any(subscription.unanswered for subscription in live):
-        changed.clear()
-        await changed.wait()
+    tasks = list(holders.tasks())
+
+    def ended(_: asyncio.Task[object]) -> None:
+        changed.set()
+
+    for task in tasks:
+        task.add_done_callback(ended)
+    try:
+        while any(subscription.unanswered for subscription in live) and holders.may_answer():
+            changed.clear()
+            await changed.wait()
+            _give_back_returned(holders, give_back)
+    finally:
+        for task in tasks:
+            task.remove_done_callback(ended)
+
+
+def _give_back_returned(holders: Holders, give_back: Callable[[Message, str], None]) -> None:
+    for message in holders.returned():
+        give_back(message, CLOSED)
 
 
 def _given_back(message: Message) -> None:

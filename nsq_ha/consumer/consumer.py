@@ -34,9 +34,9 @@ from nsq_ha.transport.entering import EnteredOnce
 from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-    from types import TracebackType
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
+    from nsq_ha.consumer.messages import Messages
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
@@ -95,9 +95,9 @@ class Consumer(EnteredOnce):
         self._inbox = self._open_inbox  # until it closes: then nothing more is handed out
         self._arrivals = Arrivals()
         self._iterations = Iterations(self._open_inbox, self._tries.fine_below, self, self._check_loop)
-        self._abandoned: list[Message] = []
+        self._abandoned: list[Message] = []  # of tasks that close the consumer, and so cannot answer
         self.gives_up = self._tries.gives_up
-        self.late = LateAnswers(f"{self.topic}/{self.channel}")
+        self.late = LateAnswers(self._tries.is_exempt)
         self.heartbeats = Heartbeats(f"{self.topic}/{self.channel}", self.config.heartbeat_interval)
         self._clock = LoopClock(self.heartbeats.blocked)
         self._backlog = Backlog(
@@ -133,8 +133,7 @@ class Consumer(EnteredOnce):
             async with asyncio.timeout(self.config.start_timeout):
                 await self.wait_subscribed()
         except TimeoutError:
-            why = self._partitions.why_not()
-            log.warning("%s/%s: not all partitions are subscribed yet, going on: %s", self.topic, self.channel, why)
+            self._partitions.warn_at_start(asyncio.get_running_loop().time())
 
     async def wait_subscribed(self) -> None:
         """Wait until every wanted partition is subscribed; put your own time limit around it.
@@ -155,9 +154,14 @@ class Consumer(EnteredOnce):
     async def aclose(self) -> None:
         """Drain and close; takes ``close_timeout`` at most. May be called again.
 
-        No new message is handed out. What was delivered and not handed out goes
-        back to the server; what was handed out may still be answered until the
-        limit, then the server delivers it again.
+        No new message is handed out. Unanswered messages:
+
+        * Those that were not handed out, or that the calling task got by iterating, are requeued at once: the task
+          cannot answer while it waits here. So finish them before, and also those that it passed on to other tasks.
+        * Those of another task that iterates, and those of handlers of :meth:`run`, may be answered until the limit,
+          as long as that task runs. If it ends, they are requeued at once.
+
+        Leaving the block does the same, by its end, ``break``, ``return`` or an exception.
 
         Awaited by a handler, or by ``on_give_up``, it begins all this and
         returns at once: to wait would be to wait for the very message that is
@@ -174,23 +178,16 @@ class Consumer(EnteredOnce):
         if self._directory is None or self._close.is_done:
             return
         self._check_loop()
-        is_awaited = self._is_awaited(asyncio.current_task())
+        task = asyncio.current_task()
+        is_awaited = self._is_awaited(task)
+        if not is_awaited:
+            self._abandoned += self._iterations.take(task)
+            self._changed.set()
         if not self._close.has_begun:
             self._begin_to_close()
         self._close.begin()
         if not is_awaited:
             await self._close.wait()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close, see :meth:`aclose`. If an exception leaves the block, the task's own message is requeued at once."""
-        held = self._iterations.held() if kind is not None else None
-        if held is not None and not self._close.has_begun:
-            self._abandoned.append(held)
-        elif held is not None:
-            self._tries.give_back(held)
-        await self.aclose()
 
     def _is_awaited(self, task: asyncio.Task[Any] | None) -> bool:
         """Tell whether closing waits for ``task``."""
@@ -210,19 +207,29 @@ class Consumer(EnteredOnce):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(
-                        self._subscriptions.values(),
-                        self._inbox,
-                        self._changed,
-                        self._abandoned,
-                        self._tries.give_back,
-                    )
+                    await drain(self._subscriptions.values(), self._inbox, self._changed, self, self._tries.give_back)
             except TimeoutError:
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
         except asyncio.CancelledError:  # the close is hurried this way
             return
+
+    # -- what draining asks (consumer.closing.Holders)
+
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """Return the tasks that iterate."""
+        return self._iterations.tasks()
+
+    def may_answer(self) -> bool:
+        """Return whether a running handler or task may answer a message."""
+        return bool(self._handlings) or self._tries.is_giving_up or self._iterations.is_any_held()
+
+    def returned(self) -> list[Message]:
+        """Return, once each, the unanswered messages of tasks that leave or have ended."""
+        messages = [*self._abandoned, *self._iterations.take(None)]
+        self._abandoned.clear()
+        return [message for message in messages if not message.answered]
 
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
@@ -345,13 +352,12 @@ class Consumer(EnteredOnce):
         """Iterate over messages until the consumer is closed.
 
         Raises:
-            ConfigError: Called from another event loop than the one that entered it.
+            ConfigError: :meth:`run` is active, or this is another event loop than the one that entered it.
         """
-        self._check_loop()
-        return self._iterations.of_task() if self._loop is not None else self._iterations.new()
+        return self._messages_of_task()
 
-    async def __anext__(self) -> Message:
-        """Hand out the next message.
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
+        """Hand out the next message; await what this returns.
 
         Cancelled, no message is lost.
 
@@ -359,9 +365,30 @@ class Consumer(EnteredOnce):
             StopAsyncIteration: The consumer was closed.
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died, or the consumer was not entered.
-            ConfigError: Called from another event loop than the one that entered it.
+            ConfigError: As for iterating.
         """
-        return await anext(aiter(self))
+        # Not a coroutine function: the messages belong to the task that calls this, not to one that asyncio.wait_for
+        # may make for the coroutine.
+        return self._messages_of_task().__anext__()
+
+    def _messages_of_task(self) -> Messages:
+        self._check_loop()
+        if self._loop is None:
+            return self._iterations.new()
+        self.check_iterable()
+        return self._iterations.of_task()
+
+    def check_iterable(self) -> None:
+        """Check that no call of :meth:`run` takes the messages.
+
+        Raises:
+            ConfigError: One does.
+        """
+        if self._handlings and not self._closing.is_set():
+            raise ConfigError(
+                f"{self.topic}/{self.channel} cannot be iterated while run() hands its messages to a handler: iterate"
+                f" before or after run(), or make another Consumer"
+            )
 
     # -- what handing out asks (consumer.messages.Owner)
 
@@ -419,8 +446,8 @@ class Consumer(EnteredOnce):
             concurrency: Handlers that run at once, 1 or more.
 
         Raises:
-            ConfigError: ``concurrency`` is no int of 1 or more, ``handler`` no function, or this is another
-                event loop than the one that entered it.
+            ConfigError: ``concurrency`` is no int of 1 or more, ``handler`` is no function of one argument, or this is
+                another event loop than the one that entered it.
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died.
 
@@ -441,8 +468,10 @@ class Consumer(EnteredOnce):
                 self.max_in_flight,
             )
         self._handlings.add(handling)
+        self._arrivals.wake()  # tasks that iterate get an error now
         try:
             with self._backlog.used_by(handling, concurrency):
                 await handling.run(concurrency, self._over)
         finally:
             self._handlings.discard(handling)
+            self._changed.set()

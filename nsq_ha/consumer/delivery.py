@@ -46,6 +46,7 @@ class Delivery:
         is_arriving: Messages are being handed on; :meth:`flush` is called right after that.
         is_alive: The connection may be answered through.
         is_ordered: The channel is read in order: one message in flight.
+        may_repeat: The first message may come a second time, see :meth:`without_repeat`.
         msg_timeout: Seconds after which the server takes an unanswered message back.
         peak: The most messages in flight since the last look.
         ready: RDY last sent.
@@ -58,7 +59,6 @@ class Delivery:
         "_finished",
         "_first",
         "_gives_up",
-        "_has_requeued",
         "_held",
         "_loop",
         "_on_freed",
@@ -72,6 +72,7 @@ class Delivery:
         "is_alive",
         "is_arriving",
         "is_ordered",
+        "may_repeat",
         "msg_timeout",
         "nsqd",
         "partition",
@@ -90,7 +91,7 @@ class Delivery:
         is_ordered: bool,
         backoff: Backoff,
         on_freed: Callable[[], None],
-        on_late: Callable[[], None] = lambda: None,
+        on_late: Callable[[Message, str], None] = lambda _message, _answer: None,
         gives_up: Callable[[Message], bool] = lambda _: False,
     ) -> None:
         """Create it without a connection; :meth:`attach` adds one.
@@ -103,7 +104,8 @@ class Delivery:
             backoff: Delay of a requeue that names none.
             on_freed: Called when a message was answered.
             gives_up: Asked for each requeue of the application; True takes the message over.
-            on_late: Called, from any thread, when a message is finished after its connection ended.
+            on_late: Called, from any thread, when a message is answered after its connection ended; with
+                ``finish``, ``requeue`` or ``touch``.
         """
         self.topic = topic
         self.channel = channel
@@ -115,6 +117,7 @@ class Delivery:
         self.arrived_at = 0.0
         self.delivered = 0
         self.in_flight = 0
+        self.may_repeat = is_ordered
         self.msg_timeout = 60.0
         self.peak = 0
         self.ready = 0
@@ -125,8 +128,7 @@ class Delivery:
         self._gives_up = gives_up
         self._connection: Connection | None = None
         self._finished: list[bytes] = []
-        self._first: tuple[bytes, int] | None = None
-        self._has_requeued = False
+        self._first: Message | None = None
         self._held: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -162,6 +164,7 @@ class Delivery:
     def detach(self) -> None:
         """Drop all answers from now on: the connection has gone or is being left."""
         self._finished.clear()
+        self._no_repeat()
         self.is_alive = False
         self._connection = None
         self.in_flight = 0
@@ -176,40 +179,48 @@ class Delivery:
             self._on_freed()
 
     def without_repeat(self, messages: list[Message]) -> list[Message]:
-        """Leave out the second copy of the first message of an ordered channel.
+        """Leave out a second copy of the first message; call it while ``may_repeat``.
 
-        The first SUB_ORDERED on a channel with a backlog makes nsqd restart its
-        reader: it sends the message that it had ready, and then the same one
-        again with the same number of attempts. A message that was requeued or
-        timed out has more attempts; one of another connection is no copy.
-        Calling ``/channel/setorder`` first does not prevent the copy.
+        nsqd restarts its reader at the first SUB_ORDERED on a channel with a backlog, and when a start position is
+        set. The message that it had ready comes first in any case; the reader may come to it again, and sends it a
+        second time, with the same number of attempts. On an ordered channel that happens at once or not at all, else
+        when the reader has come so far. A message that was requeued or timed out has more attempts; one of another
+        connection is no copy. Calling ``/channel/setorder`` first does not prevent the copy.
 
-        Source: protocol reference 9 (duplicate at start).
+        Source: protocol reference 5 (start positions), 9 (duplicate at start).
         """
         kept: list[Message] = []
         for message in messages:
-            known, self._first = self._first, None
-            if self.delivered == 0 and not kept and known is None:
-                self._first = (message.id, message.attempts)
-            elif known == (message.id, message.attempts) and not (self._has_requeued and self.in_flight == 0):
+            first = self._first
+            if first is None:
+                if self.may_repeat:
+                    self._first = message
+            elif (message.id, message.attempts) == (first.id, first.attempts):
+                self._no_repeat()
                 # While the application works on the first copy, its answer counts for both: they have the same id.
-                if self.delivered and self.in_flight == 0:
+                if first.answered and not self._held:
                     self.finish_damaged(message.id)
                 continue
+            elif self.is_ordered or message.internal_id > first.internal_id:
+                self._no_repeat()  # the reader has passed it
             kept.append(message)
         return kept
+
+    def _no_repeat(self) -> None:
+        self.may_repeat = False
+        self._first = None
 
     def finish(self, message: Message) -> None:
         """Buffer a FIN; all that are buffered in one turn of the loop are written as one run of bytes."""
         if get_ident() != self._thread:
             if not self._in_loop(self.finish, message):
-                self._on_late()
+                self._on_late(message, "finish")
             return
         finished = self._finished
         if not finished:
             connection = self._connection
             if connection is None:
-                self._on_late()
+                self._on_late(message, "finish")
                 return
             if self.in_flight == 1:  # nothing else is there that could be answered in this turn
                 self.in_flight = 0
@@ -242,11 +253,14 @@ class Delivery:
     def requeue(self, message: Message, delay: float | None) -> None:
         """Buffer a REQ, or hold the message here until its delay is over (ordered)."""
         if get_ident() != self._thread:
-            self._in_loop(self.requeue, message, delay)
+            if not self._in_loop(self.requeue, message, delay):
+                self._on_late(message, "requeue")
             return
-        if self._connection is None or self._gives_up(message):
+        if self._connection is None:
+            self._on_late(message, "requeue")
             return
-        self._has_requeued = True
+        if self._gives_up(message):
+            return
         if delay is None:
             delay = delay_after(self._backoff, message.attempts, _no_chance)
         if tracelog.switch.is_on(self.topic):
@@ -259,8 +273,11 @@ class Delivery:
     def touch(self, message: Message) -> None:
         """Buffer a TOUCH."""
         if get_ident() != self._thread:
-            self._in_loop(self.touch, message)
-        elif self._connection is not None:
+            if not self._in_loop(self.touch, message):
+                self._on_late(message, "touch")
+        elif self._connection is None:
+            self._on_late(message, "touch")
+        else:
             self.touched_at = self._loop.time()
             self._connection.write(encode_touch(message.id))
 
@@ -273,6 +290,8 @@ class Delivery:
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:
+            if self._first is not None and message.id == self._first.id:
+                self._no_repeat()  # from now on each copy is one that was asked for
             self._connection.write(encode_req(message.id, round(delay * 1000)))
             self.in_flight -= 1
             self._on_freed()

@@ -10,6 +10,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nsq_ha.consumer.closing import Returned
 from nsq_ha.consumer.threads import HandlerThreads
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 
@@ -86,7 +87,7 @@ class Tries:
             await self._give_up(message)
         except asyncio.CancelledError:
             if not message.answered:
-                self.give_back(message)
+                self.give_back(message, "giving it up was cancelled")
             raise
 
     def gives_up(self, message: Message) -> bool:
@@ -102,13 +103,28 @@ class Tries:
         task.add_done_callback(self._tasks.discard)
         return True
 
-    def give_back(self, message: Message) -> None:
-        """Requeue a message that has not failed, without delay."""
+    def give_back(self, message: Message, why: str) -> None:
+        """Requeue a message that has not failed, without delay.
+
+        Args:
+            message: The message, unanswered.
+            why: Completes "the message was requeued because ...", for an answer that comes later.
+        """
         self._exempt.add(id(message))
         try:
             message.requeue(0)
         finally:
             self._exempt.discard(id(message))
+        message.source = Returned(message.source, why)
+
+    def is_exempt(self, message: Message) -> bool:
+        """Return whether the message is being requeued, or given up, by this library."""
+        return id(message) in self._exempt
+
+    @property
+    def is_giving_up(self) -> bool:
+        """Whether a message is being given up now."""
+        return bool(self._busy or self._tasks)
 
     async def aclose(self) -> None:
         """Cancel pending work; its messages are redelivered."""
@@ -173,6 +189,29 @@ def check_concurrency(concurrency: object) -> None:
         raise ConfigError(f"concurrency must be an int of 1 or more, not {concurrency!r}")
 
 
+def check_handler(handler: object) -> None:
+    """Check that ``handler`` can be called with a message, and does something then.
+
+    Raises:
+        ConfigError: It is no function, a generator function, or takes another number of arguments.
+    """
+    if not callable(handler):
+        raise ConfigError(f"handler must be a function of a message, not {type(handler).__name__}")
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    # Of an object the method __call__ says what a call does.
+    for called in (handler, type(handler).__call__):
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise ConfigError(f"handler must be a function of a message, not a generator: {name} would never run")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(f"handler must take one argument, the message; {name}{signature} does not: {error}") from None
+
+
 class Handling:
     """Runs one handler over what a consumer hands out."""
 
@@ -188,10 +227,7 @@ class Handling:
         Raises:
             ConfigError: ``handler`` is not a function.
         """
-        called: object = handler
-        if not callable(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            kind = "a generator, whose body would never run" if callable(called) else type(called).__name__
-            raise ConfigError(f"handler must be a function of a message, not {kind}")
+        check_handler(handler)
         self._messages = messages
         self._handler = handler
         self._desk = desk
@@ -308,14 +344,14 @@ class Handling:
                     self._report(message, began)
         except asyncio.CancelledError as error:
             if _is_cancelled():
-                self._give_back(message)
+                self._give_back(message, "its handler was cancelled")
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
             await self._tries.failed(message, error)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
             await self._tries.failed(message, error)
-        except BaseException:
-            self._give_back(message)
+        except BaseException as error:
+            self._give_back(message, f"its handler raised {type(error).__name__}")
             raise
         else:
             if not message.answered:
@@ -323,9 +359,9 @@ class Handling:
         finally:
             del self._busy[worker]
 
-    def _give_back(self, message: Message) -> None:
+    def _give_back(self, message: Message, why: str) -> None:
         if not message.answered:
-            self._tries.give_back(message)
+            self._tries.give_back(message, why)
 
     async def _call_in_thread(self, message: Message) -> None:
         outcome = await self._threads.call(self._in_thread, message)

@@ -7,7 +7,7 @@ event loop runs is asked once, where an iteration begins.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 if TYPE_CHECKING:
@@ -16,12 +16,18 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
 
+_MANY: Final = 32
+"""Messages to keep before the answered ones are removed."""
+
 
 class Owner(Protocol):
     """Whose messages they are."""
 
     def next_arrival(self) -> asyncio.Future[None]:
         """Return what to await until there may be a message; raises StopAsyncIteration where none comes any more."""
+
+    def check_iterable(self) -> None:
+        """Raise ConfigError if a task may not iterate now."""
 
     async def may_be_handled(self, message: Message) -> bool:
         """Tell whether a message that was tried often is to be handed out."""
@@ -32,12 +38,29 @@ class Messages:
 
     Attributes:
         fine_below: A message with fewer attempts needs no check.
-        held: The message handed out last. None while the task waits for the next one.
     """
 
-    __slots__ = ("__weakref__", "_check_loop", "_inbox", "_owner", "fine_below", "held")
+    __slots__ = (
+        "__weakref__",
+        "_check_loop",
+        "_inbox",
+        "_is_of_task",
+        "_kept",
+        "_last",
+        "_most",
+        "_owner",
+        "fine_below",
+    )
 
-    def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inbox: deque[Message],
+        fine_below: int,
+        owner: Owner,
+        check_loop: Callable[[], None],
+        *,
+        is_of_task: bool = False,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -45,12 +68,16 @@ class Messages:
             fine_below: A message with fewer attempts needs no check.
             owner: Asked about the others, and what to wait for.
             check_loop: Raises where another event loop runs than the owner's.
+            is_of_task: One task iterates and answers; its unanswered messages are known.
         """
         self._check_loop = check_loop
         self._inbox = inbox
         self.fine_below = fine_below
         self._owner = owner
-        self.held: Message | None = None
+        self._is_of_task = is_of_task
+        self._last: Message | None = None
+        self._kept: list[Message] = []  # handed out before the last one, and not answered when the next was asked for
+        self._most = _MANY
 
     def __aiter__(self) -> Self:
         """Iterate."""
@@ -65,17 +92,22 @@ class Messages:
 
     async def __anext__(self) -> Message:
         """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
+        last = self._last
+        if last is not None and not last.answered:
+            self._keep(last)
         inbox = self._inbox
         while True:
             while inbox:
                 message = inbox.popleft()
                 if message.attempts >= self.fine_below:
-                    self.held = None
+                    self._last = None
                     if not await self._owner.may_be_handled(message):
                         continue
-                self.held = message
+                self._last = message
                 return message
-            self.held = None
+            self._last = None
+            if self._is_of_task:
+                self._wait_soon()
             waiter = self._owner.next_arrival()
             try:
                 await waiter
@@ -84,9 +116,33 @@ class Messages:
                 self._check_loop()
                 raise
 
+    def unanswered(self) -> list[Message]:
+        """Return the messages that were handed out, and whose answer can still reach the server."""
+        return [message for message in (*self._kept, self._last) if message is not None and _is_open(message)]
+
+    def forget(self) -> None:
+        """Drop references to messages."""
+        self._last = None
+        self._kept = []
+
+    def _wait_soon(self) -> None:
+        self._owner.check_iterable()
+        if self._kept:
+            self._forget_answered()
+
+    def _keep(self, message: Message) -> None:
+        if self._is_of_task:
+            self._kept.append(message)
+            if len(self._kept) > self._most:
+                self._forget_answered()
+
+    def _forget_answered(self) -> None:
+        self._kept = [message for message in self._kept if _is_open(message)]
+        self._most = 2 * len(self._kept) + _MANY
+
 
 class Iterations:
-    """One iterator per task, so that the message of a task that fails is known."""
+    """One iterator per task, so that the messages of a task that leaves or ends are known."""
 
     def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
         """Take the same arguments as :class:`Messages`."""
@@ -108,9 +164,9 @@ class Iterations:
         for iterator in self._all:
             iterator.fine_below = attempts
 
-    def new(self) -> Messages:
-        """Return an iterator whose caller answers messages itself."""
-        iterator = Messages(self._inbox, self._fine_below, self._owner, self._check_loop)
+    def new(self, *, is_of_task: bool = False) -> Messages:
+        """Return an iterator; with ``is_of_task`` its unanswered messages are known."""
+        iterator = Messages(self._inbox, self._fine_below, self._owner, self._check_loop, is_of_task=is_of_task)
         self._all.add(iterator)
         return iterator
 
@@ -121,17 +177,31 @@ class Iterations:
             return self.new()
         found = self._by_task.get(task)
         if found is None:
-            found = self._by_task[task] = self.new()
+            found = self._by_task[task] = self.new(is_of_task=True)
         return found
 
-    def held(self) -> Message | None:
-        """Return the current task's unanswered message, or None."""
-        task = asyncio.current_task()
-        found = self._by_task.get(task) if task is not None else None
-        message = found.held if found is not None else None
-        return message if message is not None and not message.answered else None
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """Return the tasks that iterated and have not ended."""
+        return [task for task in self._by_task if not task.done()]
+
+    def is_any_held(self) -> bool:
+        """Return whether a task that has not ended holds an unanswered message."""
+        return any(not task.done() and iterator.unanswered() for task, iterator in self._by_task.items())
+
+    def take(self, leaving: asyncio.Task[object] | None) -> list[Message]:
+        """Remove and return the unanswered messages of ``leaving`` and of all tasks that have ended."""
+        taken: list[Message] = []
+        for task, iterator in self._by_task.items():
+            if task is leaving or task.done():
+                taken += iterator.unanswered()
+                iterator.forget()
+        return taken
 
     def forget(self) -> None:
         """Drop references; the garbage collector does not look inside messages, so it finds no cycle."""
         for iterator in self._all:
-            iterator.held = None
+            iterator.forget()
+
+
+def _is_open(message: Message) -> bool:
+    return not message.answered and getattr(message.source, "is_alive", True)

@@ -47,6 +47,8 @@ class Partitions:
         self._inbox = inbox
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_warned = False
+        self._absence = Outage()
+        self._is_absence_told = False
 
     def are_subscribed(self) -> bool:
         """Tell whether all that are wanted are subscribed; False while none is known."""
@@ -93,12 +95,13 @@ class Partitions:
         Raises:
             ClosedError: The watch ended.
         """
-        loop, outage = asyncio.get_running_loop(), Outage()
+        loop, outage = asyncio.get_running_loop(), self._absence
         while True:
             outage.failed(loop.time())
             while not await self._is_found(outage.warn_at):
                 warned = outage.warning(loop.time())
                 if warned is not None:
+                    self._is_absence_told = True
                     log.warning(
                         "%s/%s: nothing to read for %.0f s: %s; still looking",
                         self._watch.topic,
@@ -111,6 +114,18 @@ class Partitions:
                 log.warning("%s/%s: found the topic after %.0f s", self._watch.topic, self._channel, over.seconds)
             absent.clear()
             await absent.wait()
+
+    def warn_at_start(self, now: float) -> None:
+        """Warn that entering goes on without all partitions, unless :meth:`seek` has just said why."""
+        if self._is_absence_told:
+            return
+        log.warning(
+            "%s/%s: not all partitions are subscribed yet, going on: %s",
+            self._watch.topic,
+            self._channel,
+            self.why_not(),
+        )
+        self._absence.warned(now)
 
     async def _is_found(self, until: float | None) -> bool:
         """Wait for the topic until the given time; return whether it exists."""
@@ -130,7 +145,10 @@ class Partitions:
             if absent:
                 has, last = f"topic {view.topic!r} has", view.partition_num - 1
                 numbers = f"partitions 0..{last}" if last else "only partition 0"
-                self._inbox.refused(ConfigError(f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}"))
+                text = f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}"
+                if self._config.nsqd:
+                    text = f"leave {option}= out: nsqds given by nsqd= have no partitions"
+                self._inbox.refused(ConfigError(text))
                 return True
         return False
 
@@ -183,5 +201,5 @@ class Partitions:
         if watch.error is not None:
             return str(watch.error)
         if watch.view is not None and not watch.view.exists:
-            return f"no nsqlookupd knows topic {watch.topic!r}"
+            return f"no nsqlookupd knows topic {watch.topic!r}: create it (nsq-ha topic create {watch.topic})"
         return "no partition has a leader yet"

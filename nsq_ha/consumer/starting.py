@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.errors import RemoteProtocolError, TlsRequiredError
+from nsq_ha.admin.nsqd_http import EMPTY_LOG, NsqdHttp
+from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ServerError, TlsRequiredError
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.errors import NsqError
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
     from nsq_ha.start_from import StartFrom
@@ -29,11 +30,12 @@ class Start:
 
     Attributes:
         is_checked: The partition of each message must be compared.
+        is_set: The position was set just now, or goes with the next SUB.
     """
 
     def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
         """Take the position from ``config``."""
-        self.is_checked = False
+        self.is_checked = self.is_set = False
         self._watch = watch
         self._name = f"{watch.topic}-{partition}"
         self._where = (watch.topic, partition, channel)
@@ -49,7 +51,7 @@ class Start:
             TlsRequiredError: The position cannot be set.
             NsqError: nsqd refused it, or did not answer.
         """
-        self.is_checked = False
+        self.is_checked = self.is_set = False
         if self._start is None or self._is_done:
             return None
         try:
@@ -62,9 +64,21 @@ class Start:
                     f" an unordered topic of which the nsqd leads one partition. Leave start_from out, and set the"
                     f" channel's position over nsqd's HTTPS (/channel/setoffset)",
                 ) from error
-            self.is_checked = True
+            self.is_checked = self.is_set = True
             return str(self._start)
+        self.is_set = True
         return None
+
+    def after_refusal(self, error: NsqError) -> NsqError:
+        """Return the error to report for a SUB that failed with ``error``.
+
+        nsqd takes no position on an empty partition, where all positions are the same. It has created the channel
+        by then, so the next SUB goes without a position.
+        """
+        if self.is_checked and isinstance(error, ServerError) and EMPTY_LOG in error.detail:
+            self._is_done = True
+            return ConnectionLostError("the partition is empty and takes no start position: subscribing without one")
+        return error
 
     def done(self) -> None:
         """Record that SUB succeeded: the channel is at its position."""

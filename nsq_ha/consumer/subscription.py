@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import logging
 import random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
@@ -26,6 +26,7 @@ from nsq_ha.consumer.renewal import Renewal
 from nsq_ha.consumer.replaced import Replaced
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
+from nsq_ha.discovery.fixed import explained
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
@@ -66,7 +67,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nsq_ha.consumer")
 
-_PERMANENT = (
+_MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
+
+_PERMANENT: Final = (
     AuthError,
     BadNameError,
     ChannelNotRegisteredError,
@@ -90,8 +93,8 @@ class Inbox(Protocol):
         """Start to give up a requeued message if that was its last attempt; return whether it was."""
 
     @property
-    def late(self) -> Callable[[], None]:
-        """Record, from any thread, that a message was finished after its connection ended."""
+    def late(self) -> Callable[[Message, str], None]:
+        """Record, from any thread, that a message was answered after its connection ended, and how."""
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
@@ -125,6 +128,7 @@ class Subscription:
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
+        self._is_closing = False
         self._start = Start(watch, channel, partition, config)
         self._wake = asyncio.Event()
         self._replaced = Replaced(inbox.freed, lambda: inbox.left(self))
@@ -277,6 +281,7 @@ class Subscription:
 
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection, within the limit."""
+        self._is_closing = True
         if self._connection is not None:
             if self.delivery is not None:
                 self.delivery.flush()
@@ -284,9 +289,11 @@ class Subscription:
         await self._replaced.aclose(timeout)
 
     def _is_permanent(self, error: NsqError) -> bool:
-        if isinstance(error, SubscribeRefusedError) and error.code == "E_SUB_ORDER_IS_MUST":
-            return self._config.ordered is False
-        return isinstance(error, _PERMANENT)
+        if isinstance(error, _PERMANENT):
+            return True
+        if self._config.nsqd:  # no look-up tells what the topic is
+            return isinstance(error, SubscribeRefusedError)
+        return isinstance(error, ServerError) and error.code == _MUST_BE_ORDERED and self._config.ordered is False
 
     def _meta(self) -> TopicMeta | None:
         return self._watch.view.meta if self._watch.view is not None else None
@@ -315,7 +322,7 @@ class Subscription:
         except (Exception, asyncio.CancelledError) as raised:
             if not is_foreign(raised):
                 raise
-            error = self._as_ours(raised)  # the connection in use is not affected
+            error = self._start.after_refusal(self._as_ours(raised))  # the connection in use is not affected
             is_permanent = self._is_permanent(error)
             self._life.failed(self._leader(), for_good=is_permanent)
             if self._life.act is Act.TELL:
@@ -327,7 +334,7 @@ class Subscription:
     def _as_ours(self, error: BaseException) -> NsqError:
         """Return an NsqError for any error; report an unexpected one."""
         if isinstance(error, NsqError):
-            return error
+            return explained(error, self._watch.topic) if self._config.nsqd else error
         report_unexpected(log, f"{self._watch.topic}-{self.partition}", error)
         return ConnectionLostError(f"unexpected error while consuming: {error!r}")
 
@@ -344,6 +351,7 @@ class Subscription:
             self._leave(reason)
             self._replaced.left_for(node, reason)
             start = await self._start.prepare(node, is_ordered=delivery.is_ordered)
+            delivery.may_repeat |= self._start.is_set
             self._connection, self.delivery = connection, delivery
             await self._send_subscription(connection, meta, delivery, start)
         except BaseException:
@@ -477,7 +485,10 @@ class Subscription:
             if self.delivery is delivery and self._life.is_reading:
                 self._life.lost(self._loop.time())
                 self._wake.set()
-                self._trouble.failed(self._loop.time(), reason, node)
+                if self._is_closing:
+                    log.debug("%s-%d at nsqd %s: %s", self._watch.topic, self.partition, node.address, reason)
+                else:
+                    self._trouble.failed(self._loop.time(), reason, node)
                 self._leave(reason)
 
         def damaged(messages: list[DamagedMessage]) -> None:
@@ -501,7 +512,7 @@ class Subscription:
             return
         if self._start.is_checked:
             self._start.check(messages)
-        if delivery.is_ordered and delivery.delivered < 2:
+        if delivery.may_repeat:
             messages = delivery.without_repeat(messages)
             if not messages:
                 return

@@ -78,6 +78,12 @@ class Outage:
         self.warn_at = now + self._silence
         return Warned(now - self.began_at, self.failures)
 
+    def warned(self, now: float) -> None:
+        """Record that somebody else has warned of the outage, and plan the next warning."""
+        if self.warn_at is not None:
+            self.warn_at = min(self.warn_at, now)
+            self.warning(now)
+
     def recovered(self, now: float) -> Warned | None:
         """End the outage; return its facts if it was logged, else None."""
         over = Warned(now - self.began_at, self.failures) if self._is_warned and self.began_at is not None else None

@@ -17,6 +17,7 @@ import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha._version import __version__
@@ -131,8 +132,10 @@ class Connection:
             was_reached = connection._stream is not None
             await connection._discard()
             if not was_reached:
+                # An address given by nsqd= is the user's own.
+                hint = "" if config.nsqd else f"; {REACHABLE}"
                 raise ConnectError(
-                    f"cannot connect to {node.address} within connect_timeout={config.connect_timeout} s; {REACHABLE}"
+                    f"cannot connect to {node.address} within connect_timeout={config.connect_timeout} s{hint}"
                 ) from None
             raise ConnectError(
                 f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
@@ -156,7 +159,7 @@ class Connection:
                 if not waiter.done():
                     waiter.set_result(b"")
 
-        open_stream: OpenStream = TcpStream.open
+        open_stream: OpenStream = partial(TcpStream.open, hint="") if config.nsqd else TcpStream.open
         if _wire_log.isEnabledFor(logging.DEBUG):
             from nsq_ha.transport.wire import logged  # noqa: PLC0415 - memory that only those who log should pay for
 

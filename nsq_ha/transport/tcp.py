@@ -82,14 +82,22 @@ class TcpStream(asyncio.BufferedProtocol):
         self._flushing = False
         self._unread = 0
         self._reason: NsqError | None = None
+        self._is_closed_here = False
         self.last_received = self._loop.time()
         self.is_paused = False
         self.is_closing: Callable[[], bool] = lambda: True
         self.on_resume: Callable[[], None] | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, receiver: Receiver, on_lost: OnLost) -> Self:
+    async def open(cls, host: str, port: int, receiver: Receiver, on_lost: OnLost, *, hint: str = REACHABLE) -> Self:
         """Connect by TCP with Nagle's algorithm off (asyncio's default).
+
+        Args:
+            host: Name or address.
+            port: The port.
+            receiver: Takes what is read.
+            on_lost: Called once, at the end of an opened stream.
+            hint: What to do if no host answers at the address. Empty for nothing.
 
         Raises:
             ConnectError: Refused, unreachable, or the name cannot be resolved.
@@ -100,8 +108,8 @@ class TcpStream(asyncio.BufferedProtocol):
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
-            hint = f"; {REACHABLE}" if _is_out_of_reach(error) else ""
-            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{hint}") from harmless(error)
+            advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
+            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{advice}") from harmless(error)
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -183,6 +191,7 @@ class TcpStream(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Flush, then close in good order; ``on_lost`` follows."""
         self.flush()
+        self._is_closed_here = True
         if self._transport is not None:
             self._transport.close()
 
@@ -261,7 +270,9 @@ class TcpStream(asyncio.BufferedProtocol):
         self._out.clear()
         reason = self._reason
         if reason is None:
-            reason = ConnectionLostError(f"connection lost: {exc or 'closed by the peer'}")
+            # TLS reports an error if data of the peer crosses an orderly close.
+            how = "closed by this client" if self._is_closed_here else f"connection lost: {exc or 'closed by the peer'}"
+            reason = ConnectionLostError(how)
             reason.__cause__ = exc
         on_lost(reason)
 

@@ -50,6 +50,8 @@ async def test_each_message_is_handled_once(caplog: pytest.LogCaptureFixture, *,
     assert len(warnings) == 1
     assert "asyncio.to_thread" in warnings[0]
     assert ("test_each_message_is_handled_once.<locals>.handle" in warnings[0]) is not iterates
+    assert ("the body of a loop over messages" in warnings[0]) is iterates
+    assert ("handler" in warnings[0]) is not iterates
 
 
 async def test_many_short_blocks_let_the_loop_turn(stage: Stage) -> None:

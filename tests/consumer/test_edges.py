@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from nsq_ha import ConfigError, Message, StartFrom
+from nsq_ha.consumer.handling import check_handler
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 
 async def test_a_handler_that_never_returns_is_cancelled_at_the_limit_of_closing(stage: Stage) -> None:
@@ -76,3 +78,65 @@ async def test_a_topic_that_comes_later_is_subscribed_without_waiting_for_the_ne
         async with asyncio.timeout(10):
             await consumer.wait_subscribed()
         await eventually(lambda: len(stage.nsqd.open_peers) == 1)
+
+
+def takes_nothing() -> None: ...
+
+
+def takes_two(message: Message, other: object) -> None: ...
+
+
+class Generating:
+    def __call__(self, message: Message) -> Iterator[Message]:
+        yield message
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [takes_nothing, lambda: None, takes_two, partial(generates_too), Generating(), partial(takes_nothing)],
+)
+async def test_a_handler_that_cannot_take_a_message_is_refused_at_once(stage: Stage, handler: object) -> None:
+    """It used to fail for each message."""
+    async with stage.consumer() as consumer:
+        with pytest.raises(ConfigError, match=r"handler must (take one argument, the message|be a function of a)"):
+            await consumer.run(handler)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "handler", [print, partial(takes_two, other=1), Message.finish, lambda *_: None, lambda m, n=1: (m, n)]
+)
+def test_what_takes_one_argument_is_a_handler(handler: object) -> None:
+    check_handler(handler)
+
+
+# ------------------------------------------------------------ two ways of reading at once
+
+
+async def test_iterating_while_a_handler_runs_is_refused(stage: Stage) -> None:
+    """Each took some of the messages, at random."""
+    async with asyncio.timeout(10), stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(print))
+        await turn()
+        with pytest.raises(ConfigError, match="orders/ch cannot be iterated while run"):
+            aiter(consumer)
+        with pytest.raises(ConfigError, match="orders/ch cannot be iterated while run"):
+            await anext(consumer)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        (await stage.nsqd.subscriber()).message(b"x")
+        (await anext(consumer)).finish()
+
+
+async def test_a_handler_that_begins_while_a_task_waits_for_a_message_ends_the_wait(stage: Stage) -> None:
+    async with asyncio.timeout(10), stage.consumer() as consumer:
+        handled: list[Message] = []
+        waiting = asyncio.create_task(consumer.__anext__())
+        await turn()
+        running = asyncio.create_task(consumer.run(handled.append))
+        with pytest.raises(ConfigError, match="orders/ch cannot be iterated while run"):
+            await waiting
+        (await stage.nsqd.subscriber()).message(b"x")
+        await eventually(lambda: handled)
+        await consumer.aclose()
+        await running

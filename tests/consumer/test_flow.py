@@ -300,10 +300,20 @@ async def test_closing_with_unanswered_messages_is_bounded(stage: Stage, caplog:
     loop = asyncio.get_running_loop()
     async with stage.consumer(close_timeout=0.3) as consumer:
         await deliver(stage, b"a")
-        await anext(consumer)
+        holds = asyncio.Event()
+
+        async def hold() -> None:
+            await anext(consumer)
+            holds.set()
+            await asyncio.Event().wait()
+
+        holding = asyncio.create_task(hold())
+        await holds.wait()
         began = loop.time()
     assert loop.time() - began < 3.0
     assert "closed with messages unanswered" in caplog.text
+    holding.cancel()
+    await asyncio.wait({holding})
 
 
 async def test_closing_a_silent_server_is_bounded(stage: Stage) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from nsq_ha import Consumer, Message
+from nsq_ha.consumer.messages import Messages
 from nsq_ha.errors import LocalProtocolError
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.nsqd import LIMIT, Peer, message_id
@@ -90,44 +92,150 @@ async def test_an_interrupt_gives_it_back_too(stage: Stage) -> None:
     assert answers(peer) == [Close(), Requeue(message_id(2), 0)]
 
 
-async def test_what_another_task_works_on_is_waited_for(stage: Stage) -> None:
-    """The leaving task was waiting for the next message, so it holds none."""
-    taken: list[Message] = []
+async def collect(consumer: Consumer) -> None:
+    """Leave by an exception with three messages in hand, of which one is answered."""
+    messages = [await anext(consumer) for _ in range(4)]
+    messages[1].finish()
+    raise ZeroDivisionError
+
+
+async def collect_until_cancelled(consumer: Consumer) -> None:
+    messages: list[Message] = []
+    async for message in consumer:
+        messages.append(message)
+        if len(messages) == 4:
+            messages[1].finish()
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+
+@pytest.mark.parametrize("read", [collect, collect_until_cancelled])
+async def test_all_messages_that_the_leaving_task_collected_are_requeued(stage: Stage, read: object) -> None:
+    """Only the last one used to be; the others took the whole ``close_timeout``."""
+    assert callable(read)
 
     async def work() -> None:
         async with stage.consumer(close_timeout=LONG) as consumer:
-            async for message in consumer:
-                taken.append(message)  # noqa: PERF401 - to be cancelled between two messages
+            await read(consumer)
+
+    async with asyncio.timeout(LIMIT):
+        working = asyncio.create_task(work())
+        peer = await deliver(stage, 4)
+        with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
+            await working
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    requeued = [Requeue(message_id(number), 0) for number in (2, 4, 5)]
+    assert answers(peer) == [Finish(message_id(3)), Close(), *requeued]
+
+
+async def stop_by_break(consumer: Consumer) -> None:
+    async for message in consumer:
+        if message.body == b"1":
+            break
+        message.finish()
+
+
+async def stop_by_return(consumer: Consumer) -> None:
+    async for message in consumer:
+        if message.body == b"1":
+            return
+        message.finish()
+
+
+async def stop_by_closing(consumer: Consumer) -> None:
+    """Close in the middle of a message; the loop ends then."""
+    async for message in consumer:
+        if message.body == b"1":
+            await consumer.aclose()
+        else:
+            message.finish()
+
+
+async def stop_within_a_time_limit(consumer: Consumer) -> None:
+    """On Python 3.11 ``wait_for`` runs a coroutine in a task of its own."""
+    while (message := await asyncio.wait_for(anext(consumer), LIMIT)).body != b"1":
+        message.finish()
+
+
+@pytest.mark.parametrize("read", [stop_by_break, stop_by_return, stop_by_closing, stop_within_a_time_limit])
+async def test_leaving_without_an_exception_gives_back_the_message_in_hand(stage: Stage, read: object) -> None:
+    """It used to take the whole ``close_timeout``."""
+    assert callable(read)
+
+    async def work() -> None:
+        async with stage.consumer(close_timeout=LONG) as consumer:
+            await read(consumer)
 
     async with asyncio.timeout(LIMIT):
         working = asyncio.create_task(work())
         peer = await deliver(stage, 2)
-        await eventually(lambda: len(taken) == 2)
-        await turn(3)
-        working.cancel()
-        await stage.nsqd.until(lambda: peer.of(Close))
-        assert not working.done()
-        for message in taken:
-            message.finish()
-        with pytest.raises(asyncio.CancelledError):
-            await working
+        await working
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-    assert answers(peer) == [Close(), Finish(message_id(2)), Finish(message_id(3))]
+    assert answers(peer) == [Finish(message_id(2)), Close(), Requeue(message_id(3), 0)]
 
 
-async def test_a_message_that_was_given_back_cannot_be_finished_any_more(stage: Stage) -> None:
-    held: list[Message] = []
+async def test_messages_of_a_task_that_has_ended_are_requeued(stage: Stage) -> None:
+    """Nobody is left to answer them."""
+
+    async def take(consumer: Consumer) -> Message:
+        return await anext(consumer)
 
     async def work() -> None:
-        async with asyncio.timeout(LIMIT), stage.consumer(close_timeout=LONG) as consumer:
-            await deliver(stage, 1)
-            held.append(await anext(consumer))
-            raise ZeroDivisionError
+        async with stage.consumer(close_timeout=LONG) as consumer:
+            await asyncio.create_task(take(consumer))
 
-    with pytest.raises(ZeroDivisionError):
-        await work()
-    with pytest.raises(LocalProtocolError):
-        held[0].finish()
+    async with asyncio.timeout(LIMIT):
+        working = asyncio.create_task(work())
+        peer = await deliver(stage, 1)
+        await working
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    assert peer.of(Finish) == []
+
+
+async def test_messages_of_another_task_are_requeued_when_it_ends(stage: Stage) -> None:
+    """While it runs, it may answer."""
+    async with asyncio.timeout(LIMIT):
+        consumer = await stage.consumer(close_timeout=LONG).__aenter__()
+        may_end, taken = asyncio.Event(), asyncio.Event()
+
+        async def take() -> None:
+            await anext(consumer)
+            message = await anext(consumer)
+            taken.set()
+            await may_end.wait()
+            message.finish()
+
+        taking = asyncio.create_task(take())
+        peer = await deliver(stage, 2)
+        await taken.wait()
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqd.until(lambda: peer.of(Close))
+        await turn(3)
+        assert not closing.done()
+        may_end.set()
+        await closing
+        await taking
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    assert answers(peer) == [Close(), Finish(message_id(3)), Requeue(message_id(2), 0)]
+
+
+async def test_a_task_that_collects_and_answers_all_the_time_keeps_few_messages(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        feeding = asyncio.create_task(peer.feed(b"%d" % number for number in range(200)))
+        before: Message | None = None
+        for _ in range(200):
+            message = await anext(consumer)
+            if before is not None:
+                before.finish()
+            before = message
+        assert before is not None
+        before.finish()
+        await feeding
+        iterator = aiter(consumer)
+        assert isinstance(iterator, Messages)
+        assert len(iterator._kept) < 50
 
 
 async def test_another_tasks_exception_gives_back_nothing_of_this_one(stage: Stage) -> None:
@@ -161,19 +269,103 @@ async def test_another_tasks_exception_gives_back_nothing_of_this_one(stage: Sta
     assert answers(peer) == [Close(), Finish(message_id(2))]
 
 
-async def test_a_finish_after_the_end_is_warned_about_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """It used to return silently, although the message was redelivered."""
+ANSWERS: dict[str, Callable[[Message], None]] = {
+    "finish": lambda message: message.finish(),
+    "requeue": lambda message: message.requeue(5.0),
+    "touch": lambda message: message.touch(),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_each_answer_after_the_end_is_warned_about(
+    stage: Stage, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requeue and touch used to be silent, and finish from the second one on."""
+    held, may_end = asyncio.Event(), asyncio.Event()
+    messages: list[Message] = []
+
+    async def take(consumer: Consumer) -> None:
+        messages.extend([await anext(consumer) for _ in range(2)])
+        held.set()
+        await may_end.wait()
+
     async with stage.consumer(close_timeout=0.1) as consumer:
-        await deliver(stage, 3)
-        late = [await anext(consumer) for _ in range(3)]
+        taking = asyncio.create_task(take(consumer))
+        await deliver(stage, 2)
+        await held.wait()
     caplog.clear()
-    late[0].requeue(0)  # redelivered, as requested
-    assert ours(caplog) == []
-    late[1].finish()
-    late[2].finish()
+    for message in messages:
+        ANSWERS[answer](message)
+    assert [record.getMessage() for record in ours(caplog)] == [
+        f"{message!r}: {answer}() has no effect: the consumer has closed, and nsqd delivers the message again. Answer"
+        " messages before the consumer closes, or raise close_timeout"
+        for message in messages
+    ]
+    may_end.set()
+    await taking
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_an_answer_to_a_message_that_the_close_requeued_says_so(
+    stage: Stage, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It used to be said that the message was answered already."""
+    async with stage.consumer(close_timeout=LONG) as consumer:
+        await deliver(stage, 1)
+        message = await anext(consumer)
+    assert message.answered
+    caplog.clear()
+    ANSWERS[answer](message)
     (record,) = ours(caplog)
-    assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("orders/ch: a message was finished after the consumer closed")
+    assert record.getMessage() == (
+        f"{message!r}: {answer}() has no effect: the message was requeued because the consumer was closed before it was"
+        " answered, and nsqd delivers the message again"
+    )
+
+
+async def test_a_block_around_a_message_that_closes_the_consumer_says_that_it_comes_again(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(LIMIT), stage.consumer(close_timeout=LONG) as consumer:
+        peer = await deliver(stage, 1)
+        async for message in consumer:
+            async with message:
+                await consumer.aclose()
+    assert "finish() has no effect" in caplog.text
+    assert answers(peer) == [Close(), Requeue(message_id(2), 0)]
+
+
+async def test_a_handler_that_was_cancelled_and_answers_is_warned_about(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread of a plain handler goes on."""
+    messages: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        messages.append(message)
+        await asyncio.Event().wait()
+
+    async with stage.consumer(close_timeout=LONG) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await deliver(stage, 1)
+        await eventually(lambda: messages)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        messages[0].finish()
+    assert "finish() has no effect: the message was requeued because its handler was cancelled" in caplog.text
+    assert peer.of(Finish) == []
+
+
+async def test_a_second_answer_is_refused(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        await deliver(stage, 1)
+        message = await anext(consumer)
+        message.finish()
+        for name, answer in ANSWERS.items():
+            with pytest.raises(LocalProtocolError, match=rf"{name}\(\) of <Message .* finished or requeued before"):
+                answer(message)
 
 
 async def test_a_thread_that_finishes_after_the_loop_has_gone_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

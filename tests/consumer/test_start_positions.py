@@ -8,8 +8,9 @@ import pytest
 from nsq_ha import Consumer, Producer, StartFrom, TlsConfig
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import InvalidCommandError, TlsRequiredError
+from nsq_ha.protocol import Finish, Requeue
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.nsqd import LIMIT, message_id
+from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 
 TOO_LATE = 253402214400
@@ -62,6 +63,36 @@ async def test_a_position_goes_with_sub_where_http_is_refused_and_the_nsqd_leads
     assert bodies == {b"0", b"1", b"2"}
 
 
+POSITIONS = {
+    "beginning": StartFrom.beginning(),
+    "end": StartFrom.end(),
+    "timestamp": StartFrom.timestamp(1),
+    "count": StartFrom.count(1),
+}
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+async def test_an_empty_partition_beside_a_filled_one_is_subscribed_too(position: str) -> None:
+    """Entering used to raise ``E_INVALID commit log end of file``, which nsqd answers for an empty partition."""
+    with DevCluster(nsqlookupds=1, nsqds=2, tls=server_context(), tls_required=True) as cluster:
+        await create(cluster, 2)
+        async with (
+            asyncio.timeout(LIMIT),
+            Producer(lookupd=cluster.lookupd, tls=TLS) as producer,
+        ):
+            await producer.publish("history", b"old", partition=0)
+            options: dict[str, Any] = {"lookupd": cluster.lookupd, "tls": TLS, "start_from": POSITIONS[position]}
+            async with Consumer("history", "audit", **options) as consumer:
+                await consumer.wait_subscribed()
+                await producer.publish("history", b"new", partition=1)
+                bodies = []
+                while b"new" not in bodies:
+                    message = await anext(consumer)
+                    bodies.append(message.body)
+                    message.finish()
+    assert bodies.count(b"new") == 1
+
+
 @pytest.mark.parametrize(("partitions", "ordered"), [(2, False), (1, True)])
 async def test_elsewhere_that_is_refused_at_once(partitions: int, ordered: bool) -> None:
     with tls_cluster() as cluster:
@@ -91,3 +122,94 @@ async def test_messages_of_another_partition_end_a_connection_that_was_positione
         message = await anext(consumer)
         message.finish()
     assert message.body == b"ours"
+
+
+# ------------------------------------------------------------ the message that was ready when the position was set
+
+
+async def positioned(stage: Stage, consumer: Consumer) -> Peer:
+    """Return the subscriber; it counts as the first after a position was set, which needs nsqd's HTTP otherwise."""
+    peer = await stage.nsqd.subscriber()
+    delivery = consumer._subscriptions[0].delivery
+    assert delivery is not None
+    delivery.may_repeat = True
+    return peer
+
+
+async def read(consumer: Consumer, count: int) -> list[bytes]:
+    bodies = []
+    for _ in range(count):
+        message = await anext(consumer)
+        bodies.append(message.body)
+        message.finish()
+    return bodies
+
+
+@pytest.mark.parametrize("numbers", [(5, 5, 6), (5, 2, 3, 4, 5, 6)], ids=["at once", "later"])
+async def test_a_second_copy_is_left_out(stage: Stage, numbers: tuple[int, ...]) -> None:
+    """It came twice to the application, with the same id and the same number of attempts."""
+    async with stage.consumer() as consumer:
+        peer = await positioned(stage, consumer)
+        for number in numbers:
+            peer.message(b"%d" % number, message_id(number))
+        expected = [b"%d" % number for number in dict.fromkeys(numbers)]
+        assert await read(consumer, len(expected)) == expected
+        peer.message(b"7", message_id(7))
+        assert await read(consumer, 1) == [b"7"]
+
+
+async def test_a_copy_of_a_finished_message_is_finished(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await positioned(stage, consumer)
+        peer.message(b"5", message_id(5))
+        assert await read(consumer, 1) == [b"5"]
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 1)
+        for number in (4, 5, 6):
+            peer.message(b"%d" % number, message_id(number))
+        assert await read(consumer, 2) == [b"4", b"6"]
+        await stage.nsqd.until(lambda: peer.of(Finish).count(Finish(message_id(5))) == 2)
+
+
+async def test_a_requeued_or_timed_out_message_is_no_copy(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await positioned(stage, consumer)
+        peer.message(b"5", message_id(5))
+        (await anext(consumer)).requeue(0)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        peer.message(b"5", message_id(5))  # the REQ was lost when nsqd set the position
+        assert await read(consumer, 1) == [b"5"]
+
+
+async def test_a_message_with_more_attempts_is_no_copy(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await positioned(stage, consumer)
+        peer.message(b"5", message_id(5))
+        first = await anext(consumer)
+        peer.message(b"5", message_id(5), attempts=2)
+        second = await anext(consumer)
+        first.finish()
+        second.finish()
+
+
+async def test_a_copy_is_delivered_once_the_reader_has_passed(stage: Stage) -> None:
+    """The channel was set back once more: the application reads again on purpose."""
+    async with stage.consumer() as consumer:
+        peer = await positioned(stage, consumer)
+        for number in (5, 6, 5):
+            peer.message(b"%d" % number, message_id(number))
+        assert await read(consumer, 3) == [b"5", b"6", b"5"]
+
+
+async def test_setting_a_position_makes_the_first_subscription_look_for_copies() -> None:
+    with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
+        await asyncio.to_thread(cluster.create_topic, "history", 1, 1)
+        async with Producer(lookupd=cluster.lookupd) as producer:
+            async with Consumer("history", "audit", lookupd=cluster.lookupd):
+                pass  # the channel has the first message ready from now on
+            for number in range(3):
+                await producer.publish("history", b"%d" % number)
+        options: dict[str, Any] = {"lookupd": cluster.lookupd, "start_from": StartFrom.beginning()}
+        async with asyncio.timeout(LIMIT), Consumer("history", "audit", **options) as consumer:
+            assert await read(consumer, 3) == [b"0", b"1", b"2"]
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(consumer), 0.5)

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nsq_ha import ClosedError, ConfigError, ServerError, TlsConfig
-from nsq_ha.errors import NsqError
+from nsq_ha import ClosedError, ConfigError, Consumer, ServerError, TlsConfig
+from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy import overrun
 from nsq_ha.protocol import Auth, Command, Finish, Identify, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
@@ -352,3 +353,32 @@ async def test_a_touch_goes_through(stage: Stage) -> None:
 
 def test_every_error_has_the_root() -> None:
     assert issubclass(ClosedError, NsqError)
+
+
+# ------------------------------------------------------------ nsqds named by address
+
+
+def direct(stage: Stage, **options: Any) -> Consumer:  # noqa: ANN401 - ConsumerConfig's fields
+    return Consumer(TOPIC, "ch", nsqd=f"127.0.0.1:{stage.nsqd.port}", **options)
+
+
+@pytest.mark.parametrize("text", ["E_SUB_ORDER_IS_MUST ordered", "E_SUB_EXTEND_NEED extended"])
+async def test_a_topic_that_is_read_in_another_way_is_refused_at_once(stage: Stage, text: str) -> None:
+    """No look-up says what the topic is, so it used to be tried for ever."""
+    stage.nsqd.script = Refusing(Subscribe, *[text] * 100, closes=True)
+    with pytest.raises(SubscribeRefusedError, match="read it with lookupd="):
+        await direct(stage).__aenter__()
+
+
+async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: Stage) -> None:
+    stage.nsqd.script = Refusing(Subscribe, *["E_TOPIC_NOT_EXIST "] * 100, closes=True)
+    async with direct(stage, start_timeout=0.05) as consumer:
+        await eventually(lambda: "topic 'orders' is not on this nsqd" in str(consumer._subscriptions[0].trouble))
+        assert "give lookupd=" in str(consumer._subscriptions[0].trouble)
+        stage.nsqd.script = None  # it was created
+        await consumer.wait_subscribed()
+
+
+async def test_partitions_of_named_nsqds_are_refused(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="leave partitions= out: nsqds given by nsqd= have no partitions"):
+        await direct(stage, partitions=[3]).__aenter__()

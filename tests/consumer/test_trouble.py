@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from nsq_ha import TlsConfig
 from nsq_ha.policy import outage, subscription
 from nsq_ha.protocol import Command
+from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import OK, Peer, Subscribe
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
@@ -129,3 +131,35 @@ async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
         stage.lead({0: stage.nsqd})
         await stage.nsqd.subscriber()
         await eventually(lambda: warnings(caplog, "found the topic"))
+
+
+async def test_a_topic_that_is_not_there_is_one_warning_at_a_time_and_says_what_to_do(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There used to be two at once, and neither said so."""
+    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    async with stage.consumer(start_timeout=2 * SOON, lookup_interval=0.1):
+        assert warnings(caplog, "not all partitions") == []
+        assert warnings(caplog, "nothing to read")
+    monkeypatch.setattr(outage, "FIRST_WARNING", 60.0)
+    async with stage.consumer(start_timeout=1.0, lookup_interval=0.1):
+        (line,) = warnings(caplog, "not all partitions")
+        assert "no nsqlookupd knows topic 'orders': create it (nsq-ha topic create orders)" in line
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_an_orderly_close_is_no_trouble(stage: Stage, caplog: pytest.LogCaptureFixture, *, tls: bool) -> None:
+    """It was logged as "connection lost: closed by the peer"."""
+    caplog.set_level(logging.DEBUG)
+    stage.nsqd.tls = server_context() if tls else None
+    options = {"tls": TlsConfig(ca_file=CA_FILE, server_name="localhost")} if tls else {}
+    async with stage.consumer(**options) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        (await anext(consumer)).finish()
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    lines = [record for record in caplog.records if record.name.startswith("nsq_ha")]
+    assert [record.getMessage() for record in lines if "lost" in record.getMessage()] == []
+    (line,) = [record for record in lines if record.getMessage().startswith("orders-0 at nsqd")]
+    assert line.levelno == logging.DEBUG
+    assert line.getMessage().endswith("closed by this client")

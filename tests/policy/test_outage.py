@@ -64,3 +64,16 @@ def test_the_silences_grow_to_their_limit(looks: list[float]) -> None:
         assert now - last >= silence
         silence = min(max(FIRST_WARNING, silence * 2), LONGEST_SILENCE)
         last = now
+
+
+def test_a_warning_by_somebody_else_takes_the_place_of_the_next_one() -> None:
+    outage = Outage()
+    outage.warned(9.0)  # without an outage there is nothing to plan
+    assert outage.warn_at is None
+    outage.failed(10.0)
+    outage.warned(12.0)
+    assert outage.warning(15.0) is None
+    assert outage.warning(22.0) == Warned(12.0, 1)
+    outage.warned(23.0)
+    assert outage.warn_at == 63.0
+    assert outage.recovered(24.0) == Warned(14.0, 1)

@@ -98,6 +98,21 @@ async def test_a_connection_that_never_comes_says_what_to_set(nsqd: FakeNsqd, mo
         await Connection.open(ClientConfig(connect_timeout=0.1), nsqd.node, Recorder().callbacks)
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_an_address_given_by_hand_is_not_blamed_on_nsqds_flag(
+    nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        if hangs:
+            await asyncio.get_running_loop().create_future()
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1") as raised:
+        await Connection.open(ClientConfig(nsqd=("a:4150",), connect_timeout=0.1), nsqd.node, Recorder().callbacks)
+    assert "broadcast" not in str(raised.value)
+
+
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\x00b", "\ud800"])
 async def test_a_name_that_no_resolver_takes_is_a_failed_connection(host: str) -> None:
     with pytest.raises(ConnectError, match="cannot connect"):
