@@ -36,7 +36,7 @@ async def test_a_message_is_answered_once(producer: Producer, consume: Consumers
         message.touch()
         message.finish()
         for answer in (message.finish, message.requeue, message.touch):
-            with pytest.raises(LocalProtocolError, match="answered already"):
+            with pytest.raises(LocalProtocolError, match="finished or requeued before"):
                 answer()
 
 
