@@ -59,7 +59,7 @@ async def test_a_connection_from_its_beginning_to_its_end(nsqd: FakeNsqd, wire: 
         "> NOP",
         ": closing",
     ]
-    assert shown[16:18] == [": SUBSCRIBED -> CLOSED", ": ended: connection lost: closed by the peer"]
+    assert shown[16:18] == [": SUBSCRIBED -> CLOSED", ": ended: closed by this client"]
 
 
 async def test_every_connection_has_an_id(nsqd: FakeNsqd, wire: pytest.LogCaptureFixture) -> None:
