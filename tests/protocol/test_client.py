@@ -11,6 +11,7 @@ from nsq_ha.errors import (
     NotLeaderError,
     RemoteProtocolError,
     TopicNotExistError,
+    server_error,
 )
 from nsq_ha.protocol import (
     MAGIC,
@@ -151,7 +152,8 @@ def test_a_refused_beginning_is_the_end(command: Command, refused: bytes) -> Non
         protocol.subscribe_to(SOURCE, Layout.PLAIN)
     protocol.send(command)
     received = protocol.receive(error(refused) + HEARTBEAT_FRAME)
-    assert answers(received) == [refused.decode().strip()]
+    (answer,) = answers(received)
+    assert answer.startswith(refused.decode().strip())
     assert (protocol.state, protocol.awaiting, received.heartbeats) == (State.CLOSED, 0, 0)
     # What still comes is ignored; nothing may be sent.
     assert summary([protocol.receive(OK_FRAME)]) == ([], [], [], [], [0])
@@ -303,7 +305,7 @@ def test_an_error_to_a_publish_leaves_the_rest_in_order() -> None:
     protocol = identified()
     protocol.expect_publish(3)
     received = protocol.receive(OK_FRAME + error(b"E_TOPIC_NOT_EXIST ") + OK_FRAME)
-    assert answers(received) == ["OK", "E_TOPIC_NOT_EXIST", "OK"]
+    assert answers(received) == ["OK", str(server_error(b"E_TOPIC_NOT_EXIST ")), "OK"]
     assert isinstance(received.answers[1], TopicNotExistError)
 
 
