@@ -155,10 +155,10 @@ def test_trace_ids_of_the_good_rows_do_not_depend_on_the_bad_ones() -> None:
 @pytest.mark.parametrize(
     ("told", "match"),
     [
-        ({"onBadRow": "ignore"}, "option 'onBadRow': is 'ignore': fail, drop, deadLetter"),
+        ({"onBadRow": "ignore"}, "option 'onBadRow': must be fail, drop or deadLetter, not 'ignore'"),
         ({"onBadRow": "deadLetter"}, "option 'deadLetterTopic': is missing"),
-        ({"deadLetterTopic": "dead"}, "option 'deadLetterTopic': has no meaning without onBadRow=deadLetter"),
-        ({"onBadRow": "deadletter", "deadLetterTopic": "t"}, "option 'deadLetterTopic': is the topic that is written"),
+        ({"deadLetterTopic": "dead"}, "option 'deadLetterTopic': needs onBadRow=deadLetter"),
+        ({"onBadRow": "deadletter", "deadLetterTopic": "t"}, "option 'deadLetterTopic': is the topic of the write"),
         ({"onBadRow": "deadLetter", "deadLetterTopic": "a b"}, "option 'deadLetterTopic'"),
     ],
 )

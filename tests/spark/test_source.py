@@ -118,7 +118,7 @@ def test_a_task_that_fails_runs_again_and_no_row_comes_twice(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"failOnDataLoss": "maybe"}, "ConfigError: option 'failOnDataLoss': is 'maybe': true or false"),
+        ({"failOnDataLoss": "maybe"}, "ConfigError: option 'failOnDataLoss': must be true or false, not 'maybe'"),
         ({"topic": "source_nowhere"}, "TopicNotFoundError: option 'topic': there is no topic 'source_nowhere'"),
         (
             {"startingOffsets": '{"source_ordered": {"0": 999999}}'},
@@ -144,7 +144,7 @@ def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: d
 @pytest.mark.parametrize(
     ("options", "now", "said"),
     [
-        ({"maxOffsetsPerTrigger": "many"}, False, "option 'maxOffsetsPerTrigger': is 'many'"),
+        ({"maxOffsetsPerTrigger": "many"}, False, "option 'maxOffsetsPerTrigger': must be a whole number from 1, not 'many'"),
         ({"endingOffsets": "latest"}, True, "option 'endingOffsets': a stream has no end"),
     ],
 )
