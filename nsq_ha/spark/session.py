@@ -1,8 +1,8 @@
-"""A Spark session on this machine, set up so that Python sources work and nothing else is printed.
+"""Start a Spark session on this machine, in which Python sources work and Spark prints no noise.
 
-Owns the checks (Java, PySpark), the environment of the workers and what of
-Spark's own output is worth showing. Does not own clusters: for ``spark-submit``
-or Spark Connect make the session as always, ``format("nsq")`` works there too.
+Checks Java and PySpark, sets the environment of the workers and filters Spark's own
+output. For ``spark-submit`` or Spark Connect create the session as usual; ``format("nsq")``
+works there too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import SparkUnavailableError
+from nsq_ha.spark import pyspark_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,16 +37,6 @@ _NOISE: Final = re.compile(
     r"WARNING: Using incubator modules|Picked up JAVA_TOOL_OPTIONS|Setting \w+ log level|Setting Spark|To adjust log"
 )
 _LOOPBACK: Final = "127.0.0.1"
-
-_ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "SPARK_AUTH_SOCKET_TIMEOUT": "15",
-        "SPARK_BUFFER_SIZE": "65536",
-        "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
-        "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
-    }
-)
-"""The variables that Spark sets when it starts a stream's process, with what PySpark assumes without them."""
 
 _CONFIG: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -63,39 +53,39 @@ _CONFIG: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark inside this process, or return the session that runs already.
+    """Start Spark inside this process, or return the running session.
 
-    Listens on the loopback only, without web UI, and logs errors alone. Sets
+    Listens on the loopback interface only, without web UI, and logs errors only. Sets
     ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process to the
-    running interpreter: Spark's workers would otherwise be the ``python3`` of
-    ``PATH``, which knows nothing of a virtual environment.
+    running interpreter: Spark's workers would otherwise run the ``python3`` of
+    ``PATH``, without the virtual environment.
 
     Args:
         app: Name of the application.
-        threads: What stands between the brackets of ``local[...]``: ``*``, a
-            number, or ``number,failures`` (without it a failed task is never retried).
-        config: More of Spark's settings; they win over the ones made here.
+        threads: The text in the brackets of ``local[...]``: ``*``, a number,
+            or ``number,failures`` (otherwise a failed task is never retried).
+        config: More settings for Spark; they override those made here.
 
     Returns:
         The session; ``stop()`` it when done.
 
     Raises:
-        SparkUnavailableError: Java 17 or PySpark is missing, or Spark did not
-            start; one line that says what to do.
+        SparkUnavailableError: Java 17 or PySpark is missing, PySpark is a version that is
+            not supported, or Spark did not start; one line that says what to do.
     """
     require_spark()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Else Spark resolves the host's name first, and warns when that is a loopback address.
+    # Else Spark resolves the host's name first, and warns if that is a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - pyspark is an extra, and slow to import
+    from pyspark import SparkConf  # noqa: PLC0415 - pyspark is an extra, and slow to import
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     settings = SparkConf().setMaster(f"local[{threads}]").setAppName(app)
     settings.setAll([*_CONFIG.items(), *(config or {}).items()])
-    if SparkContext._gateway is None:  # noqa: SLF001 - nothing public tells whether a JVM runs already
+    if not pyspark_private.has_java():
         _start_java(settings)
     with warnings.catch_warnings():
-        # PySpark looks at pandas when it starts, and we use nothing of it.
+        # PySpark checks the version of pandas when it starts; nsq_ha does not use pandas.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         session = SparkSession.builder.config(conf=settings).getOrCreate()
     register(session)
@@ -132,36 +122,35 @@ def register(spark: SparkSession) -> None:
 
     context = getattr(spark, "sparkContext", None)
     if context is not None:
-        # Spark replaces the values when it starts a process; it must not need to add a name.
-        context.environment.update({**_ADDED_BY_STREAMS, **context.environment})
-        if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable
+        is_ours = context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ
+        pyspark_private.prepare_workers(context, use_this_python=is_ours)
     spark.dataSource.register(NsqDataSource)
 
 
 def require_spark() -> None:
-    """Return when Spark can run here.
+    """Check that Spark can run here.
 
     Raises:
-        SparkUnavailableError: One line that names what is missing and the remedy.
+        SparkUnavailableError: One line with the missing part and the remedy.
     """
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             raise SparkUnavailableError(f"Spark needs {module}, which is not installed: pip install 'nsq_ha[spark]'")
     version = java_version()
     if version is None:
-        found = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none was found"
+        found = "JAVA_HOME has none" if os.environ.get("JAVA_HOME") else "none was found"
         raise SparkUnavailableError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer and {found}: {_JAVA_REMEDY} and set JAVA_HOME to it"
+            f"Spark needs Java {MINIMUM_JAVA} or newer, but {found}: {_JAVA_REMEDY} and set JAVA_HOME to it"
         )
     if version < MINIMUM_JAVA:
         raise SparkUnavailableError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer and found {version}: {_JAVA_REMEDY} and set JAVA_HOME to it"
+            f"Spark needs Java {MINIMUM_JAVA} or newer, but found {version}: {_JAVA_REMEDY} and set JAVA_HOME to it"
         )
+    pyspark_private.require()
 
 
 def java_version() -> int | None:
-    """Return the major version of the Java that Spark would start; None when there is none that runs.
+    """Return the major version of the Java that Spark would start; None if there is none that runs.
 
     Looks where Spark looks: ``JAVA_HOME``, else ``PATH``.
     """
@@ -170,7 +159,7 @@ def java_version() -> int | None:
     if program is None:
         return None
     try:
-        # Older ones print to standard error, and macOS has a `java` that only says where to get one.
+        # Old versions print to standard error, and macOS has a `java` that only says where to get one.
         ran = subprocess.run(  # noqa: S603 - the program that Spark itself is about to start
             [program, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT, check=True
         )
@@ -181,28 +170,25 @@ def java_version() -> int | None:
 
 
 def _start_java(settings: object) -> None:
-    """Start the JVM with its standard error on a pipe, so that known noise is left out and a failure can be told."""
-    from pyspark import SparkContext  # noqa: PLC0415
+    """Start the JVM with its standard error on a pipe, to filter known noise and to report a failure."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     reading, writing = os.pipe()
     last: collections.deque[str] = collections.deque(maxlen=20)
     relay = threading.Thread(target=_relay, args=(reading, last), name="nsq_ha-spark-stderr", daemon=True)
     relay.start()
     try:
-        gateway = launch_gateway(settings, {"stderr": writing})  # type: ignore[no-untyped-call]
+        pyspark_private.start_java(settings, writing)
     except PySparkRuntimeError as error:
         os.close(writing)
         relay.join(1.0)
-        told = next((line for line in last if "Exception" in line or "Error" in line), last[-1] if last else str(error))
-        raise SparkUnavailableError(f"Spark did not start: {told}") from error
+        reason = next((line for line in last if "Exception" in line or "Error" in line), last[-1] if last else error)
+        raise SparkUnavailableError(f"Spark did not start: {reason}") from error
     os.close(writing)
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - how SparkContext itself takes one
 
 
 def _relay(reading: int, last: collections.deque[str]) -> None:
-    """Pass on what the JVM and its Python workers write to standard error, but for known noise."""
+    """Relay the standard error of the JVM and its Python workers, without known noise."""
     with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if _NOISE.search(line):

@@ -22,6 +22,7 @@ from nsq_ha.errors import ConfigError, NoLeaderError
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.metadata import complete_snapshot
+from nsq_ha.spark.pyspark_private import query_and_batch
 from nsq_ha.spark.read.range_reader import seldom_collected
 from nsq_ha.spark.write.arrow_mpub import Block
 from nsq_ha.spark.write.partition_writer import TaskWriter, Written
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.spark")
 
 _INTEGERS: Final = ("bigint", "int")
-_BATCH_ID: Final = "streaming.sql.batchId"
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass
@@ -159,9 +158,8 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not self._options.trace or self._options.trace_id_column is not None:
             # No trace id is made from it.
             return TraceSeed(self._run, "0", task)
-        if context is None:
-            return TraceSeed.of_stream(None, None, task)
-        return TraceSeed.of_stream(context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID), task)
+        query, batch = (None, None) if context is None else query_and_batch(context)
+        return TraceSeed.of_stream(query, batch, task)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the counts of the write."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -29,6 +28,7 @@ from nsq_ha.spark.ack.spool import SpoolPart, read_file
 from nsq_ha.spark.checkpoint import dated, undated
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
+from nsq_ha.spark.pyspark_private import ReturnsRows
 from nsq_ha.spark.read.range_reader import DriverRead, read_ranges
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsq_ha.spark.read.columns import Projection
 
 
-class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of one query: planned on the driver, read in tasks."""
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
@@ -46,11 +46,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun: dict[str, Any] | None = None
         self._latest: dict[str, Any] | None = None
         self._driver_read = DriverRead(options, projection)
-        self._prefetched: list[Any] = []
+        self._rows = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle no connections."""
-        return {**self.__dict__, "_planning": None, "_prefetched": []}
+        return {**self.__dict__, "_planning": None, "_rows": []}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a new query begins."""
@@ -91,10 +91,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(planner, AckPlanner):
             return [InputPartition(part) for part in planner.ranges(start, end)]
         ranges = planner.ranges(start, end)
-        if _HAS_ROWS_WITH_PLANS and self._driver_read.wants(ranges):
+        if self._driver_read.wants(ranges) and self.can_return_rows():
             rows = self._driver_read.rows(ranges, planner.cluster)
             if rows is not None:
-                self._prefetched, self.__class__ = rows, _Handing
+                self.return_rows(rows)
                 # If Spark has lost the rows when it needs them, a task reads the same ranges.
                 return [InputPartition(tuple(ranges))]
         return [InputPartition((part,)) for part in ranges]
@@ -145,47 +145,8 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, reason: Exception) -> None:
         self._reason = reason
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """Raise the reason."""
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - overrides all signatures
         raise self._reason
 
-    def latestOffset(  # noqa: N802
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
-        """Raise the reason."""
-        raise self._reason
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Raise the reason."""
-        raise self._reason
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Raise the reason."""
-        raise self._reason
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise the reason."""
-        raise self._reason
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise the reason."""
-        raise self._reason
-
-
-_Wrapper: Any = getattr(datasource_internal, "_SimpleStreamReaderWrapper", object)
-_HAS_ROWS_WITH_PLANS: Final = hasattr(_Wrapper, "getCache")
-
-
-class _Handing(NsqStreamReader, _Wrapper):  # type: ignore[misc]
-    """The reader between two questions of PySpark's: for a plan, and for the rows that go with it.
-
-    PySpark has a way to give rows with a plan, and asks only its own wrapper of
-    simple readers for them. To be one all the time would give up the report of
-    the lag, which it does not ask a wrapper for.
-    """
-
-    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
-        """Give the rows of the plan that was just made."""
-        self.__class__ = NsqStreamReader  # type: ignore[assignment]
-        rows, self._prefetched = self._prefetched, []
-        return iter(rows)
+    initialOffset = latestOffset = getDefaultReadLimit = partitions = read = _refuse  # noqa: N815 - Spark's names
+    prepareForTriggerAvailableNow = _refuse  # noqa: N815

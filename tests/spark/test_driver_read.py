@@ -143,7 +143,7 @@ def test_pyspark_takes_the_rows_of_a_small_micro_batch_with_its_plan(
     # To PySpark it is again a reader that reports its lag, and that travels without rows.
     assert type(reader) is NsqStreamReader
     assert reader.reportLatestOffset() == end
-    assert not travelled(pickle.dumps(reader))._prefetched
+    assert not travelled(pickle.dumps(reader))._rows
     # Rows that Spark has lost are read by the one task that it planned.
     (part,) = parts
     assert [row for batch in reader.read(part) for row in batch.to_pylist()] == rows

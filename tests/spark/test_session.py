@@ -48,7 +48,7 @@ def test_a_java_that_only_says_where_to_get_one_is_none(java_home: Path) -> None
 
 
 def test_no_java_at_java_home(java_home: Path) -> None:
-    with pytest.raises(SparkUnavailableError, match="needs Java 17 or newer and JAVA_HOME names none") as caught:
+    with pytest.raises(SparkUnavailableError, match="needs Java 17 or newer, but JAVA_HOME has none") as caught:
         session.local_session(java_home.name)
     assert_helpful(caught.value)
 
@@ -63,7 +63,7 @@ def test_no_java_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_old_java(java_home: Path) -> None:
     pretend(java_home, "echo 'java version \"1.8.0_402\"' >&2")
-    with pytest.raises(SparkUnavailableError, match="needs Java 17 or newer and found 8") as caught:
+    with pytest.raises(SparkUnavailableError, match="needs Java 17 or newer, but found 8") as caught:
         session.require_spark()
     assert_helpful(caught.value)
 

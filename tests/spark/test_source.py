@@ -144,7 +144,11 @@ def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: d
 @pytest.mark.parametrize(
     ("options", "now", "said"),
     [
-        ({"maxOffsetsPerTrigger": "many"}, False, "option 'maxOffsetsPerTrigger': must be a whole number from 1, not 'many'"),
+        (
+            {"maxOffsetsPerTrigger": "many"},
+            False,
+            "option 'maxOffsetsPerTrigger': must be a whole number from 1, not 'many'",
+        ),
         ({"endingOffsets": "latest"}, True, "option 'endingOffsets': a stream has no end"),
     ],
 )

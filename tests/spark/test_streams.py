@@ -74,7 +74,11 @@ def test_rows_go_to_the_topics_that_a_column_names(spark: SparkSession, dev_clus
         ("key string", {}, "column 'value' is missing"),
         ("value string, tag string", {}, "is not extended, so it takes no tag"),
         ("value string", {"topic": "sink_nowhere"}, "there is no topic 'sink_nowhere'"),
-        ("value string", {"batchMessages": "none"}, "option 'batchMessages': must be a whole number from 1 to 100000, not 'none'"),
+        (
+            "value string",
+            {"batchMessages": "none"},
+            "option 'batchMessages': must be a whole number from 1 to 100000, not 'none'",
+        ),
     ],
 )
 def test_a_bad_write_fails_on_the_driver(

@@ -1,0 +1,150 @@
+"""All private parts of PySpark that nsq_ha uses, and what follows if one is missing.
+
+No other module touches them. They may change in any minor version of PySpark, so
+:data:`SUPPORTED` ends before the next one that is not tested. :func:`require` names
+missing parts before a session starts; without the parts of :class:`ReturnsRows`, tasks
+read all micro-batches.
+
+**Source:** PySpark 4.2.0 and 4.3.0: ``java_gateway.py``, ``core/context.py``,
+``sql/datasource_internal.py``, ``sql/streaming/python_streaming_source_runner.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.errors import SparkUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+SUPPORTED: Final = ">=4.2,<4.4"
+"""The versions of PySpark that are tested: the oldest, the newest and all between; as in ``pyproject.toml``."""
+
+_SESSION: Final = (
+    "java_gateway:launch_gateway",
+    "core.context:SparkContext._ensure_initialized",
+    "core.context:SparkContext._gateway",
+)
+_ROWS: Final = ("sql.datasource_internal:_SimpleStreamReaderWrapper.getCache",)
+
+_ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+        "SPARK_BUFFER_SIZE": "65536",
+        "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+        "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+    }
+)  # variables that Spark sets when it starts a stream's process, with PySpark's defaults
+
+
+def missing(*parts: str) -> list[str]:
+    """Return the parts that this PySpark lacks; each is ``module:attribute.attribute`` below ``pyspark``."""
+    return [part for part in parts if not _has(*part.split(":"))]
+
+
+def _has(module: str, attributes: str) -> bool:
+    try:
+        functools.reduce(getattr, attributes.split("."), import_module(f"pyspark.{module}"))
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def require() -> None:
+    """Check the parts that a session needs.
+
+    Raises:
+        SparkUnavailableError: One is missing; names it and the versions that have it.
+    """
+    if lacking := missing(*_SESSION):
+        raise SparkUnavailableError(
+            f"PySpark {import_module('pyspark').__version__} has no {', '.join(lacking)}, which nsq_ha uses: "
+            f"pip install 'pyspark{SUPPORTED}'"
+        )
+
+
+def has_java() -> bool:
+    """Return whether this process has started a JVM already."""
+    from pyspark import SparkContext  # noqa: PLC0415 - pyspark is an extra, and slow to import
+
+    return SparkContext._gateway is not None  # noqa: SLF001
+
+
+def start_java(settings: object, stderr: int) -> None:
+    """Start the JVM with its standard error on a file descriptor.
+
+    Raises:
+        PySparkRuntimeError: It did not start.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    gateway = launch_gateway(settings, {"stderr": stderr})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+def prepare_workers(context: Any, *, use_this_python: bool) -> None:  # noqa: ANN401 - a SparkContext
+    """Name all variables that Spark sets for a stream, so that it replaces values and adds no name."""
+    context.environment.update({**_ADDED_BY_STREAMS, **context.environment})
+    if use_this_python:
+        context.pythonExec = sys.executable
+
+
+def query_and_batch(context: TaskContext) -> tuple[str | None, str | None]:
+    """Return the ids of a task's streaming query and micro-batch, as far as Spark provides them."""
+    return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+
+
+class ReturnsRows:
+    """A mixin for stream readers that can return the rows of a micro-batch with its partitions.
+
+    PySpark sends such rows to Spark, but asks only its own wrapper of simple readers for
+    them. A reader that always is one cannot report its lag, since PySpark does not ask a
+    wrapper for that. So a reader becomes one between these two calls of PySpark.
+    """
+
+    _rows: list[Any]
+
+    @staticmethod
+    def can_return_rows() -> bool:
+        """Return whether PySpark has the parts for it; warn once if it has not."""
+        return _can_return_rows()
+
+    def return_rows(self, rows: list[Any]) -> None:
+        """Return rows with the partitions that the current call of ``partitions`` returns."""
+        self._rows = rows
+        self.__class__ = _as_wrapper(type(self))
+
+
+@functools.cache
+def _can_return_rows() -> bool:
+    if lacking := missing(*_ROWS):
+        log.warning("PySpark has no %s: tasks read small micro-batches too, which takes longer", ", ".join(lacking))
+    return not lacking
+
+
+_wrappers: Final[dict[type[ReturnsRows], type[ReturnsRows]]] = {}
+
+
+def _as_wrapper(reader: type[ReturnsRows]) -> type[ReturnsRows]:
+    if (known := _wrappers.get(reader)) is not None:
+        return known
+    wrapper: type = import_module("pyspark.sql.datasource_internal")._SimpleStreamReaderWrapper  # noqa: SLF001
+
+    def get_cache(self: ReturnsRows, start: object, end: object) -> Iterator[Any]:
+        self.__class__ = reader
+        rows, self._rows = self._rows, []
+        return iter(rows)
+
+    methods: dict[str, Callable[..., Any]] = {"getCache": get_cache}
+    return _wrappers.setdefault(reader, type(f"{reader.__name__}WithRows", (reader, wrapper), methods))
