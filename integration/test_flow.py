@@ -75,7 +75,7 @@ async def test_max_in_flight_changes_while_running(
 
 def consumer_inbox(consumer: object) -> list[Message]:
     """Take what was delivered and not handed out."""
-    inbox = consumer._inbox  # type: ignore[attr-defined]
+    inbox = consumer._inbox.waiting  # type: ignore[attr-defined]
     taken = list(inbox)
     inbox.clear()
     return taken

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from nsq_ha import Backoff, Consumer, Producer, unexpected
+from nsq_ha import Backoff, Producer, unexpected
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.discovery import servers, watcher
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.policy import rhythm
@@ -60,9 +61,9 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
     "subscribing": (connection.Connection, "subscribe"),
     "answering through a connection": (Delivery, "attach"),
-    "handing out": (Consumer, "arrived"),
-    "joining": (Consumer, "joined"),
-    "leaving": (Consumer, "left"),
+    "handing out": (ConsumerInbox, "arrived"),
+    "joining": (ConsumerInbox, "joined"),
+    "leaving": (ConsumerInbox, "left"),
 }
 
 

@@ -1,33 +1,24 @@
 """The consumer: what an application holds to read a channel of a topic.
 
-Owns the public calls, the queue of delivered messages and the sharing of
-``max_in_flight``. Which partitions are read is ``consumer.partitions``', each
-one's connection ``consumer.subscription``'s.
-
-The invariant: what is handed out came over a connection that still lives at
-that moment; messages of a connection that has gone are dropped from the queue,
-since the server delivers them again.
+This module owns the public calls, and starts and ends everything else: ``consumer.inbox`` has the messages and who
+takes them, ``consumer.partitions`` knows which partitions are read, ``consumer.subscription`` owns each one's
+connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nsq_ha.config import ConsumerConfig
-from nsq_ha.consumer.backlog import Backlog
-from nsq_ha.consumer.clock import Heartbeats, LoopClock
-from nsq_ha.consumer.closing import LateAnswers, drain, supervisor_ended
-from nsq_ha.consumer.flow import Flow
+from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
 from nsq_ha.consumer.handling import Handling, Tries, check_concurrency
-from nsq_ha.consumer.messages import Iterations
+from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
-from nsq_ha.consumer.waking import Arrivals
 from nsq_ha.discovery.watcher import Directory
-from nsq_ha.errors import ClosedError, ConfigError, NsqError
+from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_channel, check_partition, check_topic
 from nsq_ha.transport.closing import Closing
 from nsq_ha.transport.entering import EnteredOnce
@@ -37,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
     from nsq_ha.consumer.messages import Messages
-    from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import TopicView
@@ -89,27 +79,11 @@ class Consumer(EnteredOnce):
             raise ConfigError("partitions must name one at least; None takes all")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._tries = Tries(self.config, self._give_up_publisher)
-        self._subscriptions: dict[int, Subscription] = {}
-        self._flow = Flow(self.config.max_in_flight, self.config.max_in_flight_bytes, self._subscriptions)
-        self._open_inbox: deque[Message] = deque()
-        self._inbox = self._open_inbox  # until it closes: then nothing more is handed out
-        self._arrivals = Arrivals()
-        self._iterations = Iterations(self._open_inbox, self._tries.fine_below, self, self._check_loop)
-        self._abandoned: list[Message] = []  # of tasks that close the consumer, and so cannot answer
-        self.gives_up = self._tries.gives_up
-        self.late = LateAnswers(self._tries.is_exempt)
-        self.heartbeats = Heartbeats(f"{self.topic}/{self.channel}", self.config.heartbeat_interval)
-        self._clock = LoopClock(self.heartbeats.blocked)
-        self._backlog = Backlog(
-            f"{self.topic}/{self.channel}", self._open_inbox, self._iterations, self._tries, self._flow, self._clock
-        )
-        self._changed = asyncio.Event()
-        self._closing = asyncio.Event()
+        self._inbox = ConsumerInbox(f"{self.topic}/{self.channel}", self.config, self._tries, self._check_loop)
+        self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._over = asyncio.Event()
-        self._handlings: set[Handling] = set()
         self._absent = asyncio.Event()
-        self._failure: NsqError | None = None
         self._directory: Directory | None = None
         self._watch: TopicWatch | None = None
         self._partitions: Partitions | None = None
@@ -119,11 +93,10 @@ class Consumer(EnteredOnce):
     async def _open(self) -> None:
         await self._give_up_publisher.check()
         self._directory = Directory(self.config, access="r")
-        self._clock.start()
-        self._backlog.start()
+        self._inbox.start()
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
-        self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self)
+        self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self._inbox)
         self._watch.add_listener(self._view_changed)
         started = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
@@ -145,11 +118,11 @@ class Consumer(EnteredOnce):
         """
         self._check_loop()
         while True:
-            self._check_open()
+            self._inbox.check_open()
             if self._partitions is not None and self._partitions.are_subscribed():
                 return
-            self._changed.clear()
-            await self._changed.wait()
+            self._inbox.changed.clear()
+            await self._inbox.changed.wait()
 
     async def aclose(self) -> None:
         """Drain and close; takes ``close_timeout`` at most. May be called again.
@@ -179,27 +152,14 @@ class Consumer(EnteredOnce):
             return
         self._check_loop()
         task = asyncio.current_task()
-        is_awaited = self._is_awaited(task)
+        is_awaited = self._inbox.is_busy(task)
         if not is_awaited:
-            self._abandoned += self._iterations.take(task)
-            self._changed.set()
+            self._inbox.abandon(task)
         if not self._close.has_begun:
-            self._begin_to_close()
+            self._inbox.close()
         self._close.begin()
         if not is_awaited:
             await self._close.wait()
-
-    def _is_awaited(self, task: asyncio.Task[Any] | None) -> bool:
-        """Tell whether closing waits for ``task``."""
-        return self._tries.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
-
-    def _begin_to_close(self) -> None:
-        self._closing.set()
-        self._inbox = deque(self._open_inbox)
-        self._open_inbox.clear()
-        self._arrivals.wake()
-        self._changed.set()
-        self._flow.stop()
 
     async def _close_gently(self) -> None:
         loop = asyncio.get_running_loop()
@@ -207,7 +167,7 @@ class Consumer(EnteredOnce):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await drain(self._subscriptions.values(), self._inbox, self._changed, self, self._tries.give_back)
+                    await self._inbox.drain()
             except TimeoutError:
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
@@ -215,28 +175,9 @@ class Consumer(EnteredOnce):
         except asyncio.CancelledError:  # the close is hurried this way
             return
 
-    # -- what draining asks (consumer.closing.Holders)
-
-    def tasks(self) -> list[asyncio.Task[object]]:
-        """Return the tasks that iterate."""
-        return self._iterations.tasks()
-
-    def may_answer(self) -> bool:
-        """Return whether a running handler or task may answer a message."""
-        return bool(self._handlings) or self._tries.is_giving_up or self._iterations.is_any_held()
-
-    def returned(self) -> list[Message]:
-        """Return, once each, the unanswered messages of tasks that leave or have ended."""
-        messages = [*self._abandoned, *self._iterations.take(None)]
-        self._abandoned.clear()
-        return [message for message in messages if not message.answered]
-
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
-        self._clock.stop()
-        self.late.are_lost = True
-        self._iterations.forget()
-        self._abandoned.clear()
+        self._inbox.end()
         if self._partitions is not None:
             self._partitions.cancel()
         await self._tries.aclose()
@@ -251,91 +192,37 @@ class Consumer(EnteredOnce):
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 started.set()
-                if self._watch is not None and self._watch.view is not None and not self._closing.is_set():
+                if self._watch is not None and self._watch.view is not None and not self._inbox.closing.is_set():
                     self._view_changed(self._watch.view)
                 if self._partitions is not None:
                     seeking = group.create_task(self._partitions.seek(self._absent))
-                    await self._closing.wait()
+                    await self._inbox.closing.wait()
                     seeking.cancel()
+        except BaseExceptionGroup as died:
+            self._inbox.died = died
+            raise
         finally:
-            self._closing.set()
-            self._arrivals.wake()
-            self._changed.set()
-
-    def _check_open(self) -> asyncio.AbstractEventLoop:
-        if self._failure is not None:
-            raise self._failure
-        loop = self._loop
-        if self._directory is None or loop is None:
-            raise ClosedError("use the consumer with 'async with'")
-        if self._closing.is_set():
-            closed = ClosedError("the consumer is closed")
-            supervisor = self._supervisor
-            if supervisor is not None and supervisor.done() and not supervisor.cancelled():
-                closed.__cause__ = supervisor.exception()
-            raise closed
-        return loop
+            self._inbox.closing.set()
+            self._inbox.wake()
 
     def _view_changed(self, view: TopicView) -> None:
-        if self._partitions is None or self._closing.is_set():
+        if self._partitions is None or self._inbox.closing.is_set():
             return
         refusal = self._give_up_publisher.refusal(self.topic, view.meta) if view.meta is not None else None
         if refusal is not None:
-            self.refused(refusal)
+            self._inbox.refused(refusal)
         else:
             self._partitions.follow(view, self._group)
         if not view.exists:
             self._absent.set()
-        self._changed.set()
-
-    # -- what subscriptions report (consumer.subscription.Inbox)
-
-    def arrived(self, messages: list[Message]) -> None:
-        """Take the messages of one read."""
-        self._flow.seen(len(messages[-1].body))
-        is_blocked = self._backlog.arrived(len(messages))
-        self._inbox.extend(messages)
-        messages.clear()  # or their bodies would stay until the next read
-        if is_blocked:  # heartbeats are answered first
-            self._arrivals.wake()
-        else:
-            self._arrivals.wake_now()
-
-    def freed(self) -> None:
-        """Note that a message was answered."""
-        self._flow.freed()
-        self._backlog.freed()
-        if self._closing.is_set():
-            self._changed.set()
-
-    def joined(self, subscription: Subscription) -> None:
-        """Note that it is subscribed."""
-        self._changed.set()
-        self._backlog.joined(self._subscriptions.values())
-        self._flow.share()
-
-    def left(self, subscription: Subscription) -> None:
-        """Note that it is not subscribed any more."""
-        self._changed.set()
-        alive = [message for message in self._inbox if getattr(message.source, "is_alive", True)]
-        self._inbox.clear()
-        self._inbox.extend(alive)
-        if not self._closing.is_set():
-            self._backlog.lost()
-            self._flow.share()
-
-    def refused(self, error: NsqError) -> None:
-        """Note a refusal that no retry cures; the next call of the application raises it."""
-        self._failure = error
-        self._changed.set()
-        self._arrivals.wake()
+        self._inbox.changed.set()
 
     # -- RDY
 
     @property
     def max_in_flight(self) -> int:
         """Messages that may be unanswered over all partitions."""
-        return self._flow.max_in_flight
+        return self._inbox.flow.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
         """Change ``max_in_flight`` while running; 0 pauses.
@@ -344,7 +231,7 @@ class Consumer(EnteredOnce):
             ConfigError: ``count`` is no int of 0 or more, or this is another event loop than the one that entered it.
         """
         self._check_loop()
-        self._flow.set(count)
+        self._inbox.flow.set(count)
 
     # -- handing out
 
@@ -373,64 +260,7 @@ class Consumer(EnteredOnce):
 
     def _messages_of_task(self) -> Messages:
         self._check_loop()
-        if self._loop is None:
-            return self._iterations.new()
-        self.check_iterable()
-        return self._iterations.of_task()
-
-    def check_iterable(self) -> None:
-        """Check that no call of :meth:`run` takes the messages.
-
-        Raises:
-            ConfigError: One does.
-        """
-        if self._handlings and not self._closing.is_set():
-            raise ConfigError(
-                f"{self.topic}/{self.channel} cannot be iterated while run() hands its messages to a handler: iterate"
-                f" before or after run(), or make another Consumer"
-            )
-
-    # -- what handing out asks (consumer.messages.Owner)
-
-    def next_arrival(self) -> asyncio.Future[None]:
-        """Return what to await until there may be a message.
-
-        Raises:
-            StopAsyncIteration: The consumer was closed.
-        """
-        if self._closing.is_set() and self._failure is None:
-            self._raise_if_died()
-            raise StopAsyncIteration
-        self._backlog.emptied()
-        return self._arrivals.wait(self._check_open())
-
-    async def may_be_handled(self, message: Message) -> bool:
-        """Return whether to hand out a message; if not, it is answered or will be redelivered."""
-        backlog = self._backlog
-        arrived_at = backlog.next_arrived_at()
-        try:
-            await self._clock.turn_if_hogged()
-            if self._closing.is_set():
-                backlog.drop(message)  # closing gives it back
-                return False
-            if not backlog.is_wanted(message, arrived_at):
-                return False
-            if message.attempts >= self._tries.fine_below and not await self._tries.may_be_handled(message):
-                return False
-        except asyncio.CancelledError:
-            if self._closing.is_set():
-                backlog.drop(message)  # closing gives it back
-            elif not message.answered and getattr(message.source, "is_alive", True):
-                backlog.put_back(message, arrived_at)  # for the next caller
-                self._arrivals.wake()
-            raise
-        backlog.hand_out(message, arrived_at)
-        return True
-
-    def _raise_if_died(self) -> None:
-        supervisor = self._supervisor
-        if supervisor is not None and supervisor.done() and not supervisor.cancelled() and supervisor.exception():
-            self._check_open()
+        return self._inbox.iterate()
 
     async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
         """Call ``handler`` for each message until the consumer is closed.
@@ -456,7 +286,7 @@ class Consumer(EnteredOnce):
         function in a thread runs on, and its result is dropped. The thread is a daemon, so the process can exit.
         """
         self._check_loop()
-        handling = Handling(self._iterations.new(), handler, self._backlog, self._tries)
+        handling = Handling(self._inbox.messages(), handler, self._inbox.backlog, self._tries)
         check_concurrency(concurrency)
         if 0 < self.max_in_flight < concurrency:
             log.warning(
@@ -467,11 +297,4 @@ class Consumer(EnteredOnce):
                 concurrency,
                 self.max_in_flight,
             )
-        self._handlings.add(handling)
-        self._arrivals.wake()  # tasks that iterate get an error now
-        try:
-            with self._backlog.used_by(handling, concurrency):
-                await handling.run(concurrency, self._over)
-        finally:
-            self._handlings.discard(handling)
-            self._changed.set()
+        await self._inbox.run(handling, concurrency, self._over)

@@ -93,7 +93,7 @@ async def test_a_way_to_give_up_that_raises_what_is_no_exception_ends_the_run_at
         peer = await stage.nsqd.subscriber()
         for number in range(3):
             peer.message(b"%d" % number, message_id(number + 2), attempts=2)
-        await eventually(lambda: len(consumer._open_inbox) == 3)
+        await eventually(lambda: len(consumer._inbox.waiting) == 3)
         with pytest.raises(BaseExceptionGroup) as caught:
             await consumer.run(finishes, concurrency=concurrency)
         assert len(caught.value.exceptions) == 1
@@ -117,7 +117,7 @@ async def test_a_way_to_give_up_that_is_cancelled_leaves_the_message_to_who_come
         await began.wait()
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert len(consumer._open_inbox) == 1
+        assert len(consumer._inbox.waiting) == 1
         assert peer.of(Requeue) == []
 
 

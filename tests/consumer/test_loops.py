@@ -40,7 +40,7 @@ async def test_another_event_loop_is_refused_and_changes_nothing(stage: Stage, c
         peer = await stage.nsqd.subscriber()
         if is_filled:
             peer.message(b"waits", message_id(2))
-            await eventually(lambda: consumer._open_inbox)
+            await eventually(lambda: consumer._inbox.waiting)
         with pytest.raises(ConfigError, match="a Consumer belongs to the event loop that entered it"):
             await asyncio.to_thread(lambda: asyncio.run(CALLS[call](consumer)))
         peer.message(b"still", message_id(3))

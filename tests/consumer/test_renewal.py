@@ -200,7 +200,7 @@ async def test_one_close_command_reaches_a_connection_however_closing_and_replac
     async with secured.consumer(tls=TLS, close_timeout=LIMIT) as consumer:
         await secured.nsqd.until(lambda: waiting)
         closing = asyncio.create_task(consumer.aclose())
-        await eventually(consumer._closing.is_set)
+        await eventually(consumer._inbox.closing.is_set)
         if not is_answered:
             secured.nsqd.answer(waiting[0], Close())
         await asyncio.wait_for(closing, LIMIT)

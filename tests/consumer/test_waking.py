@@ -147,13 +147,13 @@ async def test_a_message_is_handled_and_finished_in_the_turn_that_reads_it(stage
     async with stage.consumer() as consumer:
         running = asyncio.create_task(consumer.run(handler))
         peer = await stage.nsqd.subscriber()
-        brings = consumer.arrived
+        brings = consumer._inbox.arrived
 
         def arrived(messages: list[Message]) -> None:
             brings(messages)
             order.append("read")
 
-        consumer.arrived = arrived  # type: ignore[method-assign]
+        consumer._inbox.arrived = arrived  # type: ignore[method-assign]
         peer.message(b"one", message_id(2))
         await eventually(lambda: peer.of(Finish) == [Finish(message_id(2))])
         assert order == ["handled", "read"]

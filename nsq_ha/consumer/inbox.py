@@ -1,0 +1,268 @@
+"""The queue of one consumer: takes what subscriptions bring, and hands it to iterators and handlers.
+
+The invariant: what is handed out came over a connection that still lives at that moment; messages of a connection that
+has gone are dropped from the queue, since the server delivers them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nsq_ha.consumer.backlog import Backlog
+from nsq_ha.consumer.clock import Heartbeats, LoopClock
+from nsq_ha.consumer.closing import LateAnswers, drain
+from nsq_ha.consumer.flow import Flow
+from nsq_ha.consumer.messages import Iterations
+from nsq_ha.consumer.waking import Arrivals
+from nsq_ha.errors import ClosedError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.handling import Handling, Tries
+    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.errors import NsqError
+    from nsq_ha.message import Message
+
+
+class ConsumerInbox:
+    """What a consumer has received, and everybody who takes it.
+
+    Implements ``consumer.subscription.Inbox``, ``consumer.messages.Owner`` and ``consumer.closing.Holders``.
+
+    Attributes:
+        name: Topic and channel.
+        subscriptions: One for each partition that is read.
+        waiting: Messages that arrived and are not handed out. Empty once it closes.
+        flow: Asks for messages.
+        backlog: Watches what waits, and whose handling takes long.
+        clock: Of the event loop.
+        heartbeats: How often nsqd should send heartbeats.
+        gives_up: Starts to give up a requeued message if that was its last attempt; returns whether it was.
+        late: Called, from any thread, with a message that is answered after its connection ended, and how.
+        changed: Set when a subscription, or what is unanswered, has changed.
+        closing: Set when nothing more is handed out.
+        died: Why the consumer's own task ended. None if it did not, or was closed.
+    """
+
+    def __init__(self, name: str, config: ConsumerConfig, tries: Tries, check_loop: Callable[[], None]) -> None:
+        """Start empty.
+
+        Args:
+            name: Topic and channel.
+            config: The consumer's options.
+            tries: What becomes of a message by the number of its deliveries.
+            check_loop: Raises if another event loop runs than the consumer's.
+        """
+        self.name = name
+        self.subscriptions: dict[int, Subscription] = {}
+        self.waiting: deque[Message] = deque()
+        self.flow = Flow(config.max_in_flight, config.max_in_flight_bytes, self.subscriptions)
+        self.gives_up = tries.gives_up
+        self.late = LateAnswers(tries.is_exempt)
+        self.heartbeats = Heartbeats(name, config.heartbeat_interval)
+        self.clock = LoopClock(self.heartbeats.blocked)
+        self.changed = asyncio.Event()
+        self.closing = asyncio.Event()
+        self.died: BaseException | None = None
+        self._tries = tries
+        self._queue = self.waiting  # until it closes
+        self._arrivals = Arrivals()
+        self._iterations = Iterations(self.waiting, tries.fine_below, self, check_loop)
+        self._handlings: set[Handling] = set()
+        self._abandoned: list[Message] = []  # of tasks that close the consumer, and so cannot answer
+        self._failure: NsqError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.backlog = Backlog(name, self.waiting, self._iterations, tries, self.flow, self.clock)
+
+    def start(self) -> None:
+        """Begin, in the event loop that runs."""
+        self._loop = asyncio.get_running_loop()
+        self.clock.start()
+        self.backlog.start()
+
+    def check_open(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop.
+
+        Raises:
+            NsqError: A refusal that no retry cures.
+            ClosedError: It is closed, or was not started.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._loop is None:
+            raise ClosedError("use the consumer with 'async with'")
+        if self.closing.is_set():
+            raise ClosedError("the consumer is closed") from self.died
+        return self._loop
+
+    # -- what subscriptions report (consumer.subscription.Inbox)
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Take the messages of one read."""
+        self.flow.seen(len(messages[-1].body))
+        is_blocked = self.backlog.arrived(len(messages))
+        self._queue.extend(messages)
+        messages.clear()  # or their bodies would stay until the next read
+        if is_blocked:  # heartbeats are answered first
+            self._arrivals.wake()
+        else:
+            self._arrivals.wake_now()
+
+    def freed(self) -> None:
+        """Record that a message was answered."""
+        self.flow.freed()
+        self.backlog.freed()
+        if self.closing.is_set():
+            self.changed.set()
+
+    def joined(self, subscription: Subscription) -> None:
+        """Record that it is subscribed."""
+        self.changed.set()
+        self.backlog.joined(self.subscriptions.values())
+        self.flow.share()
+
+    def left(self, subscription: Subscription) -> None:
+        """Record that it is no longer subscribed."""
+        self.changed.set()
+        alive = [message for message in self._queue if getattr(message.source, "is_alive", True)]
+        self._queue.clear()
+        self._queue.extend(alive)
+        if not self.closing.is_set():
+            self.backlog.lost()
+            self.flow.share()
+
+    def refused(self, error: NsqError) -> None:
+        """Record a refusal that no retry cures; the next call of the application raises it."""
+        self._failure = error
+        self.changed.set()
+        self._arrivals.wake()
+
+    # -- who takes messages
+
+    def iterate(self) -> Messages:
+        """Return the current task's iterator.
+
+        Raises:
+            ConfigError: A call of ``run`` takes the messages.
+        """
+        if self._loop is None:
+            return self._iterations.new()
+        self.check_iterable()
+        return self._iterations.of_task()
+
+    def messages(self) -> Messages:
+        """Return an iterator for handlers."""
+        return self._iterations.new()
+
+    async def run(self, handling: Handling, concurrency: int, closed: asyncio.Event) -> None:
+        """Let ``handling`` take messages until they end, or until ``closed`` is set."""
+        self._handlings.add(handling)
+        self._arrivals.wake()  # tasks that iterate get an error now
+        try:
+            with self.backlog.used_by(handling, concurrency):
+                await handling.run(concurrency, closed)
+        finally:
+            self._handlings.discard(handling)
+            self.changed.set()
+
+    def is_busy(self, task: asyncio.Task[object] | None) -> bool:
+        """Return whether ``task`` calls a handler, or gives a message up, at this moment."""
+        return self._tries.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
+
+    # -- what handing out asks (consumer.messages.Owner)
+
+    def check_iterable(self) -> None:
+        """Check that no call of ``run`` takes the messages.
+
+        Raises:
+            ConfigError: One does.
+        """
+        if self._handlings and not self.closing.is_set():
+            raise ConfigError(
+                f"{self.name} cannot be iterated while run() hands its messages to a handler: iterate before or after"
+                f" run(), or make another Consumer"
+            )
+
+    def next_arrival(self) -> asyncio.Future[None]:
+        """Return what to await until there may be a message.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+        """
+        if self.closing.is_set() and self._failure is None and self.died is None:
+            raise StopAsyncIteration
+        self.backlog.emptied()
+        return self._arrivals.wait(self.check_open())
+
+    async def may_be_handled(self, message: Message) -> bool:
+        """Return whether to hand out a message; if not, it is answered or will be redelivered."""
+        backlog = self.backlog
+        arrived_at = backlog.next_arrived_at()
+        try:
+            await self.clock.turn_if_hogged()
+            if self.closing.is_set():
+                backlog.drop(message)  # closing gives it back
+                return False
+            if not backlog.is_wanted(message, arrived_at):
+                return False
+            if message.attempts >= self._tries.fine_below and not await self._tries.may_be_handled(message):
+                return False
+        except asyncio.CancelledError:
+            if self.closing.is_set():
+                backlog.drop(message)  # closing gives it back
+            elif not message.answered and getattr(message.source, "is_alive", True):
+                backlog.put_back(message, arrived_at)  # for the next caller
+                self._arrivals.wake()
+            raise
+        backlog.hand_out(message, arrived_at)
+        return True
+
+    # -- closing
+
+    def abandon(self, task: asyncio.Task[object] | None) -> None:
+        """Let closing requeue the messages of a task that waits for the close."""
+        self._abandoned += self._iterations.take(task)
+        self.changed.set()
+
+    def close(self) -> None:
+        """Hand out nothing more, and ask for nothing more."""
+        self.closing.set()
+        self._queue = deque(self.waiting)
+        self.waiting.clear()
+        self.wake()
+        self.flow.stop()
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        self._arrivals.wake()
+        self.changed.set()
+
+    async def drain(self) -> None:
+        """Give back what nobody will answer, and wait until the rest is answered; see :func:`drain`."""
+        await drain(self.subscriptions.values(), self._queue, self.changed, self, self._tries.give_back)
+
+    def end(self) -> None:
+        """Forget all messages: their answers come too late from now on."""
+        self.clock.stop()
+        self.late.are_lost = True
+        self._iterations.forget()
+        self._abandoned.clear()
+
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """Return the tasks that iterate."""
+        return self._iterations.tasks()
+
+    def may_answer(self) -> bool:
+        """Return whether a running handler or task may answer a message."""
+        return bool(self._handlings) or self._tries.is_giving_up or self._iterations.is_any_held()
+
+    def returned(self) -> list[Message]:
+        """Return, once each, the unanswered messages of tasks that leave or have ended."""
+        messages = [*self._abandoned, *self._iterations.take(None)]
+        self._abandoned.clear()
+        return [message for message in messages if not message.answered]
