@@ -13,32 +13,14 @@ from __future__ import annotations
 
 import socket
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.config import Compression
-from nsq_ha.errors import (
-    AuthError,
-    ConnectError,
-    ConnectionLostError,
-    RemoteProtocolError,
-    ResponseTimeoutError,
-    ServerError,
-)
+from nsq_ha._version import __version__
+from nsq_ha.config import TlsConfig
+from nsq_ha.errors import ConnectError, ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.policy.tls_renewal import Phase
-from nsq_ha.protocol import (
-    NOP,
-    Auth,
-    ClientProtocol,
-    DeflateCodec,
-    Offer,
-    SnappyCodec,
-    decode_authorization,
-    decode_identity,
-    upgrades,
-    without_secret,
-)
-from nsq_ha.redaction import conceal
+from nsq_ha.protocol import NOP, ClientProtocol, Offer
+from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 
@@ -48,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol import Codec, Command, Identity, Received, Upgrade
+    from nsq_ha.protocol import Codec, Command, Identity, Received
     from nsq_ha.spark.options import ConnectionOptions
 
 READ_BYTES: Final = 256 * 1024
@@ -61,6 +43,10 @@ _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
 _DEFLATE_LEVEL: Final = 6
+_ADVICE: Final = Advice(
+    no_tls="turn TLS on at the nsqd, or set tls=false",
+    no_secret="set option 'authSecret'",  # noqa: S106 - a text
+)
 
 
 class ConnectionExpiredError(ConnectionLostError):
@@ -117,26 +103,21 @@ class BlockingConnection:
         except (OSError, ValueError, OverflowError) as error:
             # A resolver raises the latter two for invalid names and ports.
             raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
-        offer = self._offer()
+        secret, address = self._options.auth_secret, f"nsqd {self._node.address}"
+        handshake = Handshake(self.protocol, self._offer(), address=address, secret=secret, advice=_ADVICE)
         identified_at = time.monotonic()
-        identity = decode_identity(self.request(offer.command(), until))
-        layers = upgrades(identity, offer)
-        if self._options.tls is not None and "tls" not in layers:
-            raise ConnectError(f"nsqd {self._node.address} offers no TLS: turn TLS on at the nsqd, or set tls=false")
-        for upgrade in layers:
-            self._upgrade(upgrade, until)
-        self.protocol.receive(self.protocol.take_trailing())
+        for step in handshake:
+            if isinstance(step, Send):
+                self.send(step.data)
+            elif isinstance(step, StartTls):
+                self._start_tls()
+            elif isinstance(step, StartCodec):
+                self._codec, self._pieces = step.codec, step.codec.pieces(step.trailing)
+            else:
+                handshake.feed(self._read_in_time(until))
         if self._options.tls is not None:
-            self._lifetime = tls_server(self._node.address, identity.version).lifetime(identified_at)
-        if identity.auth_required:
-            if self._options.auth_secret is None:
-                raise AuthError("E_AUTH_FIRST", f"nsqd {self._node.address} requires AUTH: set option 'authSecret'")
-            conceal(self._options.auth_secret)
-            try:
-                decode_authorization(self.request(Auth(self._options.auth_secret.encode()), until))
-            except ServerError as error:
-                raise without_secret(error, self._options.auth_secret) from None
-        return identity
+            self._lifetime = tls_server(self._node.address, handshake.identity.version).lifetime(identified_at)
+        return handshake.identity
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
@@ -175,10 +156,7 @@ class BlockingConnection:
             ConnectionLostError: The connection ended; if the leader moved, without an error from the server.
             RemoteProtocolError: The server violated the protocol.
         """
-        now = time.monotonic()
-        if until <= now:
-            raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time")
-        received = self.protocol.receive(self._read_in_time(until, now))
+        received = self.protocol.receive(self._read_in_time(until))
         if received.heartbeats:
             self.send(NOP)
         if received.damaged:
@@ -205,7 +183,7 @@ class BlockingConnection:
         return Offer(
             client_id="spark",
             hostname=socket.gethostname(),
-            user_agent=_user_agent(),
+            user_agent=f"nsq_ha-spark/{__version__}",
             output_buffer_size=_OUTPUT_BUFFER_BYTES if self._gathers else _NO_OUTPUT_BUFFER,
             output_buffer_timeout=round(options.output_buffer_timeout * 1000),
             msg_timeout=round((options.msg_timeout or 0) * 1000),
@@ -215,22 +193,18 @@ class BlockingConnection:
             extend_support=self._extended,
         )
 
-    def _upgrade(self, upgrade: Upgrade, until: float) -> None:
-        trailing = self.protocol.expect_upgrade(upgrade)
-        tls = self._options.tls
-        if upgrade == "tls" and tls is not None:
-            try:
-                name = tls.server_name or self._node.host
-                self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
-            except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
-                raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
-        else:
-            snappy = upgrade == Compression.SNAPPY.value
-            self._codec = SnappyCodec() if snappy else DeflateCodec(_DEFLATE_LEVEL)
-            self._pieces = self._codec.pieces(trailing)
-        self.answer(until)
+    def _start_tls(self) -> None:
+        tls = self._options.tls or TlsConfig()
+        try:
+            name = tls.server_name or self._node.host
+            self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
+        except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
+            raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
 
-    def _read_in_time(self, until: float, now: float) -> bytes:
+    def _read_in_time(self, until: float) -> bytes:
+        now = time.monotonic()
+        if until <= now:
+            raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time")
         over = self._lifetime.stale_at if self._lifetime is not None else until
         try:
             if over > now:
@@ -264,11 +238,3 @@ class BlockingConnection:
         if self._socket is None:
             raise ConnectionLostError(f"the connection to nsqd {self._node.address} is closed")
         return self._socket
-
-
-def _user_agent() -> str:
-    try:
-        return f"nsq_ha-spark/{version('nsq_ha')}"
-    except PackageNotFoundError:
-        # A checkout shipped to executors as files has no metadata.
-        return "nsq_ha-spark"
