@@ -108,6 +108,33 @@ async def test_from_a_number(consume: Consumers, history: History) -> None:
     await read_from(consume, history, StartFrom.count(6), {0: 5, 1: 5})
 
 
+@pytest.mark.parametrize("number", [0, 1])
+async def test_numbers_are_counted_from_1_and_0_means_the_same(
+    consume: Consumers, history: History, number: int
+) -> None:
+    await read_from(consume, history, StartFrom.count(number), {0: 0, 1: 0})
+
+
+@pytest.mark.parametrize("start", [StartFrom.count(10**9), StartFrom.offset(10**12)], ids=["count", "offset"])
+async def test_a_position_behind_the_newest_message_means_the_end(
+    consume: Consumers, history: History, start: StartFrom
+) -> None:
+    async with consume(history.topic, start_from=StartFrom.beginning(), max_in_flight=2):
+        pass
+    found: list[bytes] = []
+
+    async def is_at_the_end() -> bool:
+        stats = await consume.stats(history.topic)
+        return len(stats) == PARTITIONS and all(each.depth == each.in_flight == 0 for each in stats.values())
+
+    async with consume(history.topic, start_from=start) as consumer:
+        running = asyncio.create_task(consumer.run(lambda message: found.append(message.body)))
+        await eventually(is_at_the_end)
+        await consumer.aclose()
+        await running
+    assert len(set(found)) <= 2 * PARTITIONS  # what the server had queued for delivery before
+
+
 async def test_from_a_time(consume: Consumers, history: History) -> None:
     await read_from(consume, history, StartFrom.timestamp(history.second), history.turn)
 
