@@ -25,10 +25,10 @@ class View:
 
     Attributes:
         lookupd: Its base URL.
-        leads: Some list names it as the leading one.
-        readable: To ``access=r``. None when it did not answer.
-        writable: To ``access=w``. None when it did not answer.
-        error: Why not. None when it did.
+        leads: A list names it as the leading one.
+        readable: The answer to ``access=r``. None if there is none.
+        writable: The answer to ``access=w``. None if there is none.
+        error: Why there is no answer. None if there is one.
     """
 
     lookupd: str
@@ -99,12 +99,14 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
     """Return the meta of an existing topic.
 
     Raises:
-        TopicNotFoundError: Every nsqlookupd that answers denies it.
-        LookupUnavailableError: None answers, or none tells the topic's meta.
+        TopicNotFoundError: No nsqlookupd that answers knows the topic.
+        LookupUnavailableError: None answers, or no answer contains the meta.
     """
     views = await ask_all(lookupd, topic)
     if all(view.error is not None for view in views):
-        raise LookupUnavailableError("no nsqlookupd answers", tuple((v.lookupd, v.error or "") for v in views))
+        raise LookupUnavailableError(
+            "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
+        )
     if is_unknown(views):
         raise no_such(topic)
     for view in views:
@@ -126,5 +128,5 @@ async def _ask(url: str, topic: str, *, leads: bool) -> View:
         try:
             readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
         except LookupUnavailableError as error:
-            return View(url, leads, None, None, str(error))
+            return View(url, leads, None, None, "; ".join(reason for _, reason in error.causes) or str(error))
         return View(url, leads, readable, writable, None)

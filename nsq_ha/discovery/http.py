@@ -219,4 +219,6 @@ def _ours(error: Exception) -> NsqError:
         )
     if _NO_TLS in text:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        text += "; for a certificate of your own, set the environment variable SSL_CERT_FILE to its PEM file"
     return ConnectError(f"no connection: {text}")

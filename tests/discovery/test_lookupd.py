@@ -25,6 +25,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node, TopicMeta
 from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.certificates import CA_FILE, server_context
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
@@ -334,6 +335,24 @@ async def refusal(scheme: str, answer: bytes) -> str:
 
 async def test_a_tcp_port_is_recognised() -> None:
     assert "give the HTTP port, which is 4161" in await refusal("http", b"\0\0\0\x0eE_BAD_PROTOCOL")
+
+
+async def test_a_certificate_that_the_system_does_not_trust_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(http_answer(json.dumps(lookup_body({0: 4150})).encode()))
+        writer.close()
+
+    server = await asyncio.start_server(say, "127.0.0.1", 0, ssl=server_context())
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with LookupClient(url) as client:
+            with pytest.raises(
+                LookupUnavailableError, match="set the environment variable SSL_CERT_FILE to its PEM file"
+            ):
+                await client.lookup("orders")
+        monkeypatch.setenv("SSL_CERT_FILE", CA_FILE)
+        async with LookupClient(url) as client:
+            assert (await client.lookup("orders")).exists
 
 
 async def test_https_where_there_is_none_is_recognised() -> None:
