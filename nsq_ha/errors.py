@@ -1,29 +1,30 @@
-"""Every error of nsq_ha, and the table of the server's error codes.
+"""All errors of nsq_ha, and the table of the server's error codes.
 
 The tree::
 
     NsqError
     ├── ConfigError(ValueError)          wrong arguments; raised before any I/O
-    ├── ClosedError                      the object was closed, or its supervisor died
+    ├── ClosedError                      the object was closed, or its background task failed
     ├── ProtocolError
     │   ├── LocalProtocolError           we broke a rule; nothing was sent
     │   └── RemoteProtocolError          the peer broke one; its connection is dropped
     ├── TransportError
     │   ├── ConnectError                 no connection could be made
-    │   ├── ConnectionLostError          it was there and went
-    │   └── ResponseTimeoutError(TimeoutError)   it is there and does not answer
+    │   ├── ConnectionLostError          an open connection was lost
+    │   └── ResponseTimeoutError(TimeoutError)   the peer is connected and does not answer
     ├── DiscoveryError
     │   ├── LookupUnavailableError       no nsqlookupd gave a usable answer
     │   ├── TopicNotFoundError           every nsqlookupd says there is no such topic
     │   └── NoLeaderError                the partition has no leader that may be used
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
     ├── PublishError                     what a publish raises once retries are spent
-    ├── DataLossError                    a range of offsets is not, or not any more, in the log
+    ├── DataLossError                    a range of offsets is not in the log, or no longer
     └── SparkUnavailableError            Java or PySpark is missing; says what to install
 
 Callers branch on class attributes (``retriable``, ``stale_leader``), never on
-names or texts. Whether a connection survives an error frame is told by the end
-of its stream alone: the same code is fatal for one command and not for another.
+names or texts. An error code does not say whether the connection survives, since
+the same code is fatal for one command and not for another; only the end of the
+stream says it.
 
 Source: protocol reference 5, 6, 7, 10; failures reference 1.
 """
@@ -41,20 +42,20 @@ if TYPE_CHECKING:
 
 
 class NsqError(Exception):
-    """The root: ``except NsqError`` catches all that this library raises on purpose.
+    """Base class of all errors that this library raises on purpose.
 
-    Its texts quote servers, and a server may send back the secret that it was
-    given: secrets are replaced here, for all errors and for all logs of them.
+    Texts may quote servers, and a server may send back the secret that it received:
+    secrets are replaced here, for all errors and their logs.
     """
 
     retriable: bool = False
-    """True when the same call may succeed a little later, unchanged."""
+    """True if the same call may succeed a little later."""
 
     stale_leader: bool = False
-    """True when the partition's leader must be looked up again before a retry."""
+    """True if the partition's leader must be looked up before a retry."""
 
     def __init__(self, *arguments: object) -> None:
-        """Keep the arguments; texts lose their secrets."""
+        """Replace secrets in the texts."""
         super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
 
 
@@ -63,29 +64,29 @@ class ConfigError(NsqError, ValueError):
 
 
 class ClosedError(NsqError):
-    """The object was closed, or its supervisor died (then ``__cause__`` tells why).
+    """The object was closed, or its background task failed (then ``__cause__`` is the reason).
 
-    Make a new producer or consumer.
+    Create a new producer or consumer.
     """
 
 
 class ProtocolError(NsqError):
-    """A rule of the wire protocol was broken, by us or by the peer."""
+    """The wire protocol was violated, by this library or by the peer."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to break a rule. Nothing was written; the connection is still good."""
+    """A call would have violated the protocol. Nothing was written, and the connection is unaffected."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke a rule. Its connection is dropped, since nothing after it can be trusted."""
+    """The peer violated the protocol. The connection is closed, since nothing after it can be trusted."""
 
     retriable = True
     stale_leader = True
 
 
 class TransportError(NsqError):
-    """The network or the peer's process failed us."""
+    """The network or the peer's process failed."""
 
     retriable = True
     stale_leader = True
@@ -96,15 +97,15 @@ class ConnectError(TransportError):
 
 
 class ConnectionLostError(TransportError):
-    """An open connection went: what it had been sent and had not answered is in doubt."""
+    """An open connection was lost: commands without an answer may or may not have been executed."""
 
 
 class ResponseTimeoutError(TransportError, TimeoutError):
-    """A peer that is connected did not answer in time."""
+    """A connected peer did not answer in time."""
 
 
 class DiscoveryError(NsqError):
-    """The nsqlookupds did not give what is needed."""
+    """The nsqlookupds did not give the needed information."""
 
     retriable = True
     stale_leader = True
@@ -114,13 +115,13 @@ class LookupUnavailableError(DiscoveryError):
     """No nsqlookupd gave a usable answer.
 
     Attributes:
-        causes: One ``(address, reason)`` for each nsqlookupd that was asked.
+        causes: One pair ``(address, reason)`` for each nsqlookupd that was asked.
     """
 
     def __init__(self, message: str, causes: tuple[tuple[str, str], ...] = ()) -> None:
-        """Keep the message and what each nsqlookupd did."""
-        told = "; ".join(f"{address}: {reason}" for address, reason in causes)
-        super().__init__(f"{message} ({told})" if told else message)
+        """Build the text from the message and the causes."""
+        listed = "; ".join(f"{address}: {reason}" for address, reason in causes)
+        super().__init__(f"{message} ({listed})" if listed else message)
         self.causes = tuple((address, redact(reason)) for address, reason in causes)
 
 
@@ -129,7 +130,7 @@ class TopicNotFoundError(DiscoveryError):
 
 
 class NoLeaderError(DiscoveryError):
-    """The partition has no leader at the moment (fail-over, writes disabled, not enough replicas)."""
+    """The partition has no leader now (fail-over, writes disabled, not enough replicas)."""
 
 
 class ServerError(NsqError):
@@ -141,7 +142,7 @@ class ServerError(NsqError):
     """
 
     def __init__(self, code: str, detail: str = "") -> None:
-        """Keep code and detail; control characters are escaped in the text that is shown."""
+        """Escape control characters in the text that is shown."""
         self.code = code if code in SERVER_ERRORS else redact(code)
         self.detail = redact(detail)
         super().__init__(_printable(self._text()))
@@ -169,14 +170,14 @@ class NotLeaderError(ServerError):
 
 
 class NotWritableError(ServerError):
-    """The leader may not write now (handing over, replica joining, no majority): retry after a pause."""
+    """The leader cannot write now (handing over, replica joining, no majority): retry after a pause."""
 
     retriable = True
     stale_leader = True
 
 
 class TopicNotExistError(ServerError):
-    """This node holds no replica of that partition: look up again before giving up."""
+    """This node holds no replica of the partition: look the topic up again."""
 
     retriable = True
     stale_leader = True
@@ -186,36 +187,36 @@ class TopicNotExistError(ServerError):
 
 
 class PublishFailedError(ServerError):
-    """The node could not store the message (shutting down, local queue): not stored as far as it knows."""
+    """The node could not store the message (shutting down, local queue)."""
 
     retriable = True
     stale_leader = True
 
 
 class OverloadedError(ServerError):
-    """Too much waits on that partition, or the node has too many connections: back off, then retry."""
+    """The partition has too many waiting messages, or the node too many connections: retry after a pause."""
 
     retriable = True
 
 
 class MessageRefusedError(ServerError):
-    """The message, its headers or its trace id are at fault: a retry would fail the same way."""
+    """The message, its headers or its trace id are wrong: a retry would fail the same way."""
 
 
 class BadNameError(ServerError):
-    """Topic, channel or partition of the command is malformed: correct it."""
+    """The topic, channel or partition is malformed: correct it."""
 
 
 class InvalidCommandError(ServerError):
-    """The command was wrong or came in the wrong state: a bug of ours, or an old server."""
+    """The command was wrong or came in the wrong state: a bug in this library, or an old server."""
 
 
 class TlsRequiredError(ServerError):
-    """nsqd accepts nothing outside TLS (it runs with ``-tls-required``): set ``tls=TlsConfig(...)``."""
+    """nsqd requires TLS (it runs with ``-tls-required``): set ``tls=TlsConfig(...)``."""
 
 
 class SubscribeRefusedError(ServerError):
-    """The subscription is of the wrong kind for the topic; the text says what to change."""
+    """The subscription does not fit the kind of the topic; the text says what to change."""
 
     def _text(self) -> str:
         hint = _SUBSCRIBE_HINTS.get(self.code)
@@ -223,15 +224,15 @@ class SubscribeRefusedError(ServerError):
 
 
 class ChannelNotRegisteredError(SubscribeRefusedError):
-    """The topic does not create channels by itself: register the channel at the nsqlookupd first."""
+    """The topic does not create channels automatically: register the channel at the nsqlookupd first."""
 
 
 class AuthError(ServerError):
-    """Authentication or permission: give the right secret; a retry fails the same way."""
+    """Authentication failed or permission is missing: check the secret; a retry fails the same way."""
 
 
 class NotInFlightError(ServerError):
-    """FIN, REQ or TOUCH of a message that is no longer this connection's: it was or will be delivered again."""
+    """FIN, REQ or TOUCH of a message that this connection no longer holds: it was or will be redelivered."""
 
     def _text(self) -> str:
         """Return the text with the message's id as a number; the partitioned nsqd lists its bytes."""
@@ -316,12 +317,12 @@ _TLS_REQUIRED: Final = "(TLS required)"
 
 
 def server_error(data: bytes) -> ServerError:
-    """Make the error for the data of one error frame.
+    """Return the error for the data of an error frame.
 
-    The code ends at the first blank, which is there even when no text follows.
-    Texts may hold raw bytes (a bad REQ echoes 16 id bytes), so they are decoded
-    with replacement. One frame of the server has no code at all and is known by
-    its text; so is one that shares its code with others.
+    The code ends at the first blank, which is there even if no text follows.
+    Texts may contain raw bytes (a bad REQ echoes 16 bytes of an id), so they are
+    decoded with replacement. One frame has no code, and one shares its code with
+    others; both are recognised by their texts.
 
     Source: protocol reference 1.
     """
@@ -330,7 +331,7 @@ def server_error(data: bytes) -> ServerError:
         return OverloadedError("", text)
     code, _, detail = text.partition(" ")
     if code not in SERVER_ERRORS:
-        code, _, detail = redact(text).partition(" ")  # before it is split: a secret may hold a blank
+        code, _, detail = redact(text).partition(" ")  # before the split, since a secret may contain a blank
     if code == "E_INVALID" and detail.endswith(_TLS_REQUIRED):
         return TlsRequiredError(code, f"{detail}: nsqd runs with -tls-required, give tls=TlsConfig(...)")
     if code == "E_BAD_PARTITION" and detail.endswith(_NO_PARTITION):
@@ -343,19 +344,19 @@ class PublishError(NsqError):
 
     Attributes:
         topic: The topic.
-        partition: The partition it was meant for; None when none was chosen yet.
-        attempts: How often it was written to a connection; 0 when never.
-        maybe_stored: False: the server surely does not hold the message, send
-            it again freely. True: at least one attempt got no answer, so it may
-            be stored; sending again may store it twice. One attempt in doubt
-            makes the whole call in doubt.
+        partition: The chosen partition; None if none was chosen yet.
+        attempts: How often it was written to a connection.
+        maybe_stored: If False, the server does not have the message, and you may
+            publish it again. If True, at least one attempt got no answer, so the
+            message may be stored, and publishing it again may store it twice.
     """
 
     def __init__(self, message: str, *, topic: str, partition: int | None, attempts: int, maybe_stored: bool) -> None:
-        """Keep the facts; the message ends with what is known about the storage."""
+        """Build the text, which says whether the message may be stored."""
         where = topic if partition is None else f"{topic}-{partition}"
-        known = "it may be stored" if maybe_stored else "it is not stored"
-        super().__init__(f"publish to {where} failed after {attempts} attempt(s), {known}: {message}")
+        known = "may be stored" if maybe_stored else "not stored"
+        tried = f"failed ({known}, attempts: {attempts})" if attempts or maybe_stored else "not sent"
+        super().__init__(f"publish to {where} {tried}: {message}")
         self.topic = topic
         self.partition = partition
         self.attempts = attempts
@@ -363,12 +364,12 @@ class PublishError(NsqError):
 
 
 class DataLossError(NsqError):
-    """Messages between two planned offsets cannot be had: cleaned, never committed, or of another log.
+    """Messages between two planned offsets cannot be read: they were cleaned, never committed, or are of another log.
 
-    Reading on would leave them out in silence. Choose offsets that exist, or
-    accept the gap by name (the Spark option ``failOnDataLoss=false``).
+    Choose offsets that exist, or accept the gap (the Spark option
+    ``failOnDataLoss=false``).
     """
 
 
 class SparkUnavailableError(NsqError):
-    """Spark cannot run here. The message is one line and names what to install or set."""
+    """Spark cannot run here. The text says in one line what to install or set."""

@@ -47,7 +47,7 @@ def is_upstream_id(message_id: bytes) -> bool:
 
 
 class MessageSource(Protocol):
-    """What a message answers through. All three buffer and return at once."""
+    """Sends the answers of a message. All three methods buffer and return at once."""
 
     topic: str
     channel: str
@@ -58,7 +58,7 @@ class MessageSource(Protocol):
         """Buffer a FIN."""
 
     def requeue(self, message: Message, delay: float | None) -> None:
-        """Buffer a REQ; None is the source's own policy."""
+        """Buffer a REQ; None uses the back-off of the consumer."""
 
     def touch(self, message: Message) -> None:
         """Buffer a TOUCH."""
@@ -71,18 +71,18 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """One delivered message.
 
     Attributes:
-        id: The 16 raw bytes that go back in an answer; never text.
+        id: The 16 raw bytes that answers carry; not text.
         body: The payload as published.
-        attempts: Deliveries so far by the server's count, 1 first. It stays 1
-            after a lost connection or a leader change, so it does not find repeats.
-        timestamp_ns: Time of the publish at the server, nanoseconds since the epoch.
-        offset: Byte position in the partition's queue. None unless the
-            subscription asks for it (ordered, or with a start position).
-        raw_size: Bytes it takes there, so the next message is at ``offset + raw_size``.
+        attempts: Number of deliveries by the server's count, from 1. It does not grow
+            after a lost connection or a leader change, so it does not detect all repeats.
+        timestamp_ns: Time of the publish at the server, in nanoseconds since the epoch.
+        offset: Byte position in the partition's queue. None unless the subscription is
+            ordered or has a start position.
+        raw_size: Size in the queue, so the next message is at ``offset + raw_size``.
             None like ``offset``.
-        ext: The raw extension header. None when there is none.
-        source: Where it came from and is answered through.
-        answered: It was finished or requeued.
+        ext: The raw extension header. None if there is none.
+        source: The subscription that delivered it and sends its answer.
+        answered: Whether it was finished or requeued.
     """
 
     id: bytes
@@ -102,7 +102,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def partition(self) -> int:
-        """The partition it was read from."""
+        """Number of the partition."""
         return self.source.partition
 
     @property
@@ -112,7 +112,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def internal_id(self) -> int:
-        """The server's own id, unsigned 64 bit; grows within a partition. Of an upstream nsqd its whole id."""
+        """The server's id, unsigned 64 bit; grows within a partition. The whole id if it is from an upstream nsqd."""
         return int(self.id, 16) if is_upstream_id(self.id) else int.from_bytes(self.id[:8], "big")
 
     @property
@@ -122,18 +122,17 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def headers(self) -> dict[str, object]:
-        """The extension header's own keys (those beginning ``##`` left out); empty when there is none.
+        """The extension header without keys that begin with ``##``; empty if there is none.
 
         Raises:
-            RemoteProtocolError: The header is not a JSON object. Headers are
-                written by other programs: the message itself is whole, finish
-                or requeue it as the application wants.
+            RemoteProtocolError: The header, which another program wrote, is not a JSON
+                object. The message itself is valid: finish or requeue it.
         """
         return {key: value for key, value in self._header().items() if not key.startswith("##")}
 
     @property
     def tag(self) -> str | None:
-        """The dispatch tag. None when the message has none.
+        """The dispatch tag. None if the message has none.
 
         Raises:
             RemoteProtocolError: As for ``headers``.
@@ -153,10 +152,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return header
 
     def finish(self) -> None:
-        """Tell the server that the message is done (FIN).
+        """Finish the message: the server deletes it from the channel (FIN).
 
-        Buffers and returns: FIN has no answer. Written together with what else
-        is answered in this turn of the event loop.
+        Returns at once, since FIN has no answer. All answers of one turn of the
+        event loop are written together.
 
         After the consumer has closed it has no effect, since the server delivers the message again; a warning says so.
         The same holds for :meth:`requeue` and :meth:`touch`.
@@ -171,17 +170,17 @@ class Message(msgspec.Struct, eq=False, gc=False):
         self.source.finish(self)
 
     def requeue(self, delay: float | None = None) -> None:
-        """Ask for the message again (REQ).
+        """Requeue the message, so that the server delivers it again (REQ).
 
         Args:
-            delay: Seconds to wait, 0 for at once. None takes the consumer's own
-                back-off. On an ordered topic the wait is spent in this client,
-                since the server ignores a delayed REQ there.
+            delay: Seconds until the redelivery, 0 for at once. None uses the consumer's
+                ``requeue_backoff``. On an ordered topic the client waits itself, since
+                the server ignores the delay there.
 
         Raises:
             LocalProtocolError: It was finished or requeued already.
-            ConfigError: ``delay`` is no number, negative or more than the server can count. The message is not
-                answered by that.
+            ConfigError: ``delay`` is not a number, negative or larger than the server can count. The message stays
+                unanswered.
         """
         given: object = delay
         if given is not None and (not is_number(given) or not 0 <= given <= MAX_SECONDS):
@@ -193,7 +192,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         self.source.requeue(self, delay)
 
     def touch(self) -> None:
-        """Restart the server's message timeout (TOUCH), at most up to its ``max_msg_timeout``.
+        """Restart the server's message timeout (TOUCH), but not beyond its ``max_msg_timeout``.
 
         Raises:
             LocalProtocolError: It was finished or requeued already.
@@ -214,13 +213,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
         returned(self, answer)
 
     async def __aenter__(self) -> Self:
-        """Give the message; leaving FINs it, or REQs it when an exception leaves."""
+        """Return the message; at the end of the block it is finished, or requeued after an exception."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """FIN on success, REQ by the consumer's policy otherwise; nothing if it was answered inside.
+        """Finish it, or requeue it after an exception; do nothing if it was answered in the block.
 
         If the consumer was closed inside the block and has requeued the message, a warning says so.
         """
@@ -233,7 +232,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
             self._answered_before("finish")
 
     def __repr__(self) -> str:
-        """Show where it stands, never the body."""
+        """Show ids and size, but not the body."""
         return (
             f"<Message {self.topic}-{self.partition} id={self.internal_id:#x} trace_id={self.trace_id}"
             f" attempts={self.attempts} {len(self.body)} bytes>"
@@ -241,19 +240,19 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What is known of a message that the server stored.
+    """The acknowledgement of a published message.
 
     Attributes:
         topic: The topic.
         partition: The partition that holds it.
         nsqd: ``host:port`` of the node that acknowledged it.
-        attempts: How often it was written until it was acknowledged; above 1 it
-            may be stored more than once.
+        attempts: How often it was written; if more than once, it may be stored
+            more than once.
         internal_id: The server's id. None unless traced. None in a batch with
             headers (``MPUB_EXT``), for which the server returns no ids.
         trace_id: The trace id that was sent. None unless traced.
         offset: Byte position in the partition's queue. None like ``internal_id``.
-        raw_size: Bytes it takes there. None like ``internal_id``.
+        raw_size: Size in the queue. None like ``internal_id``.
     """
 
     topic: str
@@ -271,12 +270,12 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
     Attributes:
         body: The payload, 1 byte to the server's limit (1 MiB by default).
-        key: Sharding key. None for none.
-        partition: Goes to this partition. None to choose by key or strategy.
-        trace_id: Unsigned 64 bit. None to send it without trace, or with the
-            producer's own when it traces the topic.
-        headers: Extension header, for topics that are extended. None for none.
-        tag: Dispatch tag, for topics that are extended. None for none.
+        key: Sharding key. None for no key.
+        partition: The partition. None to choose it by key or strategy.
+        trace_id: Unsigned 64 bit. None for no trace, or for a random id if the
+            producer traces the topic.
+        headers: Extension header, only for extended topics. None for no header.
+        tag: Dispatch tag, only for extended topics. None for no tag.
     """
 
     body: bytes

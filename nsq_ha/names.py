@@ -1,8 +1,7 @@
-"""Names of topics, channels and partitions: the rules, in one place.
+"""Rules for names of topics, channels and partitions.
 
-Owns what makes a name legal on the wire. A name goes into a command line as it
-stands, so a blank or a newline in it would start another command: nothing may
-encode a name that did not pass here.
+Names become part of command lines unchanged, so a blank or a newline in a name
+would start another command: every name must be checked here before it is encoded.
 
 Source: protocol reference 3 ("Other limits"); youzan/nsq ``protocol/names.go``.
 """
@@ -15,10 +14,10 @@ from typing import Final
 from nsq_ha.errors import ConfigError
 
 MAX_NAME_LENGTH: Final = 64
-"""Longest topic or channel name in characters, suffix included."""
+"""Maximum length of a topic or channel name in characters, including the suffix."""
 
 MAX_PARTITIONS: Final = 255
-"""Most partitions that a topic may have; partition numbers are 0..254 in practice."""
+"""Maximum number of partitions of a topic; partition numbers are 0..254 in practice."""
 
 MAX_PARTITION_ID: Final = 1023
 """Largest partition number that fits a message id (10 bits)."""
@@ -27,18 +26,18 @@ MAX_TAG_BYTES: Final = 100
 """Maximum length of a dispatch tag."""
 
 EPHEMERAL_SUFFIX: Final = "#ephemeral"
-"""A channel with this suffix goes when its last client leaves."""
+"""A channel with this suffix is deleted when its last client leaves."""
 
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 
 
 def is_valid_name(name: str) -> bool:
-    """Tell whether ``name`` is legal for a topic or a channel (1..64 characters)."""
+    """Return whether ``name`` is legal for a topic or a channel (1..64 characters)."""
     return 1 <= len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
 
 
 def check_topic(topic: object) -> str:
-    """Return ``topic`` unchanged when it is legal.
+    """Return ``topic`` if it is legal.
 
     Raises:
         ConfigError: It is not a string of 1..64 of ``[.a-zA-Z0-9_-]``, with an
@@ -48,7 +47,7 @@ def check_topic(topic: object) -> str:
 
 
 def check_channel(channel: object) -> str:
-    """Return ``channel`` unchanged when it is legal.
+    """Return ``channel`` if it is legal.
 
     Raises:
         ConfigError: As for :func:`check_topic`.
@@ -57,10 +56,10 @@ def check_channel(channel: object) -> str:
 
 
 def check_partition(partition: object) -> int:
-    """Return ``partition`` unchanged when it is a number from 0 to 1023.
+    """Return ``partition`` if it is a number from 0 to 1023.
 
     Raises:
-        ConfigError: It is not an int (a bool is none) or out of range. The
+        ConfigError: It is not an int (or is a bool) or out of range. The
             upper bound is the width of the partition in a message id; whether
             the topic has that partition is known only after a lookup.
     """

@@ -35,7 +35,7 @@ class TraceSwitch:
     """For which topics lines are written; may be changed at any time, from any thread.
 
     Attributes:
-        is_any: False while nothing is switched on: one look for whoever asks for each message.
+        is_any: False if no topic is switched on, so that the check for each message is cheap.
     """
 
     def __init__(self) -> None:

@@ -160,8 +160,8 @@ def test_an_unavailable_lookup_names_each_server() -> None:
 @pytest.mark.parametrize(
     ("partition", "maybe_stored", "text"),
     [
-        (3, False, "publish to orders-3 failed after 2 attempt(s), it is not stored: why"),
-        (None, True, "publish to orders failed after 2 attempt(s), it may be stored: why"),
+        (3, False, "publish to orders-3 failed (not stored, attempts: 2): why"),
+        (None, True, "publish to orders failed (may be stored, attempts: 2): why"),
     ],
 )
 def test_a_publish_error_tells_what_is_known(partition: int | None, maybe_stored: bool, text: str) -> None:

@@ -42,9 +42,9 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     multiple=True,
     metavar="URL",
     callback=addresses,
-    help=f"Run against this cluster (faults are then yours). Default: an embedded one; {LOOKUPD_VARIABLE} is not used.",
+    help=f"Run against this cluster, without faults. Default: an embedded one; {LOOKUPD_VARIABLE} is not used.",
 )
-@click.option("--topic", type=TOPIC, help="Created if it is not there. Default: one of its own, deleted at the end.")
+@click.option("--topic", type=TOPIC, help="Created if it does not exist. Default: a new one, deleted at the end.")
 @click.option("--keep-topic", is_flag=True, help="Do not delete the topic that was created.")
 @click.option(
     "--months",
@@ -55,29 +55,34 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 )
 @click.option("--rate", type=SECONDS, help="Publish at most this many messages a second. Default: no limit.")
 @click.option(
-    "--in-flight", type=click.IntRange(1), default=500, show_default=True, help="Publishes under way at most."
+    "--in-flight",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Maximum number of unanswered publishes.",
 )
 @click.option(
     "--stall-limit",
     type=Number(1),
     default=60.0,
     show_default=True,
-    help="Give up when nothing moved for this many seconds.",
+    help="Give up after this many seconds without progress.",
 )
-@click.option("--spark/--no-spark", default=True, help="Let Spark read the topic back.  [default: spark]")
+@click.option("--spark/--no-spark", default=True, help="Read the topic with Spark at the end.  [default: spark]")
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("demo-report.html"),
     show_default=True,
-    help="Where Spark writes its page about every message.",
+    help="File for Spark's page about every message.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Publish real flights, follow every aircraft, break the cluster meanwhile, and count what came through.
 
     Progress and events go to standard error, the result to standard output. Exit code 1 if anything was
-    lost, out of order or refused, or if Spark did not find everything; a missing Java is told, and no failure.
+    lost, out of order or refused, or if Spark did not find everything. A missing Java is reported, but is
+    not a failure.
     """
     report = run(_run(_options(lookupd, **options)))
     if as_json:
@@ -180,7 +185,7 @@ class _Display:
 
 def _print(report: Report) -> None:
     audit = report.audit
-    told = report.as_dict()
+    facts = report.as_dict()
     rows: list[tuple[str, object]] = [
         ("published", audit.published),
         ("acknowledged", audit.acknowledged),
@@ -194,11 +199,11 @@ def _print(report: Report) -> None:
         ("longest stall of the producer", f"{audit.publish_stall.longest:.2f} s"),
         ("longest stall of the consumer", f"{audit.consume_stall.longest:.2f} s"),
         ("partitions x replicas", f"{report.partitions} x {report.replicas}"),
-        ("leaders moved", told["leader_moves"]),
-        ("nodes killed, restarted", f"{told['nodes_killed']}, {told['nodes_restarted']}"),
+        ("leaders moved", facts["leader_moves"]),
+        ("nodes killed, restarted", f"{facts['nodes_killed']}, {facts['nodes_restarted']}"),
         ("leader changes seen by the producer", audit.leader_changes),
     ]
-    print_table(["flights", "#"], rows, title=f"{told['cluster']} cluster, topic {report.topic}")
+    print_table(["flights", "#"], rows, title=f"{facts['cluster']} cluster, topic {report.topic}")
     _print_spark(report)
     click.echo(_verdict(report))
 
@@ -220,7 +225,7 @@ def _print_spark(report: Report) -> None:
     from nsq_ha.demo.spark_step import AHEAD
 
     if report.spark_missing is not None:
-        click.echo(f"Spark step left out: {clean(report.spark_missing)}\n")
+        click.echo(f"Spark step skipped: {clean(report.spark_missing)}\n")
     found = report.spark
     if found is None:
         return
@@ -254,8 +259,8 @@ def _print_spark(report: Report) -> None:
     click.echo(f"{AHEAD}\n")
     if found.page is not None:
         again = found.anomalies.get("repeated", 0)
-        told = f" (given out again after they had been finished: {again:,})" if again else ""
-        click.echo(f"every message's life: {found.page}{told}")
+        repeats = f" (delivered again after they were finished: {again:,})" if again else ""
+        click.echo(f"every message's life: {found.page}{repeats}")
 
 
 def _number(value: float | None, *, percent: bool = False) -> str | None:

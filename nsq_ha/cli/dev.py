@@ -37,7 +37,7 @@ class WantedTopic(click.ParamType[Wanted]):
     name = "name[:partitions[:ordered]]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Wanted:
-        """Return the parts, or tell what is wrong with them."""
+        """Return the parts, or fail with what is wrong."""
         if isinstance(value, Wanted):
             return value
         name, *rest = str(value).split(":")
@@ -79,7 +79,7 @@ def dev(
     port: int | None,
     as_json: bool | None,
 ) -> None:
-    """Run a cluster in this process, on the loopback, until Ctrl-C; it keeps nothing on disk."""
+    """Run a cluster in this process, on the loopback, until Ctrl-C; it stores nothing on disk."""
     try:
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
@@ -98,7 +98,7 @@ def dev(
 
 
 def _usual_port() -> tuple[int, ...]:
-    """Return the port where the other commands look, unless something listens there; nothing then."""
+    """Return the default port of nsqlookupd if it is free, else nothing."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

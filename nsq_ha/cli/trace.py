@@ -65,10 +65,10 @@ def report(
     threads: str,
     as_json: bool | None,
 ) -> None:
-    """Read trace logs of the SDK, logs of nsqds, or both, and tell what became of the messages.
+    """Read trace logs of the SDK, logs of nsqds, or both, and report what happened to the messages.
 
-    With --out a page (report.html), report.json and Parquet tables are written there. Exit code 1 if an
-    anomaly of a kind of --fail-on was found, or no trace line at all.
+    With --out, write a page (report.html), report.json and Parquet tables there. Exit code 1 if an
+    anomaly of --fail-on, or no trace line, was found.
     """
     try:
         from nsq_ha.spark.session import local_session, require_spark
@@ -116,9 +116,9 @@ def _print(found: TraceReport, out: Path | None) -> None:
         ],
         title="latency",
     )
-    told = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in found.counts.items())
+    summary = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in found.counts.items())
     if not found.events:
-        told = "no trace line in these logs: is the trace of the topic switched on?"
-    click.echo(f"{'ok' if found.is_ok else 'FAILED'}: {told}")
+        summary = "no trace line in these logs: is the trace of the topic switched on?"
+    click.echo(f"{'ok' if found.is_ok else 'FAILED'}: {summary}")
     if out is not None:
         click.echo(f"page: {out / 'report.html'}")

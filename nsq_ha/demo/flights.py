@@ -76,7 +76,7 @@ def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
         path: The zip file. None for the installed one.
 
     Raises:
-        ConfigError: A month is none.
+        ConfigError: A month is not 1 to 12.
         FileNotFoundError: The data is not installed.
         OSError: The file is damaged.
     """

@@ -145,7 +145,7 @@ class Job:
         self.audit.consume_stall.measure(self._clock())
 
     def _note(self) -> None:
-        """Wake whoever waits for what has been reached."""
+        """Wake all waiters whose condition is met."""
         if self.audit.is_settled:
             self._ended.set()
         for mark in [mark for mark in self._marks if self.audit.acknowledged >= mark.count or self._ended.is_set()]:

@@ -185,8 +185,8 @@ def _report(
         counted = _values(total)
         repeated, foreign = counted["flights"] - flights, counted["rows"] - counted["flights"]
         if traced is not None and page is not None:
-            told = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
-            write_page(page, traced, f"The life of every message of {topic}", [told], AHEAD)
+            summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
+            write_page(page, traced, f"The life of every message of {topic}", [summary], AHEAD)
     finally:
         rows.unpersist()
     return SparkReport(
@@ -238,9 +238,9 @@ def contents(messages: int, flights: int, repeated: int, foreign: int) -> str:
         repeated: Messages with a flight that another one has, too: stored again, since an answer was lost.
         foreign: Messages without a flight.
     """
-    told = f"{messages:,} messages with {flights:,} flights"
-    told += f", {repeated:,} stored again after a lost answer" if repeated else ""
-    return told + (f", {foreign:,} without a flight" if foreign else "")
+    summary = f"{messages:,} messages with {flights:,} flights"
+    summary += f", {repeated:,} stored again after a lost answer" if repeated else ""
+    return summary + (f", {foreign:,} without a flight" if foreign else "")
 
 
 def _summary(held: str, carriers: Sequence[CarrierDelay]) -> str:
@@ -259,14 +259,14 @@ def _latencies(traced: TraceReport) -> Iterator[Latency]:
 
 
 def _carrier(row: Row) -> CarrierDelay:
-    told = _values(row)
+    value = _values(row)
     return CarrierDelay(
-        carrier=told["carrier"],
-        flights=told["flights"],
-        arrived=told["arrived"],
-        mean_dep_delay=_rounded(told["mean_dep_delay"], 2),
-        mean_arr_delay=_rounded(told["mean_arr_delay"], 2),
-        late_share=_rounded(told["late_share"], 4),
+        carrier=value["carrier"],
+        flights=value["flights"],
+        arrived=value["arrived"],
+        mean_dep_delay=_rounded(value["mean_dep_delay"], 2),
+        mean_arr_delay=_rounded(value["mean_arr_delay"], 2),
+        late_share=_rounded(value["late_share"], 4),
     )
 
 

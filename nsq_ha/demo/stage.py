@@ -99,7 +99,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing lost, nothing out of order, no error; a missing Spark is none."""
+        """Whether nothing was lost or out of order, and there was no error; a missing Spark is not an error."""
         return self.audit.is_clean and self.spark_error is None
 
     def as_dict(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Demo:
 
         Raises:
             NsqError: The cluster cannot be used, the topic is not ordered, or the page cannot be written.
-            OSError: The flights are not installed, or a port or file cannot be had.
+            OSError: The flights are not installed, or a port or file cannot be used.
 
         Cancelled, it closes and deletes what it made.
         """
@@ -210,7 +210,7 @@ class Demo:
         topic = self._options.topic or f"nsq_ha_demo_{secrets.token_hex(4)}"
         nodes = len(await admin.nodes())
         if not nodes:
-            raise LookupUnavailableError("the nsqlookupds know no nsqd")
+            raise LookupUnavailableError("no nsqd is registered at the nsqlookupds")
         replicas = min(REPLICAS, nodes)
         await admin.create_topic(topic, PARTITIONS, replicas, ordered=True)
         self._tell(f"created ordered topic {topic}: {PARTITIONS} partitions, {replicas} replicas on {nodes} nodes")
@@ -229,7 +229,7 @@ class Demo:
         except TopicNotFoundError:
             return None
         if meta is None or not meta.ordered:
-            raise ConfigError(f"topic {topic!r} is there and not ordered: the demo follows keys in order")
+            raise ConfigError(f"topic {topic!r} is not ordered: the demo needs an ordered topic")
         return topic, meta.partition_num, meta.replica
 
     async def _delete(self, admin: AdminClient, topic: str) -> None:
@@ -245,7 +245,7 @@ class Demo:
         except SparkUnavailableError as error:
             report.spark_missing = str(error)
             return
-        except Exception as error:  # noqa: BLE001 - Spark's own errors are of many kinds, and told as they are
+        except Exception as error:  # noqa: BLE001 - Spark's own errors are of many kinds, and shown as they are
             report.spark_error = f"{type(error).__name__}: {error}"
             return
         report.spark = found

@@ -18,7 +18,7 @@ CHECKS_PER_INTERVAL: Final = 4
 
 
 def next_look(now: float, interval: float) -> float:
-    """Return when to look again; it should be told to :func:`is_silent` as ``due``."""
+    """Return when to check again; pass this time to :func:`is_silent` as ``due``."""
     return now + interval / CHECKS_PER_INTERVAL
 
 

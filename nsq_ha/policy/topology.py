@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 CONFIRM_ROUNDS: Final = 3
-"""Rounds in a row after which a change is taken that nobody contradicts but few have told."""
+"""Rounds in a row after which a change is accepted that no answer contradicts but few contain."""
 
 DISPUTED_ROUNDS: Final = 8
 """Rounds in a row after which the leading nsqlookupd is believed against another one; a sound
@@ -30,14 +30,14 @@ follower is about 2 s behind, which is fewer rounds than this."""
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An nsqd as nsqlookupd names it.
+    """An nsqd as nsqlookupd lists it.
 
     Attributes:
-        host: Address for dialling, name or IP.
+        host: Host name or IP address.
         tcp_port: Port of the TCP protocol.
         http_port: Port of its HTTP.
         distributed_id: The cluster's name for it (``ip:rpc:tcp:n``), needed to
-            move partitions. Empty when the server gave none. Not compared.
+            move partitions. Empty if the server gave none. Not compared.
     """
 
     host: str
@@ -57,7 +57,7 @@ class Node:
 
 
 def tcp_address(name: str) -> str:
-    """Return :attr:`Node.address` out of a node's ``distributed_id``; empty when it is none."""
+    """Return the TCP address in a node's ``distributed_id``; empty if it has none."""
     host, *numbers = name.rsplit(":", 3)
     if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers[:2]):
         return ""
@@ -66,7 +66,7 @@ def tcp_address(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicMeta:
-    """What a topic is, as fixed when it was created.
+    """The settings of a topic, fixed at its creation.
 
     Attributes:
         partition_num: Number of partitions, 1 or more; keys are hashed over it.
@@ -75,8 +75,8 @@ class TopicMeta:
         ordered: Consumers must subscribe ordered.
         multi_part: Several partitions may share a node.
         disable_channel_auto_create: Channels must be registered before use.
-        is_partitioned: False for plain nsqds that were named by address: their
-            commands take no partition, and keys, traces and headers are unknown to them.
+        is_partitioned: False for plain nsqds that are given by address: their
+            commands have no partition, and they know no keys, traces or headers.
     """
 
     partition_num: int
@@ -93,12 +93,12 @@ class LookupAnswer:
     """One nsqlookupd's valid answer to a look-up of a topic.
 
     Attributes:
-        lookupd: Base URL of who answered.
-        leads: It is the leading nsqlookupd as far as the others tell.
-        meta: None when the answer has none, or a nonsensical one.
-        partitions: Leader by partition, only those that have one.
-        exists: False when it says that there is no such topic.
-        note: Why partitions are missing, where the server says so; else empty.
+        lookupd: Base URL of the nsqlookupd.
+        leads: Whether it is the leading nsqlookupd by the lists.
+        meta: None if the answer has no valid one.
+        partitions: Leader by partition, only for partitions that have one.
+        exists: False if it says that the topic does not exist.
+        note: Why partitions are missing, if the server says so; else empty.
     """
 
     lookupd: str
@@ -111,10 +111,10 @@ class LookupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change that was told and is not taken yet.
+    """A change that some answers contain and that is not accepted yet.
 
     Attributes:
-        partition_num: The number that is proposed. None while nothing is.
+        partition_num: The proposed number. None if none is proposed.
         partition_rounds: Rounds in a row that proposed it.
         gone_rounds: Rounds in a row in which every answer denied the topic.
     """
@@ -126,21 +126,21 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """The best knowledge of a topic.
+    """The merged view of a topic.
 
     Attributes:
         topic: The topic.
-        meta: None until a number of partitions is known for certain.
+        meta: None until the number of partitions is certain.
         leaders: Leader by partition as of the last round that had answers. May hold
             partitions at or above ``meta.partition_num`` while the topic grows: to
             be subscribed at once, to be published to only when the number is taken.
         complete: Every partition has a leader and no change is pending.
-        exists: False when every answer denied the topic (and, when it was known
-            before, went on denying it).
+        exists: False if every answer denied the topic (repeatedly, if it was known
+            before).
         last_known: Last leader of the partitions that are missing in ``leaders``. Their
-            healthy connections go on; new ones are made to ``leaders`` only.
-        note: Why partitions are missing, where a server said so; else empty.
-        pending: What was told and waits for confirmation. Not compared.
+            healthy connections stay in use; new ones are opened only to ``leaders``.
+        note: Why partitions are missing, if a server says so; else empty.
+        pending: A change that waits for confirmation. Not compared.
     """
 
     topic: str
@@ -292,11 +292,11 @@ def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
 
 
 def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMeta | None, Pending]:
-    told = [(answer, answer.meta) for answer in ranked if answer.meta is not None]
-    if not told:
+    found = [(answer, answer.meta) for answer in ranked if answer.meta is not None]
+    if not found:
         return old.meta, Pending()
-    numbers = [meta.partition_num for _, meta in told]
-    led = told[0][0].leads
+    numbers = [meta.partition_num for _, meta in found]
+    led = found[0][0].leads
     number = numbers[0] if led else max(numbers)
     pending = Pending()
     if number != old.partition_num:
@@ -309,7 +309,7 @@ def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMe
             number = old.partition_num
     if not number:
         return None, pending
-    flags = [meta for _, meta in told]
+    flags = [meta for _, meta in found]
     known = old.meta if old.meta is not None else flags[0]
     # Without the leading one, what somebody still confirms is not given up for what another one says.
     kind = flags[0] if led or not any(_same_kind(meta, known) for meta in flags) else known

@@ -366,7 +366,7 @@ def encode_ready(count: int) -> bytes:
     r"""Encode ``RDY <count>\n``, the ceiling of messages in flight; has no answer.
 
     The server refuses more than its ``max_rdy_count`` (2500) and closes, so the
-    caller keeps to what IDENTIFY told.
+    caller keeps to the limit in the answer to IDENTIFY.
 
     Raises:
         ConfigError: ``count`` is no int of 0 or more.

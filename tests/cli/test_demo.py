@@ -119,7 +119,7 @@ def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends
     ends_with.append(report_of(audit_of(), spark_missing="Spark needs Java 17: apt install it"))
     told = invoke("demo")
     assert told.exit_code == 0
-    assert "Spark step left out: Spark needs Java 17: apt install it\n" in told.stdout
+    assert "Spark step skipped: Spark needs Java 17: apt install it\n" in told.stdout
 
 
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
@@ -146,7 +146,7 @@ def test_deliveries_messages_and_flights_are_told_apart(invoke: Invoke, ends_wit
     told = invoke("demo").stdout
     assert ["repeated", "deliveries", "2"] in [line.split() for line in told.splitlines()]
     assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in told
-    assert "every message's life: demo-report.html (given out again after they had been finished: 1)\n" in told
+    assert "every message's life: demo-report.html (delivered again after they were finished: 1)\n" in told
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
