@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Collection, Iterator
 
+    from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.clock import LoopClock
     from nsq_ha.consumer.flow import Flow
-    from nsq_ha.consumer.handling import Tries
     from nsq_ha.consumer.messages import Iterations
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
@@ -67,7 +67,13 @@ class Backlog:
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
-        self, name: str, inbox: deque[Message], messages: Iterations, tries: Tries, flow: Flow, clock: LoopClock
+        self,
+        name: str,
+        inbox: deque[Message],
+        messages: Iterations,
+        attempts: AttemptPolicy,
+        flow: Flow,
+        clock: LoopClock,
     ) -> None:
         """Ask for few messages until the handlers' speed is known.
 
@@ -75,7 +81,7 @@ class Backlog:
             name: Topic and channel, for the log.
             inbox: The queue.
             messages: Hands out what is in it.
-            tries: What becomes of a message by the number of its deliveries.
+            attempts: What becomes of a message by the number of its deliveries.
             flow: Asks for messages.
             clock: Of the event loop.
         """
@@ -88,8 +94,8 @@ class Backlog:
         self._inbox = inbox
         self._messages = messages
         # Redelivered messages are compared with those that are being worked on.
-        self._fine_below = min(tries.fine_below, 2)
-        self.gives_up = tries.gives_up
+        self._fine_below = min(attempts.fine_below, 2)
+        self.gives_up = attempts.gives_up
         self._flow = flow
         self._pace = Pace()
         self._ages = Ages()

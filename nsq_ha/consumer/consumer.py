@@ -12,9 +12,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.attempts import AttemptPolicy, GiveUpPublisher, Publisher
 from nsq_ha.consumer.closing import supervisor_ended
-from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
-from nsq_ha.consumer.handling import Handling, Tries, check_concurrency
+from nsq_ha.consumer.handling import Handling, check_concurrency
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
@@ -78,8 +78,8 @@ class Consumer(EnteredOnce):
         if self.config.partitions == ():
             raise ConfigError("partitions must name one at least; None takes all")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
-        self._tries = Tries(self.config, self._give_up_publisher)
-        self._inbox = ConsumerInbox(f"{self.topic}/{self.channel}", self.config, self._tries, self._check_loop)
+        self._attempts = AttemptPolicy(self.config, self._give_up_publisher)
+        self._inbox = ConsumerInbox(f"{self.topic}/{self.channel}", self.config, self._attempts, self._check_loop)
         self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._over = asyncio.Event()
@@ -180,7 +180,7 @@ class Consumer(EnteredOnce):
         self._inbox.end()
         if self._partitions is not None:
             self._partitions.cancel()
-        await self._tries.aclose()
+        await self._attempts.aclose()
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
         if self._directory is not None:
             await self._directory.aclose()
@@ -286,7 +286,7 @@ class Consumer(EnteredOnce):
         function in a thread runs on, and its result is dropped. The thread is a daemon, so the process can exit.
         """
         self._check_loop()
-        handling = Handling(self._inbox.messages(), handler, self._inbox.backlog, self._tries)
+        handling = Handling(self._inbox.messages(), handler, self._inbox.backlog, self._attempts)
         check_concurrency(concurrency)
         if 0 < self.max_in_flight < concurrency:
             log.warning(

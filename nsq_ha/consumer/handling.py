@@ -1,24 +1,32 @@
-"""Calling handlers, and giving up on messages that were tried too often."""
+"""Calling handlers, in the event loop or in threads.
+
+asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
+names, too. Fewer handlers than ``concurrency`` would run at a time, and a
+reconnect would wait for them. So each call of ``run`` has threads of its own:
+at most ``concurrency``, started when they are needed. They are daemons: one
+whose handler never returns does not keep the process from ending.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import copy
+import contextlib
+import contextvars
 import inspect
 import logging
+import threading
 from collections import deque
+from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from nsq_ha.consumer.closing import Returned
-from nsq_ha.consumer.threads import HandlerThreads
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
+from nsq_ha.transport.pausing import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.config import ConsumerConfig
-    from nsq_ha.consumer.giving_up import GiveUpPublisher
+    from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.message import Message
 
@@ -39,144 +47,6 @@ class Desk(Protocol):
 
     def took_long(self, message: Message, began: float, handler: str) -> None:
         """Record that handling of ``message`` took long, before it is answered."""
-
-
-class Tries:
-    """Decides what becomes of a message by the number of its deliveries.
-
-    Attributes:
-        fine_below: A message with fewer attempts needs no check.
-    """
-
-    def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher) -> None:
-        self._config = config
-        self._publisher = publisher
-        self._busy: set[asyncio.Task[Any] | None] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
-        warn = config.warn_attempts or 65536
-        self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
-
-    def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
-        """Tell whether ``task`` gives a message up at this moment."""
-        return task in self._busy
-
-    async def may_be_handled(self, message: Message) -> bool:
-        """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""
-        attempts, warn = message.attempts, self._config.warn_attempts
-        limit = self._config.max_attempts
-        if limit is None or attempts <= limit:
-            if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
-                log.warning("%r keeps coming: delivery %d", message, attempts)
-            return True
-        # It was lost, timed out or could not be given up after its last failure.
-        log.warning("giving up %r unhandled: delivery %d, max_attempts=%d", message, attempts, limit)
-        await self._give_up(message)
-        return False
-
-    async def failed(self, message: Message, error: BaseException) -> None:
-        """Requeue a message whose handler failed, or give it up if that was its last attempt."""
-        log.warning("handler failed on %r: %r", message, error, exc_info=error)
-        if message.answered:
-            return
-        if not self._was_last(message):
-            message.requeue()
-            return
-        self._log_last(message)
-        try:
-            await self._give_up(message)
-        except asyncio.CancelledError:
-            if not message.answered:
-                self.give_back(message, "giving it up was cancelled")
-            raise
-
-    def gives_up(self, message: Message) -> bool:
-        """Start to give up a requeued message if that was its last attempt; return whether it was."""
-        if not self._was_last(message):
-            return False
-        # A copy, since the end of the caller's block must not finish this one while it is given up.
-        again = copy.copy(message)
-        again.answered = False
-        self._log_last(message)
-        task = asyncio.create_task(self._give_up(again), name=f"nsq_ha gives up {message!r}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return True
-
-    def give_back(self, message: Message, why: str) -> None:
-        """Requeue a message that has not failed, without delay.
-
-        Args:
-            message: The message, unanswered.
-            why: Completes "the message was requeued because ...", for an answer that comes later.
-        """
-        self._exempt.add(id(message))
-        try:
-            message.requeue(0)
-        finally:
-            self._exempt.discard(id(message))
-        message.source = Returned(message.source, why)
-
-    def is_exempt(self, message: Message) -> bool:
-        """Return whether the message is being requeued, or given up, by this library."""
-        return id(message) in self._exempt
-
-    @property
-    def is_giving_up(self) -> bool:
-        """Whether a message is being given up now."""
-        return bool(self._busy or self._tasks)
-
-    async def aclose(self) -> None:
-        """Cancel pending work; its messages are redelivered."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _was_last(self, message: Message) -> bool:
-        limit = self._config.max_attempts
-        return (
-            limit is not None
-            and message.attempts >= limit
-            and id(message) not in self._exempt
-            and getattr(message.source, "is_alive", True)
-        )
-
-    def _log_last(self, message: Message) -> None:
-        limit = self._config.max_attempts
-        log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
-
-    async def _give_up(self, message: Message) -> None:
-        task = asyncio.current_task()
-        self._busy.add(task)
-        self._exempt.add(id(message))
-        try:
-            await self._apply(message)
-        except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                raise
-            log.warning("%r could not be given up, it comes again: %s", message, error)
-            if not message.answered:
-                message.requeue()
-        except BaseException:  # ends the iteration or the run: not to be given up once more on its way
-            if not message.answered:
-                message.requeue(0)
-            raise
-        else:
-            if not message.answered:
-                message.finish()
-        finally:
-            self._busy.discard(task)
-            self._exempt.discard(id(message))
-
-    async def _apply(self, message: Message) -> None:
-        policy = self._config.on_give_up
-        if callable(policy):
-            outcome = policy(message)
-            if inspect.isawaitable(outcome):
-                await outcome
-        else:
-            await self._publisher.publish(message)
 
 
 def check_concurrency(concurrency: object) -> None:
@@ -212,6 +82,72 @@ def check_handler(handler: object) -> None:
         raise ConfigError(f"handler must take one argument, the message; {name}{signature} does not: {error}") from None
 
 
+class _Job(NamedTuple):
+    """One call, and where its outcome goes."""
+
+    loop: asyncio.AbstractEventLoop
+    outcome: asyncio.Future[Any]
+    context: contextvars.Context
+    function: Callable[[Any], object]
+    argument: object
+
+
+class HandlerThreads:
+    """Calls functions in threads of its own. Use it from one event loop."""
+
+    def __init__(self, most: int) -> None:
+        """Start no thread yet.
+
+        Args:
+            most: The number of threads at most.
+        """
+        self._most = most
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._started = 0
+        self._busy = 0
+
+    async def call(self, function: Callable[[Any], object], argument: object) -> object:
+        """Return ``function(argument)``, called in a thread with the caller's context variables.
+
+        If cancelled, the function runs on in its thread and its result is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+        if self._busy == self._started < self._most:
+            self._started += 1
+            name = f"nsq_ha handler {self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._busy += 1
+        self._jobs.put(_Job(loop, outcome, contextvars.copy_context(), function, argument))
+        return await outcome
+
+    def close(self) -> None:
+        """End the threads: idle ones now, the others when their function returns."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result, error = None, None
+            try:
+                result = job.context.run(job.function, job.argument)
+            except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                job.loop.call_soon_threadsafe(self._done, job.outcome, result, error)
+            # An idle thread must not keep the last message alive.
+            del job, result, error
+
+    def _done(self, outcome: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        self._busy -= 1
+        if outcome.cancelled():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+
 class Handling:
     """Runs one handler over what a consumer hands out."""
 
@@ -220,7 +156,7 @@ class Handling:
         messages: Messages,
         handler: Callable[[Message], Awaitable[object] | object],
         desk: Desk,
-        tries: Tries,
+        attempts: AttemptPolicy,
     ) -> None:
         """Check the handler.
 
@@ -231,7 +167,7 @@ class Handling:
         self._messages = messages
         self._handler = handler
         self._desk = desk
-        self._tries = tries
+        self._attempts = attempts
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         # An object whose call is a coroutine function counts as one, too.
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
@@ -343,13 +279,13 @@ class Handling:
                 if self._seconds > _LONG or self._count >= _MANY:
                     self._report(message, began)
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if not is_foreign(error):
                 self._give_back(message, "its handler was cancelled")
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
-            await self._tries.failed(message, error)
+            await self._attempts.failed(message, error)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
-            await self._tries.failed(message, error)
+            await self._attempts.failed(message, error)
         except BaseException as error:
             self._give_back(message, f"its handler raised {type(error).__name__}")
             raise
@@ -361,7 +297,7 @@ class Handling:
 
     def _give_back(self, message: Message, why: str) -> None:
         if not message.answered:
-            self._tries.give_back(message, why)
+            self._attempts.give_back(message, why)
 
     async def _call_in_thread(self, message: Message) -> None:
         outcome = await self._threads.call(self._in_thread, message)
@@ -380,16 +316,6 @@ class Handling:
         except StopIteration as error:
             # A future cannot hold one, and whoever awaits it would wait for ever.
             raise RuntimeError(f"handler raised {error!r}") from error
-
-
-def _is_cancelled() -> bool:
-    """Tell whether somebody cancels the task that runs; else a CancelledError comes from what it awaited."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 def _first(errors: BaseExceptionGroup[NsqError]) -> NsqError:

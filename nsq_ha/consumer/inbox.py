@@ -15,14 +15,15 @@ from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.closing import LateAnswers, drain
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.messages import Iterations
-from nsq_ha.consumer.waking import Arrivals
+from nsq_ha.consumer.wakeup import Arrivals
 from nsq_ha.errors import ClosedError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import ConsumerConfig
-    from nsq_ha.consumer.handling import Handling, Tries
+    from nsq_ha.consumer.attempts import AttemptPolicy
+    from nsq_ha.consumer.handling import Handling
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.errors import NsqError
@@ -49,35 +50,37 @@ class ConsumerInbox:
         died: Why the consumer's own task ended. None if it did not, or was closed.
     """
 
-    def __init__(self, name: str, config: ConsumerConfig, tries: Tries, check_loop: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, config: ConsumerConfig, attempts: AttemptPolicy, check_loop: Callable[[], None]
+    ) -> None:
         """Start empty.
 
         Args:
             name: Topic and channel.
             config: The consumer's options.
-            tries: What becomes of a message by the number of its deliveries.
+            attempts: What becomes of a message by the number of its deliveries.
             check_loop: Raises if another event loop runs than the consumer's.
         """
         self.name = name
         self.subscriptions: dict[int, Subscription] = {}
         self.waiting: deque[Message] = deque()
         self.flow = Flow(config.max_in_flight, config.max_in_flight_bytes, self.subscriptions)
-        self.gives_up = tries.gives_up
-        self.late = LateAnswers(tries.is_exempt)
+        self.gives_up = attempts.gives_up
+        self.late = LateAnswers(attempts.is_exempt)
         self.heartbeats = Heartbeats(name, config.heartbeat_interval)
         self.clock = LoopClock(self.heartbeats.blocked)
         self.changed = asyncio.Event()
         self.closing = asyncio.Event()
         self.died: BaseException | None = None
-        self._tries = tries
+        self._attempts = attempts
         self._queue = self.waiting  # until it closes
         self._arrivals = Arrivals()
-        self._iterations = Iterations(self.waiting, tries.fine_below, self, check_loop)
+        self._iterations = Iterations(self.waiting, attempts.fine_below, self, check_loop)
         self._handlings: set[Handling] = set()
         self._abandoned: list[Message] = []  # of tasks that close the consumer, and so cannot answer
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.backlog = Backlog(name, self.waiting, self._iterations, tries, self.flow, self.clock)
+        self.backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
 
     def start(self) -> None:
         """Begin, in the event loop that runs."""
@@ -172,7 +175,7 @@ class ConsumerInbox:
 
     def is_busy(self, task: asyncio.Task[object] | None) -> bool:
         """Return whether ``task`` calls a handler, or gives a message up, at this moment."""
-        return self._tries.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
+        return self._attempts.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
 
     # -- what handing out asks (consumer.messages.Owner)
 
@@ -210,7 +213,7 @@ class ConsumerInbox:
                 return False
             if not backlog.is_wanted(message, arrived_at):
                 return False
-            if message.attempts >= self._tries.fine_below and not await self._tries.may_be_handled(message):
+            if message.attempts >= self._attempts.fine_below and not await self._attempts.may_be_handled(message):
                 return False
         except asyncio.CancelledError:
             if self.closing.is_set():
@@ -244,7 +247,7 @@ class ConsumerInbox:
 
     async def drain(self) -> None:
         """Give back what nobody will answer, and wait until the rest is answered; see :func:`drain`."""
-        await drain(self.subscriptions.values(), self._queue, self.changed, self, self._tries.give_back)
+        await drain(self.subscriptions.values(), self._queue, self.changed, self, self._attempts.give_back)
 
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""
@@ -259,7 +262,7 @@ class ConsumerInbox:
 
     def may_answer(self) -> bool:
         """Return whether a running handler or task may answer a message."""
-        return bool(self._handlings) or self._tries.is_giving_up or self._iterations.is_any_held()
+        return bool(self._handlings) or self._attempts.is_giving_up or self._iterations.is_any_held()
 
     def returned(self) -> list[Message]:
         """Return, once each, the unanswered messages of tasks that leave or have ended."""

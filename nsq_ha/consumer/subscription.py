@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.consumer.renewal import Renewal
-from nsq_ha.consumer.replaced import Replaced
+from nsq_ha.consumer.renewal import Renewal, Replaced
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
 from nsq_ha.discovery.fixed import explained

@@ -1,4 +1,6 @@
-"""Publishing of messages that were given up, and the checks that this will work.
+"""What becomes of a message by the number of its deliveries: another attempt, or it is given up.
+
+This module also publishes messages that were given up, and checks that this will work.
 
 A message whose publish fails is requeued and comes again, so a wrong option would show only as a log line, repeated
 forever. Everything that is known is checked before: the options when the consumer is made, the producer and the topic
@@ -8,13 +10,17 @@ of dead letters when it is entered, headers when the topic is looked up.
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsq_ha.config import ClientConfig
+from nsq_ha.consumer.closing import Returned
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.transport.entering import EnteredOnce, check_entered
+from nsq_ha.transport.pausing import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,6 +155,148 @@ class GiveUpPublisher:
         finally:
             await directory.aclose()
         return watch.view
+
+
+class AttemptPolicy:
+    """Decides what becomes of a message by the number of its deliveries.
+
+    Attributes:
+        fine_below: A message with fewer attempts needs no check.
+    """
+
+    def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher) -> None:
+        self._config = config
+        self._publisher = publisher
+        self._busy: set[asyncio.Task[Any] | None] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
+        warn = config.warn_attempts or 65536
+        self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
+
+    def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
+        """Tell whether ``task`` gives a message up at this moment."""
+        return task in self._busy
+
+    async def may_be_handled(self, message: Message) -> bool:
+        """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""
+        attempts, warn = message.attempts, self._config.warn_attempts
+        limit = self._config.max_attempts
+        if limit is None or attempts <= limit:
+            if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
+                log.warning("%r keeps coming: delivery %d", message, attempts)
+            return True
+        # It was lost, timed out or could not be given up after its last failure.
+        log.warning("giving up %r unhandled: delivery %d, max_attempts=%d", message, attempts, limit)
+        await self._give_up(message)
+        return False
+
+    async def failed(self, message: Message, error: BaseException) -> None:
+        """Requeue a message whose handler failed, or give it up if that was its last attempt."""
+        log.warning("handler failed on %r: %r", message, error, exc_info=error)
+        if message.answered:
+            return
+        if not self._was_last(message):
+            message.requeue()
+            return
+        self._log_last(message)
+        try:
+            await self._give_up(message)
+        except asyncio.CancelledError:
+            if not message.answered:
+                self.give_back(message, "giving it up was cancelled")
+            raise
+
+    def gives_up(self, message: Message) -> bool:
+        """Start to give up a requeued message if that was its last attempt; return whether it was."""
+        if not self._was_last(message):
+            return False
+        # A copy, since the end of the caller's block must not finish this one while it is given up.
+        again = copy.copy(message)
+        again.answered = False
+        self._log_last(message)
+        task = asyncio.create_task(self._give_up(again), name=f"nsq_ha gives up {message!r}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    def give_back(self, message: Message, why: str) -> None:
+        """Requeue a message that has not failed, without delay.
+
+        Args:
+            message: The message, unanswered.
+            why: Completes "the message was requeued because ...", for an answer that comes later.
+        """
+        self._exempt.add(id(message))
+        try:
+            message.requeue(0)
+        finally:
+            self._exempt.discard(id(message))
+        message.source = Returned(message.source, why)
+
+    def is_exempt(self, message: Message) -> bool:
+        """Return whether the message is being requeued, or given up, by this library."""
+        return id(message) in self._exempt
+
+    @property
+    def is_giving_up(self) -> bool:
+        """Whether a message is being given up now."""
+        return bool(self._busy or self._tasks)
+
+    async def aclose(self) -> None:
+        """Cancel pending work; its messages are redelivered."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _was_last(self, message: Message) -> bool:
+        limit = self._config.max_attempts
+        return (
+            limit is not None
+            and message.attempts >= limit
+            and id(message) not in self._exempt
+            and getattr(message.source, "is_alive", True)
+        )
+
+    def _log_last(self, message: Message) -> None:
+        limit = self._config.max_attempts
+        log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
+
+    async def _give_up(self, message: Message) -> None:
+        task = asyncio.current_task()
+        self._busy.add(task)
+        self._exempt.add(id(message))
+        try:
+            await self._apply(message)
+        except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
+            if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
+                raise
+            log.warning("%r could not be given up, it comes again: %s", message, error)
+            if not message.answered:
+                message.requeue()
+        except BaseException:  # ends the iteration or the run: not to be given up once more on its way
+            if not message.answered:
+                message.requeue(0)
+            raise
+        else:
+            if not message.answered:
+                message.finish()
+        finally:
+            self._busy.discard(task)
+            self._exempt.discard(id(message))
+
+    async def _apply(self, message: Message) -> None:
+        policy = self._config.on_give_up
+        if callable(policy):
+            outcome = policy(message)
+            if inspect.isawaitable(outcome):
+                await outcome
+        else:
+            await self._publisher.publish(message)
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def _check_type(producer: object) -> None:

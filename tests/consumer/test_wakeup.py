@@ -6,7 +6,7 @@ import contextvars
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.consumer.waking import Arrivals
+from nsq_ha.consumer.wakeup import Arrivals
 from nsq_ha.protocol import Finish
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
