@@ -44,7 +44,7 @@ class Client:
 
 def channel_with(count: int, *, ordered: bool = False) -> tuple[Channel, Log]:
     log = Log(0, extended=False)
-    channel = Channel("billing", log, Cursor(0), functools.partial(refresh, log))
+    channel = Channel("billing", log, Cursor(0), functools.partial(refresh, log), lambda _: None)
     channel.ordered = ordered
     add(channel, log, count)
     return channel, log
@@ -237,7 +237,7 @@ class AnyClients(RuleBasedStateMachine):
     def start(self, ordered: bool) -> None:
         self.ordered = ordered
         self.log = Log(0, extended=False)
-        self.channel = Channel("billing", self.log, Cursor(0), functools.partial(refresh, self.log))
+        self.channel = Channel("billing", self.log, Cursor(0), functools.partial(refresh, self.log), lambda _: None)
         self.channel.ordered = ordered
         self.peer = Cursor(0)
         self.channel.peers = [self.peer]

@@ -155,13 +155,16 @@ class ChannelRoutes:
         replica.remove_channel(name)
 
     async def pause(self, request: Request) -> None:
-        """``/channel/pause``."""
-        led_channel_of(self._node, request).paused = True
+        """``/channel/pause``; the state is replicated, and with it the channel."""
+        channel = led_channel_of(self._node, request)
+        channel.paused = True
+        channel.share()
 
     async def unpause(self, request: Request) -> None:
-        """``/channel/unpause``."""
+        """``/channel/unpause``; the state is replicated, and with it the channel."""
         channel = led_channel_of(self._node, request)
         channel.paused = False
+        channel.share()
         channel.dispatch(self._node.host.now())
 
     async def skip(self, request: Request) -> None:

@@ -87,9 +87,17 @@ class Channel:
         log: The log to read.
         cursor: Which records are confirmed.
         refresh: Called when the reader reaches its end; may flush, and call :meth:`grow`.
+        share: Called to make the channel known to the followers, which sets ``peers``.
     """
 
-    def __init__(self, name: str, log: Log, cursor: Cursor, refresh: Callable[[Channel], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        cursor: Cursor,
+        refresh: Callable[[Channel], None],
+        share: Callable[[Channel], None],
+    ) -> None:
         self.name = name
         self.cursor = cursor
         self.peers: list[Cursor] = []
@@ -104,6 +112,7 @@ class Channel:
         self.end = log.flushed
         self._log = log
         self._refresh = refresh
+        self._share = share
         self._read = cursor.confirmed
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
         self._deferred: set[int] = set()  # ids of delayed messages that are still known
@@ -278,7 +287,13 @@ class Channel:
             raise Refusal(f"client does not own message : {owner} vs {consumer.client_id}")
         return entry
 
+    def share(self) -> None:
+        """Make the channel known to the followers."""
+        if not self.cursor.shared:
+            self._share(self)
+
     def _confirm(self, index: int) -> None:
+        self.share()
         self.cursor.confirm(index)
         for peer in self.peers:
             peer.confirm(index)
@@ -358,6 +373,7 @@ class Channel:
         self._deferred.clear()
         self._due.clear()
         self._read = index
+        self.share()
         for cursor in (self.cursor, *self.peers):
             cursor.reset(index)
         self._fill(asks=True)

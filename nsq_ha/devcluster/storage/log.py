@@ -208,14 +208,17 @@ class Cursor:
         confirmed: Index of the first record that is not confirmed.
         beyond: Indexes confirmed out of order behind it.
         ranges: Number of unbroken runs in ``beyond``; the server stops reading when there are too many.
+        shared: The followers know the channel. They learn of an ordered one when its position or state is set, or its
+            first message is finished; until then it is lost with its leader (``trySyncTopicChannels``).
     """
 
-    __slots__ = ("beyond", "confirmed", "ranges")
+    __slots__ = ("beyond", "confirmed", "ranges", "shared")
 
-    def __init__(self, confirmed: int) -> None:
+    def __init__(self, confirmed: int, *, shared: bool = True) -> None:
         self.confirmed = confirmed
         self.beyond: set[int] = set()
         self.ranges = 0
+        self.shared = shared
 
     def confirm(self, index: int) -> None:
         """Confirm one record."""
@@ -239,6 +242,7 @@ class Cursor:
         self.confirmed = other.confirmed
         self.beyond = set(other.beyond)
         self.ranges = other.ranges
+        self.shared = other.shared
 
     def _merge(self) -> None:
         beyond = self.beyond

@@ -211,7 +211,9 @@ class Replica:
     def copy_from(self, leader: Replica) -> None:
         """Become equal to the leader, as a follower."""
         self.log.follow(leader.log)
-        replicated = {name: cursor for name, cursor in leader.cursors.items() if not is_ephemeral(name)}
+        replicated = {
+            name: cursor for name, cursor in leader.cursors.items() if cursor.shared and not is_ephemeral(name)
+        }
         for name, theirs in replicated.items():
             self.cursor(name).copy_from(theirs)
         for name in self.cursors.keys() - replicated.keys():
@@ -309,7 +311,7 @@ class Replica:
         """Return the position of a channel; a new channel begins at the end of the readable records."""
         cursor = self.cursors.get(name)
         if cursor is None:
-            cursor = self.cursors[name] = Cursor(self.log.flushed)
+            cursor = self.cursors[name] = Cursor(self.log.flushed, shared=not self.options.ordered)
         return cursor
 
     def channel(self, name: str) -> Channel:
@@ -322,8 +324,13 @@ class Replica:
         return channel
 
     def _open(self, name: str, cursor: Cursor) -> Channel:
-        channel = self.channels[name] = Channel(name, self.log, cursor, self.flushing.refresh)
+        channel = self.channels[name] = Channel(name, self.log, cursor, self.flushing.refresh, self._share)
         return channel
+
+    def _share(self, channel: Channel) -> None:
+        """Make the channel known to the followers."""
+        channel.cursor.shared = True
+        self._connect(channel.name, channel)
 
     def remove_channel(self, name: str) -> bool:
         """Delete a channel and disconnect its consumers. Return False if it is not live."""
@@ -343,10 +350,10 @@ class Replica:
             self.remove_channel(channel.name)
 
     def _connect(self, name: str, channel: Channel) -> None:
-        """Replicate a channel's position to the followers, unless the channel is ephemeral."""
-        if channel.ephemeral:
-            return
+        """Replicate a channel's position to the followers, unless the channel is ephemeral or not shared so far."""
         channel.peers = []
+        if channel.ephemeral or not channel.cursor.shared:
+            return
         for follower in self.followers:
             cursor = follower.cursors.get(name)
             if cursor is None:
