@@ -208,6 +208,23 @@ class NsqdHttp(HttpPeer):
             "POST", "/channel/setorder", _place(topic, partition, channel) | {"order": str(ordered).lower()}
         )
 
+    async def replicate_ordered_channel(self, topic: str, partition: int, channel: str) -> None:
+        """Make an ordered channel known to the partition's other in-sync replicas; create it if there is none.
+
+        A leader reports an ordered channel only when its position or state is set, or its first message is finished.
+        If the partition gets another leader before, the channel is gone: the next subscription creates it at the end,
+        and the messages in between are never delivered. So the state is set, to what it is. A channel that an
+        operator paused has been reported, and stays paused.
+        """
+        mine = [entry for entry in await self.stats(topic, leader_only=True) if entry.partition == partition]
+        found = next((known for entry in mine for known in entry.channels if known.name == channel), None)
+        if found is None:
+            await self.create_channel(topic, partition, channel)
+            await self.set_order(topic, partition, channel, ordered=True)
+        elif found.paused:
+            return
+        await self._ask("POST", "/channel/unpause", _place(topic, partition, channel))
+
     async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage | None:
         """Find one stored message. Use it for positions, since binary bodies are damaged.
 

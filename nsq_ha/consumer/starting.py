@@ -1,28 +1,37 @@
-"""Set where a channel starts to read, before the first subscription to a partition.
+"""Prepare a channel before the first subscription to a partition: where it starts to read, and that replicas know it.
 
 The position is set over nsqd's HTTP, since SUB with a position ignores the
 partition that it names. If nsqd refuses plain HTTP and leads no other partition
 of the topic, SUB carries the position; the partition of each message is then
 compared with the expected one.
 
+A new ordered channel is made known to the replicas over nsqd's HTTP, too: nsqd itself does so only after the first
+FIN, and until then a change of the leader loses the channel and its messages (youzan/nsq ``trySyncTopicChannels``).
+
 Source: protocol reference 5.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.nsqd_http import EMPTY_LOG, NsqdHttp
-from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ServerError, TlsRequiredError
+from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError, TlsRequiredError
+from nsq_ha.names import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.errors import NsqError
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
     from nsq_ha.start_from import StartFrom
+
+_REPLICATION_LIMIT: Final = 1.0
+"""Seconds for each of up to four requests; a subscription does not wait longer for an nsqd whose HTTP is closed."""
+
+log = logging.getLogger("nsq_ha.consumer")
 
 
 class Start:
@@ -52,7 +61,11 @@ class Start:
             NsqError: nsqd refused it, or did not answer.
         """
         self.is_checked = self.is_set = False
-        if self._start is None or self._is_done:
+        if self._is_done:
+            return None
+        if self._start is None:
+            if is_ordered and node.http_port and not self._where[2].endswith(EPHEMERAL_SUFFIX):
+                await self._replicate(node)
             return None
         try:
             await self._set_position(node, self._start, is_ordered=is_ordered)
@@ -105,6 +118,20 @@ class Start:
                 await nsqd.create_channel(*self._where)
                 await nsqd.set_order(*self._where, ordered=True)
             await nsqd.start_channel_from(*self._where, str(start))
+
+    async def _replicate(self, node: Node) -> None:
+        """Make the channel known to the replicas; without it, only a change of the leader can do harm."""
+        try:
+            async with NsqdHttp(node, timeout=min(_REPLICATION_LIMIT, self._config.lookup_timeout)) as nsqd:
+                await nsqd.replicate_ordered_channel(*self._where)
+        except NsqError as error:
+            log.warning(
+                "channel %s of %s may be unknown to the partition's replicas (%s): if it is new and the leader changes"
+                " before a message is finished, the messages so far are not delivered",
+                self._where[2],
+                self._name,
+                error,
+            )
 
     def _is_only_one_at(self, node: Node) -> bool:
         """Return whether ``node`` certainly leads no other partition of the topic."""

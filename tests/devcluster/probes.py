@@ -124,11 +124,22 @@ def topic_of(request: pytest.FixtureRequest, cluster: DevCluster, replicas: int)
 
 
 def consumer(
-    seen: Probe, channel: str = "billing", *, ready: int = 1, word: str = "SUB_ORDERED", partition: int = 0
+    seen: Probe,
+    channel: str = "billing",
+    *,
+    ready: int = 1,
+    word: str = "SUB_ORDERED",
+    partition: int = 0,
+    replicated: bool = True,
 ) -> Wire:
-    """A subscribed connection."""
-    wire = seen.wire(seen.leader(partition), f"{word} {seen.topic} {channel} {partition}\n".encode())
+    """A subscribed connection, whose channel the replicas know if ``replicated``."""
+    leader = seen.leader(partition)
+    wire = seen.wire(leader, f"{word} {seen.topic} {channel} {partition}\n".encode())
     assert wire.answer() == b"OK"
+    if replicated:
+        asked = {"topic": seen.topic, "partition": str(partition), "channel": channel}
+        answer = seen.http.post(seen.cluster.http_address(leader) + "/channel/unpause", params=asked)
+        assert answer.status_code == 200
     wire.send(f"RDY {ready}\n".encode())
     return wire
 

@@ -197,3 +197,39 @@ def test_an_ordinary_topic_takes_a_node_for_each_replica_unless_told_otherwise()
             cluster.create_topic("orders", 3, 3)
         cluster.create_topic("spread", 3, 1)
         assert len({cluster.leader("spread", number) for number in range(3)}) == 3
+
+
+def test_a_new_ordered_channel_is_lost_with_its_leader() -> None:
+    with probe() as seen:
+        with consumer(seen, replicated=False) as consuming:
+            assert seen.publish(seen.leader(), b"first") == b"OK"
+            consuming.message()
+            seen.cluster.move_leader("orders")
+        assert depths(seen) == {}
+
+
+@pytest.mark.parametrize("path", ["/channel/pause", "/channel/unpause"])
+def test_an_ordered_channel_survives_once_its_state_was_set(path: str) -> None:
+    with probe() as seen, consumer(seen, replicated=False) as consuming:
+        assert seen.publish(seen.leader(), b"first") == b"OK"
+        consuming.message()
+        url = seen.cluster.http_address(seen.leader())
+        asked = {"topic": "orders", "partition": "0", "channel": "billing"}
+        assert seen.http.post(url + path, params=asked).status_code == 200
+        seen.cluster.move_leader("orders")
+        assert depths(seen) == {"billing": 1}
+
+
+def test_an_ordered_channel_survives_once_a_message_was_finished() -> None:
+    with probe() as seen, consumer(seen, replicated=False) as consuming:
+        assert seen.publish(seen.leader(), b"first") == b"OK"
+        finish(consuming, consuming.message())
+        until(lambda: depths(seen) == {"billing": 0})
+        seen.cluster.move_leader("orders")
+        assert depths(seen) == {"billing": 0}
+
+
+def depths(seen: Probe) -> dict[str, int]:
+    asked = {"format": "json", "topic": "orders"}
+    answer = seen.http.get(seen.cluster.http_address(seen.leader()) + "/stats", params=asked)
+    return {channel["channel_name"]: channel["depth"] for channel in answer.json()["topics"][0]["channels"]}

@@ -362,6 +362,7 @@ class Channel:
         if index > self.end:
             return
         self._stray = self._hand is not None
+        self.share()
         self._begin_at(index)
 
     def _begin_at(self, index: int) -> None:
@@ -373,7 +374,6 @@ class Channel:
         self._deferred.clear()
         self._due.clear()
         self._read = index
-        self.share()
         for cursor in (self.cursor, *self.peers):
             cursor.reset(index)
         self._fill(asks=True)
