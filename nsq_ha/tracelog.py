@@ -81,7 +81,7 @@ class TraceSwitch:
         self.is_any = self._all or bool(self._topics) or bool(self._held)
 
     def is_on(self, topic: str) -> bool:
-        """Tell whether lines of ``topic`` are written: switched on, and somebody listens to the logger."""
+        """Return whether lines of ``topic`` are written: switched on, and somebody listens to the logger."""
         held = self._held
         is_on = self._all or topic in self._topics or topic in held or _ALL in held
         return is_on and log.isEnabledFor(logging.INFO)

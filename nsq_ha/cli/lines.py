@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
     Attributes:
         number: Counted from 1.
-        data: Without its newline. None when it is longer than the limit.
+        data: Without its newline. None if it is longer than the limit.
     """
 
     number: int

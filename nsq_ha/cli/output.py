@@ -26,7 +26,7 @@ def clean(text: str) -> str:
 
 
 def wants_json(flag: bool | None) -> bool:
-    """Tell whether to print JSON: as the user says, else when standard output is no terminal."""
+    """Return whether to print JSON: as the user says, else when standard output is no terminal."""
     return flag if flag is not None else not sys.stdout.isatty()
 
 

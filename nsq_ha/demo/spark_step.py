@@ -44,9 +44,9 @@ class CarrierDelay:
         carrier: Its two-letter code.
         flights: How many, repeats left out.
         arrived: How many of them have an arrival delay; the others were cancelled or diverted.
-        mean_dep_delay: None when none departed.
-        mean_arr_delay: None when none arrived.
-        late_share: Share of the arrived ones that were over 15 minutes late, 0..1. None when none arrived.
+        mean_dep_delay: None if none departed.
+        mean_arr_delay: None if none arrived.
+        late_share: Share of the arrived ones that were over 15 minutes late, 0..1. None if none arrived.
     """
 
     carrier: str
@@ -65,7 +65,7 @@ class Latency:
         partition: None for all together.
         messages: Published messages that were delivered.
         undelivered: Published messages without a delivery in the log.
-        p50_ms: Half are faster. None when there is no message.
+        p50_ms: Half are faster. None if there is no message.
         p95_ms: 95 of 100 are faster.
         p99_ms: 99 of 100 are faster.
         max_ms: The slowest.
@@ -97,7 +97,7 @@ class SparkReport:
         read_seconds: Reading the topic, planning included.
         spark_version: Of PySpark.
         anomalies: Messages that were lost, repeated or out of order, and gaps, by kind; empty without a trace log.
-        page: Where the page about every message lies. None when none was asked for.
+        page: Where the page about every message lies. None if none was asked for.
     """
 
     topic: str

@@ -81,7 +81,7 @@ class Report:
         replicas: Of each partition.
         faults: What was done to the cluster. None on a real one.
         events: Everything that happened, in order.
-        spark: What Spark found. None when it was not asked, is missing or failed.
+        spark: What Spark found. None if it was not asked, is missing or failed.
         spark_missing: Why Spark could not run here, with the remedy. None otherwise.
         spark_error: Why Spark failed, or what it did not find. None otherwise.
     """

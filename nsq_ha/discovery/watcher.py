@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.names import check_topic
 from nsq_ha.policy.rhythm import gap_after
-from nsq_ha.policy.topology import TopicView, difference, merge
+from nsq_ha.policy.topology import TopicMeta, TopicView, difference, merge
 from nsq_ha.unexpected import log_traceback, report_unexpected
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class TopicWatch:
         if change.exists is False:
             _log.info("topic %s does not exist", self.topic, extra={"topic": self.topic})
         if change.meta is not None and change.meta[0] is not None:
-            _log.info("topic %s is now %s, before %s", self.topic, change.meta[1], change.meta[0])
+            _log.info("topic %s changed: %s", self.topic, _changes(*change.meta), extra={"topic": self.topic})
 
     def _say(self, partition: int, text: str, *nodes: str) -> None:
         extra = {"topic": self.topic, "partition": partition, "nsqd": nodes[0]}
@@ -377,3 +378,13 @@ def _is_asked_to_end() -> bool:
     """Return whether this task is being cancelled; otherwise a CancelledError comes from an awaited future."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+def _changes(before: TopicMeta | None, after: TopicMeta | None) -> str:
+    """Return the settings that differ, as ``name old -> new``."""
+    if before is None or after is None:
+        return f"{before} -> {after}"
+    pairs = (
+        (field.name, getattr(before, field.name), getattr(after, field.name)) for field in dataclasses.fields(after)
+    )
+    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)

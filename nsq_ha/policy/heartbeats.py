@@ -23,7 +23,7 @@ def next_look(now: float, interval: float) -> float:
 
 
 def is_silent(now: float, due: float, last_received: float, interval: float) -> bool:
-    """Tell whether the peer has sent nothing for so long that it must be gone.
+    """Return whether the peer has sent nothing for so long that it must be gone.
 
     Args:
         now: The time.

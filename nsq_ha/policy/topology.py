@@ -181,8 +181,8 @@ class TopicChange:
         gained: Partitions that have a leader and had none, with it.
         moved: Partitions with another leader: the old one and the new one.
         lost: Partitions without leader that had one, with the old one.
-        meta: The metas when they differ, old and new. None when they are equal.
-        exists: The new state when it changed. None when it did not.
+        meta: The metas when they differ, old and new. None if they are equal.
+        exists: The new state when it changed. None if it did not.
     """
 
     gained: Mapping[int, Node]
@@ -317,7 +317,7 @@ def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMe
 
 
 def _rounds_needed(settled: int, number: int, numbers: Sequence[int], *, led: bool, listed: bool) -> int | None:
-    """Rounds in a row that make ``number`` true; None when these answers cannot do it."""
+    """Rounds in a row that make ``number`` true; None if these answers cannot do it."""
     if len(set(numbers)) > 1:
         return DISPUTED_ROUNDS if led or not settled else None
     if not settled:

@@ -162,7 +162,7 @@ class PartitionChoice:
         return next(probed, None)
 
     def is_healthy(self, partition: int) -> bool:
-        """Tell whether nothing is known against a partition."""
+        """Return whether nothing is known against a partition."""
         sender = self._senders.get(partition)
         return sender is None or sender.trouble is None
 

@@ -53,7 +53,7 @@ class Leader:
         return node
 
     def differs(self, node: Node) -> bool:
-        """Tell whether another node than ``node`` is known to lead."""
+        """Return whether another node than ``node`` is known to lead."""
         view = self._watch.view
         leader = view.leaders.get(self._partition) if view is not None else None
         return leader is not None and leader != node

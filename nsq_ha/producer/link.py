@@ -148,7 +148,7 @@ class Link:
             self._news.set()
 
     def close_unused(self) -> bool:
-        """Close the connection if nothing waits or is unanswered; tell whether it was closed."""
+        """Close the connection if nothing waits or is unanswered; return whether it was closed."""
         if self.connection is None or self._load:
             return False
         self._leave(ConnectionLostError("closed because another partition needs a connection"))

@@ -219,13 +219,13 @@ class PartitionBuffer:
         self._expire = expire
 
     def has_room(self, size: int) -> bool:
-        """Tell whether ``size`` more bytes have room now and no publish waits for room."""
+        """Return whether ``size`` more bytes have room now and no publish waits for room."""
         pending = self._pending
         is_free = has_room(size, self.held_bytes, pending.total_bytes, pending.max_bytes)
         return is_free and not self.waiting
 
     def take_in(self, request: Request) -> bool:
-        """Queue a publish if it has room, whether or not others wait; tell whether it had."""
+        """Queue a publish if it has room, whether or not others wait; return whether it had."""
         pending, size = self._pending, request.size
         if not has_room(size, self.held_bytes, pending.total_bytes, pending.max_bytes):
             return False

@@ -378,7 +378,7 @@ class Producer(EnteredOnce):
                     self._sender_tasks[sender].cancel()
 
     def _may_connect(self, makes_room: bool) -> bool:
-        """Tell whether one more connection may be opened.
+        """Return whether one more connection may be opened.
 
         Args:
             makes_room: At the limit, close the connection that has been idle longest.

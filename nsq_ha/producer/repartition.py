@@ -68,7 +68,7 @@ class Repartition:
             self._count.take(self._loop.time())
 
     def is_settled(self) -> bool:
-        """Use a new number if it is due; tell whether publishing may go on."""
+        """Use a new number if it is due; return whether publishing may go on."""
         if self._count.is_pending and (change := self._count.take(self._loop.time())) is not None:
             self._changed(*change)
         if self._draining:

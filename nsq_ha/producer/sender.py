@@ -252,7 +252,7 @@ class Sender:
     # ------------------------------------------------------------ trouble
 
     def may_probe(self) -> bool:
-        """Tell whether a single publish may probe this partition, which is in trouble; True counts as that probe."""
+        """Return whether a single publish may probe this partition, which is in trouble; True counts as that probe."""
         now = self._clock()
         if self.load or now < self._probe_at:
             return False
@@ -296,7 +296,7 @@ class Sender:
             self._on_trouble(self)
 
     def _close_if_overdue(self) -> bool:
-        """Close the connection to a leader that has not answered for too long; tell whether it was closed."""
+        """Close the connection to a leader that has not answered for too long; return whether it was closed."""
         oldest, connection = self.lane.oldest, self.link.connection
         if oldest is None or connection is None:
             return False

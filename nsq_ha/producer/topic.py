@@ -91,7 +91,7 @@ class TopicPublisher:
         return view if not self.queued and self.is_usable(view) else None
 
     def try_admit(self, request: Request) -> bool:
-        """Queue a request at its partition if nothing has to be waited for; tell whether it was queued.
+        """Queue a request at its partition if nothing has to be waited for; return whether it was queued.
 
         Raises:
             ConfigError: The request does not suit the topic.
@@ -214,11 +214,11 @@ class TopicPublisher:
         return view
 
     def is_usable(self, view: TopicView | None) -> TypeGuard[TopicView]:
-        """Tell whether the view names the topic's partitions and keys are not moving."""
+        """Return whether the view names the topic's partitions and keys are not moving."""
         return view is not None and _names_partitions(view) and self._repartition.is_settled()
 
     def is_forgotten(self) -> bool:
-        """Tell whether to forget the topic because nobody publishes to it."""
+        """Return whether to forget the topic because nobody publishes to it."""
         senders = self.senders.values()
         is_changing = not (self._repartition.is_settled() and self._repartition.is_calm)
         is_needed = is_changing or bool(self.queued) or any(sender.is_busy for sender in senders)

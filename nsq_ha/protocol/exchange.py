@@ -125,7 +125,7 @@ class Run:
 
 
 def is_answer(request: Request, data: bytes) -> bool:
-    """Tell whether ``data`` can answer ``request``; JSON is decoded by the caller."""
+    """Return whether ``data`` can answer ``request``; JSON is decoded by the caller."""
     if request is Request.PUBLISH:
         return data == OK or (len(data) == _TRACED_BYTES and data.startswith(OK))
     if request is Request.CLOSE:

@@ -154,7 +154,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     The defaults are the server's own, for one that answers a plain ``OK``.
 
     Attributes:
-        version: Of the server; empty when it did not tell.
+        version: Of the server; empty if it did not tell.
         max_rdy_count: Largest RDY.
         max_msg_timeout: How long TOUCH can keep a message, milliseconds.
         msg_timeout: Of this connection, milliseconds.

@@ -244,7 +244,7 @@ async def test_changes_of_leaders_are_logged_with_their_facts(
     assert moved.message == "orders-1 is led by 127.0.0.1:4170, before by 127.0.0.1:4160"
     assert (moved.__dict__["topic"], moved.__dict__["partition"]) == ("orders", 1)
     assert "orders-0 has no leader, before 127.0.0.1:4150" in caplog.text
-    assert "topic orders is now TopicMeta" in caplog.text
+    assert "topic orders changed: ordered False -> True" in caplog.text
     fake.answer("/lookup", {"message": "Key not found"}, 404)
     await asyncio.wait_for(watch.next_round(), LIMIT)
     await eventually(lambda: "topic orders does not exist" in caplog.text)

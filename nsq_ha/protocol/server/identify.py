@@ -32,7 +32,7 @@ class SessionSettings:
         hostname: Name of the client's machine.
         user_agent: The client's library.
         feature_negotiation: Answer with JSON and upgrade; otherwise answer a plain ``OK``.
-        heartbeat_interval: Milliseconds; 0 when switched off, which forbids SUB.
+        heartbeat_interval: Milliseconds; 0 if switched off, which forbids SUB.
         output_buffer_size: Bytes.
         output_buffer_timeout: Milliseconds; 0 to write at once.
         sample_rate: Percent; 0 for all messages.
