@@ -79,7 +79,7 @@ class LookupClient(HttpPeer):
         params = {"topic": check_topic(topic), "metainfo": "true"}
         nodes = await self._ask("/lookup", params, answers.decode_plain_nodes)
         if nodes is None:
-            raise ConfigError(f"topic {topic!r} has partitions: use lookup()")
+            raise ConfigError(f"topic {topic!r} has partitions")
         return nodes
 
     async def list_lookupd(self) -> LookupdList:
