@@ -224,7 +224,7 @@ class AttemptPolicy:
 
         Args:
             message: The message, unanswered.
-            why: Completes "the message was requeued because ...", for an answer that comes later.
+            why: Completes "the message was given back because ...", for an answer that comes later.
         """
         self._exempt.add(id(message))
         try:

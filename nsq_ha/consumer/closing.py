@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.consumer")
 
 CLOSED: Final = "the consumer was closed before it was answered"
-"""Why closing requeues a message."""
+"""Why closing gives a message back."""
 
 
 class LateAnswers:
@@ -50,7 +50,7 @@ class LateAnswers:
 
 
 class Returned:
-    """The source of a message that this library requeued: it says so if the message is answered later.
+    """The source of a message that this library gave back: it says so if the message is answered later.
 
     Attributes:
         topic: As of the source before.
@@ -64,7 +64,7 @@ class Returned:
     __slots__ = ("_why", "channel", "is_alive", "is_ordered", "nsqd", "partition", "topic")
 
     def __init__(self, source: MessageSource, why: str) -> None:
-        """Take the place of ``source``; ``why`` completes "the message was requeued because ..."."""
+        """Take the place of ``source``; ``why`` completes "the message was given back because ..."."""
         self.topic = source.topic
         self.channel = source.channel
         self.partition = source.partition
@@ -75,7 +75,7 @@ class Returned:
 
     def returned(self, message: Message, answer: str) -> None:
         """Warn that an answer has no effect."""
-        _warn(message, answer, f"the message was requeued because {self._why}")
+        _warn(message, answer, f"the message was given back because {self._why}")
 
     def finish(self, message: Message) -> None:
         """Warn."""
@@ -118,7 +118,7 @@ async def drain(
 
     Args:
         subscriptions: The consumer's.
-        unseen: Messages not handed out; more may arrive while this runs.
+        unseen: Messages that nobody will answer, most of them not handed out; more may arrive while this runs.
         changed: Set when a message was answered, a subscription left, or what ``holders`` returns may have changed.
         holders: Who holds the messages that were handed out.
         give_back: Requeues a message; takes the reason.
@@ -160,9 +160,13 @@ def _give_back_returned(holders: Holders, give_back: Callable[[Message, str], No
 
 
 def _given_back(message: Message) -> None:
-    delivery = message.source
+    """Leave a message to the end of its connection: nsqd delivers it again, and counts no attempt."""
+    source = message.source
+    delivery = getattr(source, "origin", source)  # a watched message has another source in front
     if isinstance(delivery, Delivery) and delivery.is_alive:
         delivery.in_flight -= 1
+    message.answered = True
+    message.source = Returned(source, CLOSED)
 
 
 async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> None:

@@ -26,6 +26,7 @@ from nsq_ha.transport.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from types import TracebackType
 
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.discovery.watcher import TopicWatch
@@ -129,12 +130,13 @@ class Consumer(EnteredOnce):
 
         No new message is handed out. Unanswered messages:
 
-        * Those that were not handed out, or that the calling task got by iterating, are requeued at once: the task
+        * Those that were not handed out, or that the calling task got by iterating, go back at once: the task
           cannot answer while it waits here. So finish them before, and also those that it passed on to other tasks.
         * Those of another task that iterates, and those of handlers of :meth:`run`, may be answered until the limit,
           as long as that task runs. If it ends, they are requeued at once.
 
-        Leaving the block does the same, by its end, ``break``, ``return`` or an exception.
+        Leaving the block does the same, by its end, ``break``, ``return`` or an exception. Only an exception counts as
+        a failed attempt.
 
         Awaited by a handler, or by ``on_give_up``, it begins all this and
         returns at once: to wait would be to wait for the very message that is
@@ -148,13 +150,22 @@ class Consumer(EnteredOnce):
         Raises:
             ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
+        await self._shut(has_failed=False)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, see :meth:`aclose`."""
+        await self._shut(has_failed=kind is not None)
+
+    async def _shut(self, *, has_failed: bool) -> None:
         if self._directory is None or self._close.is_done:
             return
         self._check_loop()
         task = asyncio.current_task()
         is_awaited = self._inbox.is_busy(task)
         if not is_awaited:
-            self._inbox.abandon(task)
+            self._inbox.abandon(task, has_failed=has_failed)
         if not self._close.has_begun:
             self._inbox.close()
         self._close.begin()

@@ -77,7 +77,9 @@ class ConsumerInbox:
         self._arrivals = Arrivals()
         self._iterations = Iterations(self.waiting, attempts.fine_below, self, check_loop)
         self._handlings: set[Handling] = set()
-        self._abandoned: list[Message] = []  # of tasks that close the consumer, and so cannot answer
+        # Of tasks that close the consumer, and so cannot answer: to be requeued, or given back without an attempt.
+        self._abandoned: list[Message] = []
+        self._left: list[Message] = []
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
@@ -227,15 +229,25 @@ class ConsumerInbox:
 
     # -- closing
 
-    def abandon(self, task: asyncio.Task[object] | None) -> None:
-        """Let closing requeue the messages of a task that waits for the close."""
-        self._abandoned += self._iterations.take(task)
+    def abandon(self, task: asyncio.Task[object] | None, *, has_failed: bool) -> None:
+        """Let closing give back the messages of a task that waits for the close, and of those that have ended.
+
+        Args:
+            task: The task.
+            has_failed: An exception leaves the block, which counts as a failed attempt. A close is none.
+        """
+        messages = self._iterations.take(task)
+        if has_failed or self.closing.is_set():
+            self._abandoned += messages
+        else:
+            self._left += messages
         self.changed.set()
 
     def close(self) -> None:
         """Hand out nothing more, and ask for nothing more."""
         self.closing.set()
-        self._queue = deque(self.waiting)
+        self._queue = deque((*self._left, *self.waiting))
+        self._left.clear()
         self.waiting.clear()
         self.wake()
         self.flow.stop()

@@ -172,7 +172,38 @@ async def test_leaving_without_an_exception_gives_back_the_message_in_hand(stage
         peer = await deliver(stage, 2)
         await working
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-    assert answers(peer) == [Finish(message_id(2)), Close(), Requeue(message_id(3), 0)]
+    # The end of the connection gives it back, and counts no attempt: closing is no failure.
+    assert answers(peer) == [Finish(message_id(2)), Close()]
+
+
+async def test_messages_in_hand_are_requeued_if_the_close_waits_for_another_task(stage: Stage) -> None:
+    """Other consumers do not have to wait with it."""
+    async with asyncio.timeout(LIMIT):
+        consumer = await stage.consumer(close_timeout=LONG).__aenter__()
+        taken, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def take() -> None:
+            message = await anext(consumer)
+            taken.set()
+            await may_answer.wait()
+            message.finish()
+
+        async def leave() -> None:
+            await anext(consumer)
+            await consumer.aclose()
+
+        taking = asyncio.create_task(take())
+        peer = await deliver(stage, 1)
+        await taken.wait()
+        peer.message(b"1", message_id(3))
+        leaving = asyncio.create_task(leave())
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        assert not leaving.done()
+        may_answer.set()
+        await leaving
+        await taking
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    assert answers(peer) == [Close(), Requeue(message_id(3), 0), Finish(message_id(2))]
 
 
 async def test_messages_of_a_task_that_has_ended_are_requeued(stage: Stage) -> None:
@@ -306,7 +337,7 @@ async def test_each_answer_after_the_end_is_warned_about(
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_an_answer_to_a_message_that_the_close_requeued_says_so(
+async def test_an_answer_to_a_message_that_the_close_gave_back_says_so(
     stage: Stage, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It used to be said that the message was answered already."""
@@ -318,8 +349,8 @@ async def test_an_answer_to_a_message_that_the_close_requeued_says_so(
     ANSWERS[answer](message)
     (record,) = ours(caplog)
     assert record.getMessage() == (
-        f"{message!r}: {answer}() has no effect: the message was requeued because the consumer was closed before it was"
-        " answered, and nsqd delivers the message again"
+        f"{message!r}: {answer}() has no effect: the message was given back because the consumer was closed before it"
+        " was answered, and nsqd delivers the message again"
     )
 
 
@@ -332,7 +363,7 @@ async def test_a_block_around_a_message_that_closes_the_consumer_says_that_it_co
             async with message:
                 await consumer.aclose()
     assert "finish() has no effect" in caplog.text
-    assert answers(peer) == [Close(), Requeue(message_id(2), 0)]
+    assert answers(peer) == [Close()]
 
 
 async def test_a_handler_that_was_cancelled_and_answers_is_warned_about(
@@ -354,7 +385,7 @@ async def test_a_handler_that_was_cancelled_and_answers_is_warned_about(
             await running
         await stage.nsqd.until(lambda: peer.of(Requeue))
         messages[0].finish()
-    assert "finish() has no effect: the message was requeued because its handler was cancelled" in caplog.text
+    assert "finish() has no effect: the message was given back because its handler was cancelled" in caplog.text
     assert peer.of(Finish) == []
 
 
