@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_click",
+    "docs._ext.layout",
     "docs._ext.reference",
     "docs._ext.states",
 ]
