@@ -292,8 +292,8 @@ async def test_closing_asks_for_no_more_and_gives_back_what_was_not_handed_out(s
         assert not closing.done()
         handed_out.finish()
         await asyncio.wait_for(closing, LIMIT)
-    assert [type(command) for command in peer.commands[-4:]] == [Close, Requeue, Requeue, Finish]
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    assert [type(command) for command in peer.commands[-4:]] == [Close, Requeue, Requeue, Finish]
 
 
 async def test_closing_with_unanswered_messages_is_bounded(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -363,6 +363,7 @@ async def test_a_block_around_a_message_that_closes_the_consumer_says_that_it_co
             async with message:
                 await consumer.aclose()
     assert "finish() has no effect" in caplog.text
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
     assert answers(peer) == [Close()]
 
 

@@ -86,6 +86,7 @@ async def test_a_plain_handler_stops_the_consumer_by_way_of_its_loop(stage: Stag
         peer.message(b"the last one", message_id(2))
         async with asyncio.timeout(5):
             await consumer.run(handle)
+        await stage.nsqd.until(lambda: peer.of(Finish))
         assert peer.of(Finish) == [Finish(message_id(2))]
 
 

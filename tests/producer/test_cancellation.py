@@ -59,6 +59,7 @@ async def test_closing_twice_at_once(stage: Stage) -> None:
         await closes(producer)
 
 
+@pytest.mark.real_time
 async def test_leaving_the_block_within_a_time_limit_and_closing_again(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x")

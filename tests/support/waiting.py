@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tests.support.nsqd import LIMIT
+from tests.support.virtual import VirtualLoop
 
 _LOOK: Final = 0.01
 
@@ -36,4 +37,11 @@ async def dawdle(seconds: float) -> None:
 
 def block(seconds: float) -> None:
     """Block the event loop on purpose, as application code that the test plays; never a way to wait for something."""
-    time.sleep(seconds)
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    if isinstance(loop, VirtualLoop) and loop.is_virtual:
+        loop.advance(seconds)
+    else:
+        time.sleep(seconds)
