@@ -139,7 +139,8 @@ def test_a_plain_nsqd_is_streamed_through_a_spool(
     assert max(each["numInputRows"] for each in progress) <= 1000
     publish(topic, 0, numbered(100, 2500))
     stream.drain()
-    assert stream.values() == numbered(2600)
+    # At least once: on a slow machine messages come again after the second that they may take.
+    assert set(stream.values()) == set(numbered(2600))
     # The last batch's files go when the next one is planned.
     rows = [int(path.name.split("-")[2]) for path in spool.glob("*.arrow")]
     assert sum(rows) <= 1000
