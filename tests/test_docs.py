@@ -163,7 +163,7 @@ def test_the_options_that_the_page_on_kafka_names_exist() -> None:
     same = page.partition("## Same name, same meaning")[2].partition("; the columns")[0]
     assert len(set(re.findall(r"`(\w+)`", same)) & KNOWN.keys()) == 15
     # Where Kafka has one word and NSQ another, it is NSQ's that must exist.
-    renamed = page.partition("## In the place of another word")[2].partition("\n## ")[0]
+    renamed = page.partition("## Other name, same meaning")[2].partition("\n## ")[0]
     rows = [line.split("|")[2] for line in renamed.splitlines() if line.startswith("| `")]
     assert len(rows) == 11
     assert all(set(re.findall(r"`(\w+)`", row)) <= KNOWN.keys() and "`" in row for row in rows)

@@ -1,4 +1,4 @@
-"""What should not be in the life of messages: losses, repeats, disorder, gaps, and changes of leader.
+"""Find anomalies in the lives of messages: losses, repeats, disorder and gaps; and changes of leader.
 
 **Source:** Spark reference 8, job 3.
 """
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KINDS: Final = ("lost", "repeated", "out_of_order", "gap")
-"""What an anomaly can be."""
+"""Kinds of anomalies."""
 
 COLUMNS: Final = ("kind", "side", "topic", "partition", "channel", "message_id", "trace_id", "ts_ns", "detail")
 
 
 def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
-    """Return one row an anomaly; the columns are :data:`COLUMNS`.
+    """Return one row per anomaly; the columns are :data:`COLUMNS`.
 
-    * ``lost``: as the life says.
-    * ``repeated``: finished more than once, or given out again after a finish.
-    * ``out_of_order``: first given out after a later message of its partition, in a topic of ``ordered``.
+    * ``lost``: its outcome is ``lost``.
+    * ``repeated``: finished more than once, or delivered again after a finish.
+    * ``out_of_order``: first delivered after a later message of its partition, in a topic of ``ordered``.
 
     Args:
-        lives: As :func:`nsq_ha.spark.trace.lifecycle.lifecycle` gives them.
+        lives: The result of :func:`nsq_ha.spark.trace.lifecycle.lifecycle`.
         ordered: Topics whose order counts.
     """
     from pyspark.sql import Window  # noqa: PLC0415 - an extra
@@ -65,10 +65,10 @@ def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
 
 
 def gaps(rows: DataFrame) -> DataFrame:
-    """Return where the log of a partition is broken, from a read of the topic itself; needs no trace.
+    """Return where the log of a partition has gaps, from a read of the topic itself; needs no trace log.
 
     Args:
-        rows: Of ``format("nsq")``, with ``topic``, ``partition``, ``offset``, ``raw_size``,
+        rows: A read of ``format("nsq")``, with ``topic``, ``partition``, ``offset``, ``raw_size``,
             ``message_id``, ``trace_id`` and ``timestamp``.
     """
     from pyspark.sql import Window  # noqa: PLC0415
@@ -97,9 +97,9 @@ def leaders(events: DataFrame) -> DataFrame:
     """Return since when each node has led each partition: one row at the first event and at each change.
 
     Columns: ``topic``, ``partition``, ``node``, ``ts_ns``. Taken from publishes,
-    which only a leader takes, in the order of their acknowledgements: a call that
-    began before a move may be answered after it, by the new leader. ``ts_ns`` is when
-    the first publish of that leader was acknowledged.
+    which only a leader accepts, in the order of their acknowledgements: the new leader
+    may answer a call that began before it took over. ``ts_ns`` is the time of the first
+    acknowledgement by that leader.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""Lines of trace logs to events, one row each; batch and streaming alike.
+"""Parse the lines of trace logs into events, one row each; for batches and streams.
 
-Owns the two forms of a line: JSON of :mod:`nsq_ha.tracelog`, and the ``[TRACE]``
-lines of an nsqd's log. A line that is neither is left out; one that begins like
-a trace line and cannot be read is kept as a ``bad`` event and counted.
+A line is JSON of :mod:`nsq_ha.tracelog`, or a ``[TRACE]`` line of an nsqd's log. Other
+lines are skipped; one that begins like a trace line and cannot be parsed becomes a
+``bad`` event.
 
 **Source:** Spark reference 8; youzan/nsq ``nsqd/tracer.go``.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 REPLAY_PREFIX: Final = "spark-"
-"""Channels of the connector's own reads; they are no consumers."""
+"""Prefix of the channels of the connector's own reads, which are not consumers."""
 
 _JSON: Final = (
     "event string, time_ns bigint, acknowledged_ns bigint, topic string, partition int, channel string, "
@@ -44,39 +44,39 @@ _STATES: Final = (
 
 
 def read_lines(spark: SparkSession, paths: Iterable[Path | str]) -> DataFrame:
-    """Return the lines of log files with the file of each.
+    """Return the lines of log files, each with its file.
 
     Args:
         spark: The session.
-        paths: Files on this machine; rotated ones are given one by one.
+        paths: Files on this machine; list rotated ones one by one.
 
     Raises:
-        FileNotFoundError: One is not there.
+        FileNotFoundError: A file does not exist.
     """
     from pathlib import Path  # noqa: PLC0415 - only for its own kind here
 
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
-    # Spark takes a path for a pattern, and no escapes of a URL.
+    # Spark treats a path as a pattern, and does not decode a URL.
     found = [str(Path(path).resolve(strict=True)) for path in paths]
     urls = ["file:" + re.sub(r"([\[\]{}*?\\])", r"\\\1", path) for path in found]
     return spark.read.text(urls).select("value", f.input_file_name().alias("file"))
 
 
 def events(lines: DataFrame) -> DataFrame:
-    """Return one row an event.
+    """Return one row per event.
 
     Columns: ``side`` (``client`` or ``server``), ``event`` (``publish``, ``put``,
     ``delivery``, ``finish``, ``requeue``, ``timeout``, ``other``, ``bad``),
     ``ts_ns``, ``topic``, ``partition``, ``channel``, ``trace_id`` decimal(20,0),
     ``message_id`` (the server's internal one), ``offset``, ``attempt``,
-    ``published_ns`` (where the line tells it), ``acknowledged_ns``, ``cost_ns``,
+    ``published_ns`` (if the line has it), ``acknowledged_ns``, ``cost_ns``,
     ``client``, ``node``. ``ts_ns`` of a client's ``publish`` is the time of the
-    call, ``acknowledged_ns`` that of the answer (of the call where the log does not
-    tell it); a server's ``publish`` has the time of its answer in both.
+    call, ``acknowledged_ns`` that of the answer (of the call if the log does not
+    have it); a server's ``publish`` has the time of its answer in both.
 
     Args:
-        lines: With a column ``value``, and ``file`` to name the node of a server's log.
+        lines: The lines, with columns ``value`` and ``file``, the node of a server's log.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ def events(lines: DataFrame) -> DataFrame:
     is_client, is_server = line.startswith("{"), line.contains("[TRACE] topic ")
     parsed = lines.where(is_client | is_server).select(
         f.when(is_client, "client").otherwise("server").alias("side"),
-        f.when(is_client, f.from_json(line, _JSON)).alias("told"),
+        f.when(is_client, f.from_json(line, _JSON)).alias("parsed"),
         *(f.regexp_extract(line, _PUT, group).alias(f"p{group}") for group in range(1, 8)),
         *(f.regexp_extract(line, _CONSUME, group).alias(f"c{group}") for group in range(1, 12)),
         f.element_at(f.split("file", "/"), -1).alias("file"),
@@ -97,14 +97,14 @@ def events(lines: DataFrame) -> DataFrame:
 def _columns() -> list[Column]:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    told = f.col("told")
+    parsed = f.col("parsed")
     is_client, is_put = f.col("side") == "client", f.col("p4") != ""
 
     def pick(field: str, put: str | None, consumed: str | None, kind: str) -> Column:
         server = f.when(is_put, f.col(put) if put else f.lit(None)).otherwise(
             f.col(consumed) if consumed else f.lit(None)
         )
-        return f.when(is_client, told[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).cast(kind))
+        return f.when(is_client, parsed[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).cast(kind))
 
     message_id = pick("internal_id", "p4", "c4", "bigint")
     of_id = f.shiftrightunsigned(message_id, PARTITION_SHIFT).bitwiseAND(f.lit(PARTITION_MASK)).cast("int")
@@ -112,7 +112,7 @@ def _columns() -> list[Column]:
     for name, pattern in _STATES:
         state = f.when(f.col("c7").rlike(pattern), name).otherwise(state)
     put = f.when(f.col("p5") == "success", "publish").otherwise("put")
-    event = f.when(is_client, told["event"]).when(is_put, put).when(f.col("c4") != "", state)
+    event = f.when(is_client, parsed["event"]).when(is_put, put).when(f.col("c4") != "", state)
     times = pick("time_ns", "p7", "c9", "bigint")
     is_bad = event.isNull() | message_id.isNull() | times.isNull()
     return [
@@ -126,8 +126,8 @@ def _columns() -> list[Column]:
         pick("offset", "p6", "c6", "bigint").alias("offset"),
         pick("attempt", None, "c11", "int").alias("attempt"),
         f.when(~is_client, f.nullif(f.col("c5"), f.lit("")).cast("bigint")).alias("published_ns"),
-        f.when(event == "publish", f.coalesce(told["acknowledged_ns"], times)).alias("acknowledged_ns"),
+        f.when(event == "publish", f.coalesce(parsed["acknowledged_ns"], times)).alias("acknowledged_ns"),
         f.when(~is_client, f.nullif(f.col("c10"), f.lit("")).cast("bigint")).alias("cost_ns"),
         f.when(~is_client, f.nullif(f.col("c8"), f.lit(""))).alias("client"),
-        f.when(is_client, told["nsqd"]).otherwise(f.col("file")).alias("node"),
+        f.when(is_client, parsed["nsqd"]).otherwise(f.col("file")).alias("node"),
     ]

@@ -1,8 +1,7 @@
-"""Each message through each channel: one row with its times, counts and outcome; and the latencies of many.
+"""Join events to lives: one row per message and channel, with its times, counts and outcome; and latencies.
 
-Owns the join of events to lives. Trace ids may repeat, so events belong together
-by topic and the server's message id, which also grows within a partition and so
-tells the order of messages without offsets.
+Trace ids may repeat, so events are joined by topic and the server's message id. It
+grows within a partition, so it is also the order of messages without offsets.
 
 **Source:** Spark reference 8, jobs 1, 2 and 4.
 """
@@ -20,7 +19,7 @@ STAGES: Final = (
     ("start_to_finish", "first_start_ns", "first_finish_ns"),
     ("publish_to_finish", "published_ns", "first_finish_ns"),
 )
-"""Name of a stage, where it begins and where it ends."""
+"""Name of a stage, its start and its end."""
 
 _NS_OF_MS: Final = 1e6
 
@@ -35,13 +34,13 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
     * ``done``: finished.
     * ``lost``: published at least ``grace_s`` before the log's end, never finished,
       though the channel has finished a later message of the partition.
-    * ``requeued``, ``timed out``: the last that is known of it.
-    * ``pending``: not finished yet, and nothing is wrong with that.
+    * ``requeued``, ``timed out``: its last event.
+    * ``pending``: not finished yet, which is not an error.
 
-    A channel counts from the first message that it was given of a partition.
+    In each partition a channel counts from the first message that was delivered to it.
 
     Args:
-        events: As :func:`nsq_ha.spark.trace.events.events` gives them; a batch.
+        events: The result of :func:`nsq_ha.spark.trace.events.events`; a batch.
         grace_s: Seconds that a message may take.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
@@ -86,7 +85,7 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
 
 
 def per_channel(events: DataFrame) -> DataFrame:
-    """Return what a channel did with each message that it was given."""
+    """Return one row per channel and message that was delivered to it."""
     return (
         events.where("channel is not null and event in ('delivery', 'finish', 'requeue', 'timeout')")
         .groupBy(*KEY, "channel")
@@ -134,12 +133,12 @@ def _outcome(grace_s: float) -> Column:
 def latency(lives: DataFrame, *by: str) -> DataFrame:
     """Return percentiles in milliseconds of each stage, by columns such as ``topic``, ``partition``, ``minute``.
 
-    ``minute`` is made here: the start of the minute of the publish. Columns:
+    ``minute`` is added here: the start of the minute of the publish. Columns:
     ``stage``, ``messages``, ``p50_ms``, ``p95_ms``, ``p99_ms``, ``max_ms``.
 
     Args:
-        lives: As :func:`lifecycle` gives them.
-        *by: Columns to group by; none for all together.
+        lives: The result of :func:`lifecycle`.
+        *by: Columns to group by; without any, all lives are one group.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -169,10 +168,10 @@ def latency(lives: DataFrame, *by: str) -> DataFrame:
 
 
 def split(lives: DataFrame) -> DataFrame:
-    """Return where the time went, for messages that both logs know: to the server, inside it, and back.
+    """Return the time to the server, inside it and back, for messages that are in both logs.
 
     Columns: the key without ``side``, ``channel``, ``to_server_ms``, ``in_server_ms``, ``to_client_ms``. The
-    first and the last compare two machines' clocks: they are as good as those agree.
+    first and the last compare the clocks of two machines: they are only as exact as those.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -187,15 +186,15 @@ def split(lives: DataFrame) -> DataFrame:
 
 
 def lifecycle_stream(events: DataFrame, *, grace: str = "1 minute") -> DataFrame:
-    """Return lives from a stream of events; a message is told once, when nothing came of it for ``grace``.
+    """Return lives from a stream of events; one row per message, after ``grace`` without an event.
 
-    The state that Spark keeps is what was alive within ``grace``. A row without
+    Spark keeps state for messages with events within ``grace``. A row without
     ``channel`` is the publish. An outcome is ``done``, ``timed out``,
-    ``requeued`` or ``pending``; to call a message lost takes the whole log.
+    ``requeued`` or ``pending``; only the whole log shows that a message is lost.
 
     Args:
-        events: A stream, as :func:`nsq_ha.spark.trace.events.events` gives it.
-        grace: Spark's words for a duration.
+        events: The result of :func:`nsq_ha.spark.trace.events.events`; a stream.
+        grace: A duration, as Spark writes it.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 

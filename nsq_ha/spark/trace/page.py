@@ -1,7 +1,6 @@
-"""The report as one page that needs nothing else: tables and inline pictures.
+"""Build the report as one self-contained HTML page: tables, and inline pictures from ``pictures``.
 
-Owns the HTML. Everything that comes from a log is escaped: names and ids are
-written by other programs. Pictures are made by ``pictures``.
+Escapes everything that comes from a log: other programs write names and ids.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _KINDS: Final = {"lost": "lost", "repeated": "repeated", "out_of_order": "out of
 
 
 _COUNTED: Final = (
-    "Each message counts once for each channel, however often it was given out. Repeated are those that were given out "
-    "or finished again after they had been finished; a program that publishes the same thing twice makes two messages."
+    "Each message counts once per channel, however often it was delivered. A message is repeated if it was delivered "
+    "or finished again after a finish; two publishes of the same body are two messages."
 )
 _MEASURED: Final = (
-    "Publish is the time of the call: the wait for a turn in the producer counts, and so does the wait in the topic "
-    "while the consumer is behind."
+    "Publish is the time of the call, so waiting in the producer counts, and so does waiting in the topic while the "
+    "consumer is behind."
 )
 
 
@@ -54,10 +53,10 @@ def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str]
     """Return the page.
 
     Args:
-        report: What :meth:`nsq_ha.spark.trace.report.TraceReport.as_dict` gives.
-        title: Of the page. Empty for the usual one.
+        report: The result of :meth:`nsq_ha.spark.trace.report.TraceReport.as_dict`.
+        title: Title of the page. Empty for the default.
         extra: Paragraphs below the verdict, as text.
-        latency_note: More about the latencies, as text, where they are.
+        latency_note: More text about the latencies, shown with them.
     """
     measured = _soft(f"{_MEASURED} {latency_note}".rstrip())
     heading = _text(title or "The life of every message")
@@ -67,11 +66,11 @@ def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str]
         _verdict(report),
         *(f"<p>{_text(line)}</p>" for line in extra),
         _section("Latency over time", latency_picture(report)),
-        _section("Messages given out, by partition", timeline_picture(report)),
-        _section("What became of the messages", _soft(_COUNTED) + _outcomes(report)),
+        _section("Deliveries by partition", timeline_picture(report)),
+        _section("Outcomes of the messages", _soft(_COUNTED) + _outcomes(report)),
         _section("Latency", measured + _latency(report)),
         _section("First anomalies", _anomalies(report)),
-        _section("Leaders", _soft("From the acknowledgement of a leader's first publish.") + _leaders(report)),
+        _section("Leaders", _soft("Since the acknowledgement of a leader's first publish.") + _leaders(report)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -90,11 +89,11 @@ def _soft(text: str) -> str:
 
 def _verdict(report: Mapping[str, Any]) -> str:
     counts: Mapping[str, int] = report["counts"]
-    told = ", ".join(f"{counts[kind]:,} {name}" for kind, name in _KINDS.items() if kind in counts)
+    summary = ", ".join(f"{counts[kind]:,} {name}" for kind, name in _KINDS.items() if kind in counts)
     if report["begin_ns"] is None:
-        told = "no trace lines"
+        summary = "no trace lines"
     kind, word = ("ok", "ok") if report["is_ok"] else ("failed", "FAILED")
-    return f'<p class="verdict {kind}" id="verdict">{word}: {_text(told)}</p>'
+    return f'<p class="verdict {kind}" id="verdict">{word}: {_text(summary)}</p>'
 
 
 def _span(report: Mapping[str, Any]) -> str:
@@ -102,7 +101,7 @@ def _span(report: Mapping[str, Any]) -> str:
     if begin is None:
         return "The logs hold no trace lines."
     start = datetime.datetime.fromtimestamp(begin / 1e9, datetime.UTC)
-    bad = f", {report['bad_lines']:,} lines that cannot be read" if report["bad_lines"] else ""
+    bad = f", {report['bad_lines']:,} lines that cannot be parsed" if report["bad_lines"] else ""
     return (
         f"{report['events']:,} events in {(end - begin) / 1e9:,.1f} s from {start:%Y-%m-%d %H:%M:%S} UTC{bad}; "
         f"pictures by the {report['side']}'s log"

@@ -64,7 +64,7 @@ def latency_picture(report: Mapping[str, Any]) -> str:
 
 
 def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the parts of a series between which nothing was published: a line across would be made up."""
+    """Split a series where nothing was published, so that no line crosses the gap."""
     runs: list[list[Mapping[str, Any]]] = []
     for row in series:
         if runs and row["bucket"] - runs[-1][-1]["bucket"] <= _BRIDGED:
@@ -75,7 +75,7 @@ def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def timeline_picture(report: Mapping[str, Any]) -> str:
-    """Return one row a partition: messages given out as bars, changes of leader and anomalies as marks."""
+    """Return one row per partition: bars for deliveries, marks for changes of leader and anomalies."""
     places = sorted({(row["topic"], row["partition"]) for row in report["timeline"] + report["leaders"]})
     if not places:
         return '<p class="soft">Nothing was given out.</p>'
@@ -117,7 +117,7 @@ def _name(topic: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a value of the report as escaped HTML; other programs wrote it, numbers included."""
+    """Return a value of the report as escaped HTML: other programs write all of them, also numbers."""
     return html.escape(str(value))
 
 
@@ -175,7 +175,7 @@ def _axis(report: Mapping[str, Any], height: float, name: str) -> list[str]:
 
 
 def _step(span: float) -> float:
-    """Return a round step that makes at most ten of ``span``."""
+    """Return a round step that divides ``span`` into at most ten."""
     power: float = 10.0 ** math.floor(math.log10(span / 10))
     return next(power * times for times in (1, 2, 5, 10) if span / (power * times) <= 10)
 

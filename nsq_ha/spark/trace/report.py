@@ -1,7 +1,7 @@
-"""Everything that a trace log tells, as plain values; and the files made of it.
+"""Analyse trace logs: one report as plain values, and its files.
 
-Owns the queries of one report and what is written: Parquet tables,
-``report.json`` and ``report.html``. Does not draw (``page``).
+Runs the queries of a report and writes Parquet tables, ``report.json`` and
+``report.html`` (``page``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FIRST: Final = 50
-"""Anomalies that are listed by id; all of them are in the Parquet table."""
+"""Number of anomalies in the report; the Parquet table has all of them."""
 
 _BUCKETS: Final = 120
 _NARROWEST_NS: Final = 10_000_000
@@ -31,13 +31,13 @@ _PLACES: Final = ("side", "topic", "channel")
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """How to judge a log.
+    """The options of a report.
 
     Attributes:
-        topics: Only these. Empty for all.
+        topics: Only these topics. Empty for all.
         ordered: Topics whose order counts.
         grace_s: Seconds that a message may take before it is lost.
-        skip_prefix: Channels that begin so are left out: the connector's own reads.
+        skip_prefix: Skip channels with this prefix, the connector's own reads.
         fail_on: Kinds of anomalies that make the report a failure.
     """
 
@@ -50,24 +50,24 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """What a trace log tells. Times are nanoseconds since the epoch, latencies milliseconds.
+    """The result of an analysis. Times are nanoseconds since the epoch, latencies milliseconds.
 
     Attributes:
-        is_ok: There were events, and no anomaly of a kind that fails: logs without any prove nothing.
-        counts: Anomalies by kind; ``gap`` only where the topic itself was looked at.
+        is_ok: There were events, and no anomaly of a kind that fails: logs without events prove nothing.
+        counts: Anomalies by kind; ``gap`` only if the topic itself was read.
         first: The first anomalies by time, at most :data:`FIRST`.
         outcomes: Messages by side, topic, channel and outcome.
         latency: Percentiles of each stage by side, topic and channel, for each partition (None: all).
-        leaders: Since when a node has led a partition: when its first publish was acknowledged.
-        begin_ns: Of the first event. None without events.
-        end_ns: Of the last event.
+        leaders: Leaders by partition, since the acknowledgement of their first publish.
+        begin_ns: Time of the first event. None without events.
+        end_ns: Time of the last event.
         bucket_ns: Width of the buckets of ``series`` and ``timeline``.
-        side: Whose view ``series`` and ``timeline`` show: the client's where there is one.
-        undelivered: Published messages by topic, partition and channel that were not given out.
+        side: The log behind ``series`` and ``timeline``: the client's if there is one.
+        undelivered: Published messages without a delivery, by topic, partition and channel.
         series: Per bucket: number, messages and latencies from publish to first delivery.
-        timeline: Per topic, partition and bucket: messages given out.
-        events: Events that were read.
-        bad_lines: Lines that begin like a trace line and are none.
+        timeline: Per topic, partition and bucket: deliveries.
+        events: Number of events.
+        bad_lines: Number of lines that begin like a trace line and cannot be parsed.
     """
 
     is_ok: bool
@@ -100,18 +100,18 @@ def trace_report(
     *,
     topic_gaps: DataFrame | None = None,
 ) -> TraceReport:
-    """Read trace logs and judge them.
+    """Analyse trace logs.
 
     Args:
         spark: The session.
         logs: Files of :mod:`nsq_ha.tracelog`, logs of nsqds, or both.
         out: Folder for ``report.json``, ``report.html`` and the Parquet tables ``lifecycle``, ``latency``
-            and ``anomalies``; made when it is missing, overwritten when it is there. None writes nothing.
-        options: How to judge.
+            and ``anomalies``; created if it is missing, overwritten otherwise. None writes nothing.
+        options: The options of the report.
         topic_gaps: More anomalies, from :func:`nsq_ha.spark.trace.anomalies.gaps`.
 
     Raises:
-        FileNotFoundError: A log is not there.
+        FileNotFoundError: A log does not exist.
     """
     options = options or ReportOptions()
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
@@ -228,10 +228,10 @@ def write_page(
     """Write the page alone.
 
     Args:
-        path: The file; its folder must be there.
-        report: What it shows.
-        title: Of the page.
+        path: The file; its folder must exist.
+        report: The report.
+        title: Title of the page.
         extra: More paragraphs below the verdict, as text.
-        latency_note: More about the latencies, as text, where they are.
+        latency_note: More text about the latencies, shown with them.
     """
     Path(path).write_text(html_page(report.as_dict(), title, extra, latency_note), encoding="utf-8")
