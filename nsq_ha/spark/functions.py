@@ -1,4 +1,4 @@
-"""Helpers for DataFrames: the partition of a key, rows by partition, and repeats dropped."""
+"""Helpers for DataFrames: compute the partition of a key, group rows by partition, drop repeats."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Rule = Literal["murmur3", "java"]
-"""How a key becomes a number: as the Go users do, or as the Java client does."""
+"""The hash of a key: that of the Go clients, or that of the Java client."""
 
 
 def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") -> Column:
     """Return the partition of a key on a topic, as a column of type int.
 
-    The same rule as :class:`nsq_ha.Producer`, so that a key goes where other
-    programs put it. Spark's own ``hash`` is another function.
+    The same rule as :class:`nsq_ha.Producer`, so that other programs choose the same
+    partition for a key. Spark's own ``hash`` is another function.
 
     Args:
         key: Column of type binary, string or integer. Null gives null.
-        partitions: How many the topic has, from its look-up.
-        rule: ``java`` takes strings and integers only.
+        partitions: Number of partitions of the topic, from its look-up.
+        rule: ``java`` accepts strings and integers only.
 
     Raises:
         ConfigError: ``partitions`` is not positive, or the rule unknown. A key
-            that does not suit the rule fails the task.
+            that the rule does not accept fails the task.
     """
     import pyarrow as pa  # noqa: PLC0415 - pyspark and pyarrow are an extra
     from pyspark.sql.functions import col  # noqa: PLC0415
@@ -43,7 +43,7 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
     def place(keys: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
         return pa.array([None if each is None else hash_of(each) % partitions for each in keys.to_pylist()], pa.int32())
 
-    # Spark tells the kind of function by its types, which this module keeps as text.
+    # Spark detects the kind of function by its annotations, which are text in this module.
     place.__annotations__ = {"keys": pa.Array, "return": pa.Array}
     placed: Callable[[Column], Column] = arrow_udf(place, IntegerType())  # type: ignore[call-overload]
     return placed(col(key) if isinstance(key, str) else key)
@@ -52,12 +52,12 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
 def by_partition(frame: DataFrame, partitions: int, key: str = "key", rule: Rule = "murmur3") -> DataFrame:
     """Add the column ``partition`` and send each partition's rows to one task, for a write in order.
 
-    Follow it with ``sortWithinPartitions`` when the order of rows matters, then
+    Follow it with ``sortWithinPartitions`` if the order of rows matters, then
     write: rows of one key reach their partition in that order.
 
     Args:
-        frame: With the column ``key``.
-        partitions: How many the topic has.
+        frame: Rows with the column ``key``.
+        partitions: Number of partitions of the topic.
         key: Name of the key's column; no row may have null there.
         rule: As for :func:`partition_for`.
     """
@@ -72,7 +72,7 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     Write with ``trace`` or ``traceIdColumn`` for this to work.
 
     Args:
-        frame: Read by ``format("nsq")``, with ``topic``, ``partition``, ``offset`` and ``trace_id``; on a
+        frame: A read of ``format("nsq")``, with ``topic``, ``partition``, ``offset`` and ``trace_id``; on a
             stream with ``timestamp`` too.
         within: On a stream, how far apart repeats may be by publish time, such as ``10 minutes``; Spark
             remembers the ids for so long. None for a batch.
@@ -83,7 +83,9 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     if frame.isStreaming and within is None:
-        raise ConfigError("drop_repeats on a stream needs within=, such as '10 minutes': ids are remembered so long")
+        raise ConfigError(
+            "drop_repeats on a stream needs within=, such as '10 minutes': Spark remembers ids for so long"
+        )
     place = f.concat_ws("/", f.col("partition"), f.col("offset"))
     named = frame.withColumn(
         "_repeat", f.when(f.col("trace_id") == 0, place).otherwise(f.col("trace_id").cast("string"))

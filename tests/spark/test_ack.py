@@ -426,7 +426,9 @@ def test_a_server_that_refuses_for_good_fails_the_query(dev_cluster: DevCluster,
 def test_a_topic_with_partitions_is_not_read_so(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "channel": "c", "delivery": "ack"}
     planner = AckPlanner(ReadOptions.parse({**given, "spool": str(tmp_path)}, "stream"))
-    with pytest.raises(ConfigError, match=r"option 'delivery': topic '.*' has partitions, and so it has offsets"):
+    with pytest.raises(
+        ConfigError, match=r"option 'delivery': topic '.*' has partitions, and so offsets: remove delivery=ack"
+    ):
         planner.latest(planner.initial())
     planner.close()
 

@@ -50,7 +50,7 @@ def ranges(count: int, size: int) -> list[Range]:
     return [Range("t", number, 0, size, None, ordered=False, extended=False) for number in range(count)]
 
 
-def handing(**options: str) -> DriverRead:
+def driver_read(**options: str) -> DriverRead:
     told = {"lookupd": "127.0.0.1:4161", "topic": "t", **options}
     return DriverRead(ReadOptions.parse(told, "stream"), Projection(SCHEMA))
 
@@ -72,7 +72,7 @@ def handing(**options: str) -> DriverRead:
     ],
 )
 def test_which_micro_batches_are_small(options: dict[str, str], asked: list[Range], *, wanted: bool) -> None:
-    assert handing(**options).wants(asked) is wanted
+    assert driver_read(**options).wants(asked) is wanted
 
 
 @pytest.mark.parametrize("failure", [ResponseTimeoutError("slow"), DataLossError("gone")])
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_at_once_is_left_to_tasks_and_nothing_is_given_up(
 
     monkeypatch.setattr(range_reader, "RangeReader", Failing)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    tried = handing(failOnDataLoss="false", fetchTimeout="20s")
+    tried = driver_read(failOnDataLoss="false", fetchTimeout="20s")
     assert tried.rows(ranges(2, 120), object()) is None  # type: ignore[arg-type]
     (options,) = asked_with
     assert options.fail_on_data_loss, "a reader that may leave something out would do so after a second"

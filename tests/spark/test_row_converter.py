@@ -195,7 +195,7 @@ def test_a_key_that_is_no_text_has_no_place_in_a_header_and_one_of_the_headers_w
     [
         ({"tag": ["x" * 101]}, "must have 1..100 bytes"),
         ({"tag": [""]}, "must have 1..100 bytes"),
-        ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## are reserved for the server"),
+        ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## are the server's"),
         ({"headers": pa.array([[("x", "y" * 70_000)]], HEADERS)}, "bytes of JSON, the limit is"),
     ],
 )

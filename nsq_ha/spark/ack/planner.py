@@ -242,7 +242,9 @@ class AckPlanner:
             except LookupUnavailableError as error:
                 failed = error
             except ConfigError as error:
-                raise ConfigError(f"option 'delivery': {error}, and so it has offsets: remove delivery=ack") from error
+                raise ConfigError(
+                    f"option 'delivery': topic {topic!r} has partitions, and so offsets: remove delivery=ack"
+                ) from error
         if failed is not None and not answered:
             raise failed
         return list(found.values())

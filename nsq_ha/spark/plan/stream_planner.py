@@ -269,7 +269,7 @@ class StreamPlanner:
                 unsure[place] = error
                 continue
             if at is not None:
-                # A step without rows: from there on the log is as any other, and so is its end.
+                # A step without rows: after it, the log and its end are like any other.
                 back[place] = at
                 if self._target is not None:
                     self._target[place] = extent.end
@@ -284,7 +284,7 @@ class StreamPlanner:
     def _up_to_target(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the ends of a query with an end; also where a leader does not answer now: tasks wait for it."""
+        """Return the ends of a query with an end, also for partitions without a leader: tasks wait for one."""
         targets = self._target or {}
         found: dict[TopicPartition, int] = {}
         for place in ends.keys() | targets.keys():
@@ -296,7 +296,7 @@ class StreamPlanner:
         return found
 
     def _first(self, place: TopicPartition, begin: Mapping[TopicPartition, int], stop: int, seen: TopicSnapshot) -> int:
-        """Return where a range begins, which may be later than planned where data is lost."""
+        """Return where a range begins; later than planned if data is lost."""
         topic, partition = place
         extent = seen.extents.get(partition)
         earliest = 0 if extent is None else extent.start
@@ -342,7 +342,7 @@ class StreamPlanner:
             return dict(begin), {}
         within = ends | backlog.ends()
         for place in backlog.held:
-            # One that was never read has no offset yet, and begins later at its earliest message.
+            # A partition that was never read has no offset yet; it begins later at its earliest message.
             del within[place]
             if place in begin:
                 within[place] = begin[place]

@@ -340,7 +340,7 @@ def _named(headers: object) -> dict[str, str]:
     for name, value in headers if isinstance(headers, list) else ():
         if name.startswith("##"):
             raise ConfigError(
-                f"header {name!r}: names with ## are reserved for the server; use columns tag and trace id"
+                f"header {name!r}: names with ## are the server's; use column 'tag' or option 'traceIdColumn'"
             )
         if value is not None:
             named[name] = value
