@@ -1,13 +1,11 @@
 """One client connection to nsqd, as bytes in and bytes out.
 
-Owns the order of things: which answer belongs to which command, what may be
-sent now, where a layer ends. Does no I/O and knows no time; ``transport`` moves
-the bytes, watches heartbeats and closes.
+Owns the order of things: which answer belongs to which command, what may be sent now, where a layer ends. Does no I/O
+and knows no time; ``transport`` moves the bytes, watches heartbeats and closes.
 
-The invariant: answers carry no number, so the n-th answer belongs to the n-th
-command that has one. Heartbeats, messages and failed FIN, REQ and TOUCH never
-count. Whatever does not fit ends the connection: one answer misattributed would
-put every later one on the wrong publish.
+The invariant: answers carry no number, so the n-th answer belongs to the n-th command that has one. Heartbeats,
+messages and failed FIN, REQ and TOUCH never count. Anything that does not fit ends the connection: if one answer went
+to the wrong publish, all later ones would, too.
 
 Source: protocol reference 1, 3, 5, 7; failures reference 1.
 """
@@ -41,29 +39,27 @@ if TYPE_CHECKING:
     from nsq_ha.protocol.identify import Upgrade
 
 
-_PUBLISH: Final = Request.PUBLISH  # to read a member from its enum is not free
+_PUBLISH: Final = Request.PUBLISH  # reading a member from its enum is not free
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
 _HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 _OK_RUN: Final = 32
 _OK_RUNS: Final = {_OK_FRAME * count: count for count in range(1, 129)}
 _LONGEST_OK_RUN: Final = 128 * len(_OK_FRAME)
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
-_CLOSED: Final = State.CLOSED  # looked up for each read
-_BULKY_BYTES: Final = 2048  # from here on a second copy of a body costs more than a memoryview does
+_CLOSED: Final = State.CLOSED  # needed for each read
+_BULKY_BYTES: Final = 2048  # above it, a second copy of a body costs more than a memoryview
 
 
 class ClientProtocol:
     """The client's side of one connection.
 
     Args:
-        max_frame_bytes: A frame that announces more ends the connection before
-            anything is reserved for it.
+        max_frame_bytes: A frame that announces more ends the connection before memory is reserved for it.
 
     Attributes:
         state: Where the connection stands.
         awaiting: Number of requests without an answer.
-        received: What the last :meth:`receive` found, also when it raised: what
-            came before the fault is good.
+        received: What the last :meth:`receive` found, even if it raised: what came before the fault is valid.
     """
 
     def __init__(self, *, max_frame_bytes: int) -> None:
@@ -83,28 +79,26 @@ class ClientProtocol:
     # ------------------------------------------------------------ sending
 
     def send(self, command: commands.Command) -> bytes:
-        """Return the bytes of ``command`` and note that they were sent.
+        """Return the bytes of ``command`` and record that they are sent.
 
-        For what is sent seldom; publishes and answers of a running connection
-        are encoded by the functions of ``protocol.commands``, the former
-        announced by :meth:`expect_publish`. The first command is IDENTIFY, and
-        the magic stands before it.
+        For rare commands. Publishes, FIN, REQ, TOUCH and RDY of an open connection are encoded by the functions of
+        ``protocol.encoding``; call :meth:`expect_publish` for publishes. The first command must be IDENTIFY; the magic
+        precedes it.
 
         Raises:
-            LocalProtocolError: The command is not allowed now, or a
-                subscription was not announced by :meth:`subscribe_to`. Nothing
-                was noted and nothing may be written.
-            ConfigError: A value of the command is not legal; as above.
+            LocalProtocolError: The command is not allowed now, or :meth:`subscribe_to` was not called before a
+                subscription. Nothing was recorded; write nothing.
+            ConfigError: A value of the command is not valid; as above.
         """
         try:
             event, request = SENDS[type(command)]
         except KeyError:
-            raise LocalProtocolError(f"{type(command).__name__} is no command of a client") from None
+            raise LocalProtocolError(f"{type(command).__name__} is not a command of a client") from None
         following = advance(self.state, event)
         if event is Input.SEND_AUTH:
             self._check_idle()
         if request is Request.SUBSCRIBE and self._source is None:
-            raise LocalProtocolError("subscribe_to() must tell source and layout before a subscription is sent")
+            raise LocalProtocolError("call subscribe_to() with source and layout before you send a subscription")
         data = command.encode()
         if self.state is State.NEW:
             data = MAGIC + data
@@ -114,11 +108,11 @@ class ClientProtocol:
         return data
 
     def subscribe_to(self, source: MessageSource, layout: Layout) -> None:
-        """Tell what messages will belong to, before the subscription is sent.
+        """Set the source and the layout of messages. Call it before the subscription is sent.
 
         Args:
             source: Becomes :attr:`Message.source <nsq_ha.Message>`.
-            layout: From ``layout_for``; nothing on the wire tells it.
+            layout: From ``layout_for``; frames do not name it.
 
         Raises:
             LocalProtocolError: A subscription was sent already.
@@ -128,7 +122,7 @@ class ClientProtocol:
         self._layout = layout
 
     def expect_publish(self, count: int = 1) -> None:
-        """Note that the caller writes ``count`` commands of the PUB family itself.
+        """Record that the caller writes ``count`` publish commands.
 
         Raises:
             LocalProtocolError: Publishing is not allowed now; write nothing.
@@ -145,16 +139,11 @@ class ClientProtocol:
     def expect_upgrade(self, upgrade: Upgrade) -> bytes:
         """Switch to another layer; its ``OK`` comes inside it.
 
-        Args:
-            upgrade: The layer.
-
         Returns:
-            The bytes after the last answer, empty for TLS. They belong to the new
-            layer; pass them through it, and the result to :meth:`receive`.
+            The bytes after the last answer, none for TLS. Decompress them and pass the result to :meth:`receive`.
 
         Raises:
-            LocalProtocolError: The connection does not stand behind the answer
-                to IDENTIFY, or behind the ``OK`` of another layer.
+            LocalProtocolError: The last answer was neither to IDENTIFY nor the ``OK`` of another layer.
             RemoteProtocolError: Bytes came before TLS began. Anybody on the way
                 may have injected them: drop the connection.
         """
@@ -172,7 +161,7 @@ class ClientProtocol:
         return trailing
 
     def _check_idle(self) -> None:
-        """Refuse what changes the meaning of later answers while earlier ones are outstanding."""
+        """Refuse a command that changes the meaning of later answers while earlier ones are outstanding."""
         if self.awaiting:
             raise LocalProtocolError(f"{self.awaiting} request(s) must be answered first")
 
@@ -186,9 +175,9 @@ class ClientProtocol:
     # ------------------------------------------------------------ receiving
 
     def take_oks(self, data: bytes | memoryview) -> int:
-        """Take a read that is nothing but ``OK`` to publishes, as all are while nothing is wrong; return how many.
+        """Take a read that consists of answers ``OK`` to publishes, the usual case, and return their number.
 
-        0 when it is anything else: then nothing was taken, give it to :meth:`receive`.
+        Return 0 if it is anything else; pass it to :meth:`receive` then.
         """
         runs = self._runs
         if not runs or self._tail or self.state is _CLOSED or len(data) > _LONGEST_OK_RUN:
@@ -200,19 +189,17 @@ class ClientProtocol:
         return count
 
     def receive(self, data: bytes | bytearray | memoryview) -> Received:
-        """Read what the peer sent; cut anywhere.
+        """Read what the peer sent, however it was cut.
 
-        Reading stops behind the answer to IDENTIFY and behind the ``OK`` of an
-        upgrade, since what follows may belong to another layer: then call
-        :meth:`expect_upgrade` for the next layer, or :meth:`take_trailing` when
-        there is none, and give the bytes back here. What comes after the connection is closed is ignored.
+        Reading stops after the answer to IDENTIFY and after the ``OK`` of an upgrade, since what follows may belong to
+        another layer: then call :meth:`expect_upgrade` for the next layer, or :meth:`take_trailing` if there is none,
+        and pass the bytes to this method again. After the end, data is ignored.
 
         Args:
-            data: What one read gave; the caller may reuse the buffer afterwards.
+            data: The result of one read; the caller may reuse the buffer afterwards.
 
         Raises:
-            RemoteProtocolError: The peer broke a rule; the state is closed. Drop
-                the connection; ``received`` has what came before the fault.
+            RemoteProtocolError: The peer broke a rule; ``received`` has what came before. Drop the connection.
         """
         received = self.received = Received()
         tail = self._tail
@@ -245,8 +232,7 @@ class ClientProtocol:
     def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:
         """Read large messages with one copy of each body; return what follows them.
 
-        The unfinished frame of the last read is completed by itself, so that the
-        others need not be moved to stand behind it.
+        The unfinished frame of the last read is completed on its own, so that the others need not be moved behind it.
         """
         tail = self._tail
         view = memoryview(data)
@@ -266,7 +252,7 @@ class ClientProtocol:
         if self._read is None or self._source is None:
             return 0
         messages: list[Message] = []
-        # The readers cut out of whatever they are given; here each cut becomes bytes, the only copy.
+        # The readers slice what they get; each slice becomes bytes here, the only copy.
         end = self._read(cast("bytes", view), 0, self._largest, self._source, messages)
         for message in messages:
             message.body = bytes(message.body)
@@ -309,7 +295,7 @@ class ClientProtocol:
         return position
 
     def _read_oks(self, data: bytes, position: int, answers: list[bytes | ServerError]) -> int:
-        """Read a run of plain ``OK`` while publishes wait for them; return the position behind it."""
+        """Read a run of plain ``OK`` while publishes wait for them; return the position after it."""
         run = self._runs[0]
         if run.kind is not Request.PUBLISH:
             return position
@@ -350,13 +336,13 @@ class ClientProtocol:
         run = self._runs[0]
         request = run.kind
         if not is_answer(request, data):
-            raise RemoteProtocolError(f"response {excerpt(data)} is no answer to {request.name}")
+            raise RemoteProtocolError(f"response {excerpt(data)} is not an answer to {request.name}")
         self.state = advance(self.state, ANSWERED[request])
         self._answered(run, 1)
         received.answers.append(data)
         if request is Request.SUBSCRIBE:
             self._read = reader_for(self._layout)
-        # What follows may be TLS or compressed: only the caller knows.
+        # What follows may be TLS or compressed; only the caller knows.
         self._held = request in (Request.IDENTIFY, Request.UPGRADE)
 
     def _take_error(self, data: bytes, received: Received) -> None:
@@ -380,35 +366,30 @@ class ClientProtocol:
     # ------------------------------------------------------------ layers and the end
 
     def take_trailing(self) -> bytes:
-        """Return what followed the answer to IDENTIFY, or the ``OK`` of an upgrade, and go on reading.
-
-        For when no further layer follows: give the bytes to :meth:`receive`.
+        """Continue without another layer; return the bytes after the last answer, for :meth:`receive`.
 
         Raises:
             LocalProtocolError: Reading did not stop for a layer.
         """
         if not self._held:
-            raise LocalProtocolError("nothing is held back: the last answer ended no layer")
+            raise LocalProtocolError("the last answer was neither to IDENTIFY nor to an upgrade")
         trailing = bytes(self._tail)
         self._tail.clear()
         self._held = False
-        self._needed = 0
         return trailing
 
     def swallowed_heartbeats(self) -> int:
-        """Count the heartbeats inside the frame that has not come to its end.
+        """Count the heartbeats inside the unfinished frame.
 
-        A size that was damaged on the way swallows the frames that follow. A body
-        may hold the same bytes, so this tells only of a frame that takes too long.
+        A damaged size swallows the frames that follow. A body may contain the same
+        bytes, so this proves something only about a frame that takes too long.
         """
         return self._tail.count(_HEARTBEAT_FRAME)
 
     def end_of_stream(self) -> list[Request]:
-        """Note that the stream ended, by whichever side.
+        """Record that the stream ended; return the requests without an answer, oldest first.
 
-        Returns:
-            The requests without an answer, oldest first; publishes among them
-            are in doubt.
+        Publishes among them are in doubt.
         """
         self.state = advance(self.state, Input.RECV_EOF)
         unanswered = [run.kind for run in self._runs for _ in range(run.count)]

@@ -98,7 +98,7 @@ def test_a_command_that_cannot_be_encoded_is_not_noted() -> None:
 
 
 def test_a_command_of_the_server_alone_is_not_sent() -> None:
-    with pytest.raises(LocalProtocolError, match="InternalCreateTopic is no command of a client"):
+    with pytest.raises(LocalProtocolError, match="InternalCreateTopic is not a command of a client"):
         identified().send(InternalCreateTopic("t", 0))
 
 
@@ -206,7 +206,7 @@ def test_each_upgrade_is_confirmed_inside_its_layer() -> None:
 def test_an_upgrade_is_confirmed_by_ok_alone() -> None:
     protocol = identifying()
     protocol.expect_upgrade("snappy")
-    with pytest.raises(RemoteProtocolError, match="no answer to UPGRADE"):
+    with pytest.raises(RemoteProtocolError, match="not an answer to UPGRADE"):
         protocol.receive(response(b'{"identity":1}'))
 
 
@@ -225,12 +225,12 @@ def test_nothing_that_came_before_tls_is_read_as_if_it_had_come_inside(injected:
 
 
 def test_an_upgrade_comes_right_behind_the_end_of_a_layer() -> None:
-    with pytest.raises(LocalProtocolError, match="nothing is held back"):
+    with pytest.raises(LocalProtocolError, match="neither to IDENTIFY nor to an upgrade"):
         identified().expect_upgrade("snappy")
 
 
 def test_nothing_is_held_back_while_no_layer_ends() -> None:
-    with pytest.raises(LocalProtocolError, match="nothing is held back"):
+    with pytest.raises(LocalProtocolError, match="neither to IDENTIFY nor to an upgrade"):
         identified().take_trailing()
 
 

@@ -68,7 +68,7 @@ def test_an_answer_that_does_not_fit_ends_the_connection(request_of: Command | N
         protocol.subscribe_to(SOURCE, Layout.PLAIN)
     if request_of is not None:
         protocol.send(request_of)
-    with pytest.raises(RemoteProtocolError, match=r"is no answer to|answers no request"):
+    with pytest.raises(RemoteProtocolError, match=r"is not an answer to|answers no request"):
         protocol.receive(response(answer))
     assert protocol.state is State.CLOSED
 
@@ -77,7 +77,7 @@ def test_an_answer_that_does_not_fit_ends_the_connection(request_of: Command | N
 def test_identify_is_answered_by_json_or_ok(answer: bytes) -> None:
     protocol = ClientProtocol(max_frame_bytes=LARGEST)
     protocol.send(Identify(b"{}"))
-    with pytest.raises(RemoteProtocolError, match="no answer to IDENTIFY"):
+    with pytest.raises(RemoteProtocolError, match="not an answer to IDENTIFY"):
         protocol.receive(response(answer))
 
 
