@@ -19,8 +19,8 @@ from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.closing import Returned
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
-from nsq_ha.transport.entering import EnteredOnce, check_entered
-from nsq_ha.transport.pausing import is_foreign
+from nsq_ha.transport.single_use import SingleUseClient, check_entered
+from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +95,7 @@ class GiveUpPublisher:
         """
         if not self._is_needed:
             return
-        if isinstance(self._producer, EnteredOnce):
+        if isinstance(self._producer, SingleUseClient):
             check_entered(self._producer)
         topic, options = self._config.dead_letter_topic, self._options
         if topic is None or options is None or not options.lookupd:

@@ -20,9 +20,7 @@ from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError
 from nsq_ha.names import check_channel, check_partition, check_topic
-from nsq_ha.transport.closing import Closing
-from nsq_ha.transport.entering import EnteredOnce
-from nsq_ha.transport.options import options_of
+from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.consumer")
 
 
-class Consumer(EnteredOnce):
+class Consumer(SingleUseClient):
     """Reads one channel of one topic, all partitions or some. Use it with ``async with``.
 
     Iterating hands out messages and answers nothing by itself; :meth:`run`

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
-from nsq_ha.transport.pausing import is_foreign
+from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

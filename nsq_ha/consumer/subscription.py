@@ -48,8 +48,7 @@ from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
 from nsq_ha.redaction import redact
 from nsq_ha.transport.connection import Callbacks, Connection
-from nsq_ha.transport.opening import open_while
-from nsq_ha.transport.pausing import is_foreign, pause
+from nsq_ha.transport.waiting import is_foreign, open_while, pause
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from nsq_ha.policy.sender_life import Act, Life, State
 from nsq_ha.policy.tls_renewal import Act as Renewal
 from nsq_ha.producer.connections import Leader, OldConnections
 from nsq_ha.transport.connection import Callbacks, Connection
-from nsq_ha.transport.opening import open_while
-from nsq_ha.transport.pausing import is_foreign, pause
+from nsq_ha.transport.waiting import is_foreign, open_while, pause
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:

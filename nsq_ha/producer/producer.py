@@ -26,9 +26,7 @@ from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.producer.validate import KEY_TYPES, check_message
 from nsq_ha.protocol import MAX_MESSAGE_BYTES
-from nsq_ha.transport.closing import Closing
-from nsq_ha.transport.entering import EnteredOnce
-from nsq_ha.transport.options import options_of
+from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +40,7 @@ FORGET_INTERVAL: Final = 5.0
 """Seconds between two searches for topics that nobody publishes to."""
 
 
-class Producer(EnteredOnce):
+class Producer(SingleUseClient):
     """Publishes to any number of topics. Use it with ``async with``; one per process is enough.
 
     Entering only starts it; the first publish to a topic looks the topic up.

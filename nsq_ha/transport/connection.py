@@ -1,12 +1,12 @@
-"""One connection to one nsqd for one partition: handshake, heartbeats, requests in order, close.
+"""One connection to one nsqd for one partition: heartbeats, requests in order, close.
 
-Owns when bytes are sent; what they mean is ``protocol.client``'s. Whoever opens
-a connection gives callbacks for what arrives; they run in the event loop and
-must not block.
+Owns when bytes are sent; ``protocol.client`` knows what they mean, and
+``protocol.handshake`` how a connection begins. The callbacks for what arrives
+run in the event loop and must not block.
 
-The invariant: any surprise (a frame out of place, silence of two heartbeat
-intervals, a request nobody made answered) ends the connection, since answers
-carry no number and nothing after a surprise can be trusted.
+The invariant: any surprise (a frame out of place, silence for two heartbeat
+intervals, an answer without a request) ends the connection, since answers carry
+no number and nothing after a surprise can be trusted.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ USER_AGENT: Final = f"nsq_ha/{__version__}"
 
 
 def _ignore(_: object) -> None:
-    """Take what nobody waits for."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Who is told of what arrives; all run in the event loop. What cannot arrive needs none.
+    """Functions that are called for what arrives, in the event loop.
 
     Attributes:
-        lost: The end, exactly once after a successful open.
-        answers: To publishes, in their order: the response's bytes, or the error.
-        messages: Delivered in one read.
-        refusals: Error frames that answer no request.
-        damaged: Messages that cannot be decoded; they are in flight.
-        stored: Instead of ``answers`` that are all ``OK``: how many.
+        lost: Called with the reason of the end, exactly once after a successful open.
+        answers: Called with the answers to publishes in their order: the response's bytes, or the error.
+        messages: Called with the messages of one read.
+        refusals: Called with error frames that answer no request.
+        damaged: Called with messages that cannot be decoded; they are in flight.
+        stored: Called instead of ``answers`` with a number of answers ``OK``. None to call ``answers``.
     """
 
     lost: Callable[[NsqError], None]
@@ -85,15 +85,14 @@ class Callbacks:
 
 
 class Connection:
-    """One open connection. Make it with :meth:`open`.
+    """One open connection. Call :meth:`open` to get one.
 
     Attributes:
         name: A short id, different for each connection of the process, and the nsqd's address; for log lines.
-        tls_server: What is known of the nsqd's TLS. None without TLS.
+        tls_server: What this process knows about the nsqd's TLS. None without TLS.
     """
 
     def __init__(self, config: ClientConfig, node: Node, callbacks: Callbacks) -> None:
-        """Prepare; :meth:`open` connects."""
         self.config = config
         self.node = node
         self.name = f"c{next(_numbers)} {node.address}"
@@ -117,12 +116,12 @@ class Connection:
     ) -> Self:
         """Connect, IDENTIFY, upgrade (TLS, compression) and AUTH, within ``connect_timeout``.
 
-        Cancelled, or failed, it leaves no socket behind; ``lost`` is not called.
+        If it fails or is cancelled, the socket is closed and ``lost`` is not called.
 
         Raises:
-            ConnectError: Not reachable, or no answer within ``connect_timeout``.
+            ConnectError: The nsqd is not reachable, or did not answer within ``connect_timeout``.
             ServerError: nsqd refused IDENTIFY or AUTH.
-            RemoteProtocolError: The answers make no sense.
+            RemoteProtocolError: The answers are not valid.
         """
         connection = cls(config, node, callbacks)
         try:
@@ -203,11 +202,11 @@ class Connection:
     async def subscribe(self, command: Sub | SubOrdered | SubAdvanced, source: MessageSource, layout: Layout) -> None:
         """Subscribe and wait for the answer; messages then go to the callbacks.
 
-        Cancelled, it leaves the connection unusable: abort it.
+        If it is cancelled, abort the connection.
 
         Raises:
             ServerError: nsqd refused; it closes the connection.
-            ConnectionLostError: The connection went meanwhile.
+            ConnectionLostError: The connection was lost.
             ResponseTimeoutError: No answer within ``connect_timeout``; abort it.
         """
         self._protocol.subscribe_to(source, layout)
@@ -220,35 +219,35 @@ class Connection:
             ) from None
 
     def write(self, data: bytes) -> None:
-        """Buffer bytes of commands; written together at the end of this turn of the loop."""
+        """Buffer commands; they are written together at the end of this turn of the event loop."""
         if self._stream is not None:
             self._stream.write(data)
 
     def write_now(self, data: bytes) -> None:
-        """Hand ``data`` to the socket behind what is buffered, where waiting for the end of the turn gains nothing."""
+        """Write ``data`` now, after what is buffered; for when waiting for the end of the turn has no advantage."""
         if self._stream is not None:
             self._stream.write_now(data)
 
     def write_publishes(self, data: bytes, count: int) -> None:
-        """Hand ``count`` publish commands to the socket; one answer for each comes to ``answers``, in their order."""
+        """Write ``count`` publish commands now; ``answers`` gets one answer for each, in their order."""
         self._protocol.expect_publish(count)
         if self._stream is not None:
             self._stream.write_now(data)
 
     @property
     def lifetime(self) -> Lifetime | None:
-        """The time for which nsqd can write to it; None if that is unlimited."""
+        """How long nsqd can write to the connection; None if that is unlimited."""
         return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
 
     @property
     def takes_more(self) -> bool:
-        """False while the socket is full, and from the moment that the end is decided, a little before ``lost``."""
+        """False while the socket is full, and once the end is decided, a little before ``lost``."""
         stream = self._stream
         return stream is not None and not (stream.is_paused or stream.is_closing())
 
     @property
     def is_paused(self) -> bool:
-        """True while the socket takes no more; then leave what can wait."""
+        """True while the socket is full: write only what cannot wait."""
         return self._stream is not None and self._stream.is_paused
 
     def on_resume(self, callback: Callable[[], None]) -> None:
@@ -257,10 +256,10 @@ class Connection:
             self._stream.on_resume = callback
 
     async def stop_messages(self) -> None:
-        """Send CLS and wait for its answer: no new message comes after it; FIN, REQ and TOUCH still work.
+        """Send CLS and wait for its answer. No new message comes after it; FIN, REQ and TOUCH still work.
 
         Raises:
-            NsqError: The connection went, or nsqd refused.
+            NsqError: The connection was lost, or nsqd refused.
         """
         await self._request(Close())
 
@@ -272,11 +271,11 @@ class Connection:
             self._watchdog.cancel()
 
     def keep_alive(self) -> None:
-        """Send a sign of life without having received a heartbeat."""
+        """Send NOP without having received a heartbeat."""
         self.write(NOP)
 
     def show_evidence(self) -> bool:
-        """Record what the connection shows about the nsqd's TLS; return whether it shows anything."""
+        """Record what the connection proves about the nsqd's TLS; return whether it proves anything."""
         if self.tls_server is None or self._stream is None:
             return False
         limit, interval = self.tls_server.writes_for, self.config.heartbeat_interval
@@ -290,12 +289,12 @@ class Connection:
         return await asyncio.shield(self._ended)
 
     def close(self) -> None:
-        """Flush the buffer and close in good order, without waiting for the end."""
+        """Send what is buffered and close, without waiting for the end."""
         if self._stream is not None:
             self._stream.close()
 
     async def aclose(self, timeout: float) -> None:
-        """Flush what is buffered and close; at the limit it is aborted. Never raises for the peer's sake."""
+        """Send what is buffered, close, and wait for the end; abort after ``timeout`` seconds."""
         if self._stream is None or self._ended.done():
             return
         self._stream.close()
@@ -306,7 +305,7 @@ class Connection:
             self.abort(ConnectionLostError("closed at the time limit"))
 
     def abort(self, reason: NsqError) -> None:
-        """End it at once; ``lost`` follows in this or the next turn of the loop."""
+        """End the connection at once; ``lost`` is called in this or the next turn of the event loop."""
         if self._stream is not None:
             self._stream.abort(reason)
 
@@ -331,7 +330,7 @@ class Connection:
             self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {now - last:.1f} s (two heartbeats)"))
             return
         if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
-            # Bytes come, and no heartbeat is seen, because they lie inside a frame that announced a false size.
+            # Bytes arrive, but the heartbeats among them are inside a frame with a false size.
             self.abort(RemoteProtocolError(f"{self.node.address} sent a frame of a false size"))
             return
         self._watch()

@@ -7,7 +7,7 @@ import pytest
 from nsq_ha import ClientConfig
 from nsq_ha.errors import ConnectError
 from nsq_ha.transport.connection import Connection
-from nsq_ha.transport.opening import open_while
+from nsq_ha.transport.waiting import open_while
 from tests.support.cancellation import every_suspension
 from tests.support.nsqd import LIMIT, FakeNsqd
 from tests.support.recorder import Recorder

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nsq_ha.transport.closing import Closing
+from nsq_ha.transport.single_use import Closing
 from tests.support.cancellation import every_suspension
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import turn

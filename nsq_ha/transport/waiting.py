@@ -1,4 +1,4 @@
-"""Opening a connection that news may make pointless."""
+"""Waits that end early: a pause that an event ends, an attempt to connect that is no longer needed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,33 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
 
+async def pause(news: asyncio.Event, timeout: float | None) -> None:
+    """Wait until ``news`` is set and clear it, but at most for ``timeout`` seconds. If cancelled, do not clear it.
+
+    Args:
+        news: Set if there is a reason to look again.
+        timeout: None for no limit.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            await news.wait()
+    except TimeoutError:
+        return
+    news.clear()
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Return whether to handle ``error`` here: an ``Exception``, or a CancelledError without a request to cancel.
+
+    A future that was cancelled elsewhere, as by an executor's shutdown, raises CancelledError in a task that is not
+    being cancelled.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception)
+
+
 async def open_while(
     config: ClientConfig,
     node: Node,
@@ -27,23 +54,23 @@ async def open_while(
     """Open a connection as :meth:`Connection.open` does, but give up when it is no longer needed.
 
     A frozen node accepts and never answers: without this an attempt at it would
-    hold up its partition to the end of ``connect_timeout``, though the new
-    leader is known.
+    block its partition until ``connect_timeout``, although the new leader is
+    known.
 
     Args:
         config: The client's options.
-        node: Whom to connect to.
-        callbacks: Who is told of what arrives.
+        node: The nsqd.
+        callbacks: Called for what arrives.
         extend_support: For a subscription on an extended topic.
         news: Set when ``is_wanted`` may have changed; cleared here.
-        is_wanted: Tells whether to go on.
+        is_wanted: Returns whether to continue.
 
     If it fails or is cancelled, even repeatedly, neither a task nor a socket remains.
 
     Raises:
         ConnectError: As for :meth:`Connection.open`, or it was given up.
         ServerError: nsqd refused IDENTIFY or AUTH.
-        RemoteProtocolError: The answers make no sense.
+        RemoteProtocolError: The answers are not valid.
     """
     loop = asyncio.get_running_loop()
     attempt = loop.create_task(Connection.open(config, node, callbacks, extend_support=extend_support))

@@ -1,0 +1,204 @@
+"""What a producer and a consumer have in common: options, ``async with`` once, and a close that always completes.
+
+The invariants: a client that failed to start leaves nothing behind, and a close completes even if its callers are
+cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.transport.tls import ssl_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from types import TracebackType
+
+    from nsq_ha.config import ClientConfig
+
+_Config = TypeVar("_Config", bound="ClientConfig")
+
+_running: Final[set[asyncio.Task[Any]]] = set()
+"""Running closes. The event loop keeps no strong reference to a task, and the client may be gone while it closes."""
+
+
+def options_of(
+    kind: type[_Config], config: _Config | None, lookupd: str | Iterable[str], options: Mapping[str, Any]
+) -> _Config:
+    """Return the options as one value, checked.
+
+    Args:
+        kind: The class of the value.
+        config: The options as a value. None to use ``lookupd`` and ``options``.
+        lookupd: HTTP address of one or several nsqlookupds.
+        options: Fields of ``kind`` by name.
+
+    Raises:
+        ConfigError: They are given both ways, ``config`` is of another class, an option is unknown or out of range, no
+            address is given, or a file of the TLS options cannot be used.
+    """
+    if config is not None and (options or lookupd):
+        raise ConfigError("give either config= or options, not both")
+    if config is not None and not isinstance(config, kind):
+        raise ConfigError(f"config must be a {kind.__name__}, not {type(config).__name__}")
+    config = config or kind.of({"lookupd": lookupd, **options})
+    if not config.lookupd and not config.nsqd:
+        raise ConfigError("give lookupd=, the address of an nsqlookupd")
+    if config.tls is not None:
+        ssl_context(config.tls)
+    return config
+
+
+class SingleUseClient(ABC):
+    """A client for one ``async with`` block in one event loop."""
+
+    _closing: asyncio.Event
+    _was_entered = False
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start, as the class describes. If it fails or is cancelled, everything is closed again.
+
+        Raises:
+            ClosedError: It was entered before. Create a new client.
+        """
+        if self._was_entered:
+            raise ClosedError(f"a {type(self).__name__} can be entered only once: create a new one")
+        self._was_entered = True
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, see :meth:`aclose`."""
+        await self.aclose()
+
+    def _check_loop(self) -> None:
+        """Check the running event loop: in another one, a wait would never end.
+
+        Raises:
+            ConfigError: The client was entered in another event loop.
+        """
+        if self._loop is None:
+            return
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            name = type(self).__name__
+            raise ConfigError(f"a {name} belongs to the event loop that entered it; this is another one")
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Start; if it raises, :meth:`aclose` is called."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close everything that was started. May be called again."""
+
+
+def check_entered(client: SingleUseClient) -> None:
+    """Check that a client which was given to another one can be used in this event loop.
+
+    Raises:
+        ConfigError: It was not entered, or another event loop entered it.
+        ClosedError: It is closed.
+    """
+    name = type(client).__name__
+    if client._loop is None:  # noqa: SLF001 - the class is this module's
+        raise ConfigError(
+            f"the {name} was not entered: enter it first, as in `async with {name}(...) as {name.lower()}`"
+        )
+    client._check_loop()  # noqa: SLF001 - the class is this module's
+    if client._closing.is_set():  # noqa: SLF001 - the class is this module's
+        raise ClosedError(f"the {name} is closed: make a new one")
+
+
+class Closing:
+    """One client's close: it waits for pending work, then ends everything else.
+
+    The invariants: the second part always completes, even if its callers are
+    cancelled, and every call returns soon after that. If the task itself is
+    cancelled, as at the end of ``asyncio.run``, the next call starts it again.
+
+    Attributes:
+        has_begun: A close was requested.
+        is_done: Everything is closed.
+    """
+
+    def __init__(
+        self,
+        drain: Callable[[], Coroutine[Any, Any, object]],
+        end: Callable[[], Coroutine[Any, Any, object]],
+        name: str,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            drain: Waits for pending work; cancelled when no caller waits any longer.
+            end: Ends everything else. Its time is bounded, and it may run again after a cancellation.
+            name: Of the task.
+        """
+        self.has_begun = False
+        self.is_done = False
+        self._drain = drain
+        self._end = end
+        self._name = name
+        self._draining: asyncio.Task[object] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> asyncio.Task[None]:
+        """Start the close unless it runs, and return its task."""
+        self.has_begun = True
+        if self._draining is None:
+            self._draining = _start(self._drain(), f"{self._name}: waiting for what is under way")
+        if self._task is None or self._task.cancelled():
+            self._task = _start(self._run(self._draining), self._name)
+        return self._task
+
+    def hurry(self) -> None:
+        """Stop waiting for pending work."""
+        if self._draining is not None:
+            self._draining.cancel()
+
+    async def wait(self) -> None:
+        """Start the close unless it runs, and wait for its end.
+
+        If cancelled, it stops waiting for pending work and waits only for the
+        rest, which takes milliseconds. Cancelled again, it leaves that to the task.
+        """
+        if self.is_done:
+            return
+        task = self.begin()
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            self.hurry()
+            await asyncio.wait({task})
+            raise
+        if not task.cancelled():
+            task.result()
+
+    async def _run(self, draining: asyncio.Task[object]) -> None:
+        await asyncio.wait({draining})
+        await self._end()
+        self.is_done = True
+        if not draining.cancelled():
+            draining.result()
+
+
+def _start(work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    task = asyncio.create_task(work, name=name)
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return task
