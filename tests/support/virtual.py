@@ -346,8 +346,12 @@ class _MemoryTransport(asyncio.Transport):
         if self._is_lost or peer is None:
             return
         if peer._is_lost:
-            if self._outgoing and not self._is_closing:
-                self._end(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+            # What it sent before is read first.
+            if self._outgoing:
+                self._outgoing.clear()
+                self._ended(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+            if self._is_closing:
+                self._end(None)
             return
         if room := max(_BUFFER - len(peer._incoming), 0):
             peer._incoming += self._outgoing[:room]
@@ -393,6 +397,10 @@ class _MemoryTransport(asyncio.Transport):
     def abort(self) -> None:
         self._end(None)
 
+    def _force_close(self, error: BaseException | None) -> None:
+        """End it (called by asyncio's TLS)."""
+        self._end(error)
+
     def _end(self, error: BaseException | None) -> None:
         if self._is_lost:
             return
@@ -412,7 +420,7 @@ class _MemoryTransport(asyncio.Transport):
 
     def _ended(self, how: BaseException | bool) -> None:
         """Learn that the peer sends no more."""
-        self._eof = self._eof or how
+        self._eof = how if isinstance(how, BaseException) else self._eof or how
         self._read_soon()
 
     def __repr__(self) -> str:

@@ -1,17 +1,24 @@
 """A scripted nsqd, and proof that nothing is left of a connection to it."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from tests.support.leaks import nothing_left
 from tests.support.nsqd import FakeNsqd
+from tests.support.virtual import loop_for, one_clock
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_for(item)
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
-    async with nothing_left():
-        yield
+async def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    with one_clock(monkeypatch):
+        async with nothing_left():
+            yield
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from nsq_ha.unexpected import forget
 from tests.support.nsqd import FakeNsqd, response
 from tests.support.recorder import Recorder, linked
 
+pytestmark = pytest.mark.real_time  # these are about sockets
+
 FORKED = """
 import os
 from nsq_ha.transport.tcp import READ_BYTES, TcpStream, _read_buffer
