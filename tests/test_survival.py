@@ -12,7 +12,7 @@ from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.discovery import servers, watcher
 from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.policy import rhythm
+from nsq_ha.policy import timing
 from nsq_ha.producer import link, sender
 from nsq_ha.producer.connections import Leader
 from nsq_ha.producer.outcomes import Outcomes
@@ -70,8 +70,8 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
 @pytest.fixture(autouse=True)
 async def unreported(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     # 147 cases: most of their time would be pauses between look-ups, and stacks that asyncio keeps for each callback.
-    monkeypatch.setattr(rhythm, "QUICK", 0.04)
-    monkeypatch.setattr(rhythm, "SLOW", 0.1)
+    monkeypatch.setattr(timing, "QUICK_GAP", 0.04)
+    monkeypatch.setattr(timing, "SLOW_GAP", 0.1)
     asyncio.get_running_loop().set_debug(False)
     unexpected.forget()
     yield

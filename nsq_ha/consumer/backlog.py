@@ -22,9 +22,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.consumer.watched import Watched
-from nsq_ha.policy.ages import Ages
-from nsq_ha.policy.finished import Finished
-from nsq_ha.policy.pace import Pace
+from nsq_ha.policy.backlog import Ages, Pace
+from nsq_ha.policy.redelivery import Finished
 
 if TYPE_CHECKING:
     from collections import deque

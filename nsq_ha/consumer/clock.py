@@ -10,7 +10,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.policy.heartbeats import Blocks
+from nsq_ha.policy.liveness import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

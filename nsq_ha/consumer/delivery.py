@@ -15,9 +15,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha import tracelog
-from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.held import Held
 from nsq_ha.policy.overrun import Granted
+from nsq_ha.policy.redelivery import OrderedRequeue
+from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import encode_fin, encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class Delivery:
         if connection is None:
             return
         identity = connection.identity
-        held = Held(
+        held = OrderedRequeue(
             self._loop.time(),
             delay,
             self.arrived_at,
@@ -310,7 +310,7 @@ class Delivery:
         )
         self._look_at(held, message)
 
-    def _look_at(self, held: Held, message: Message) -> None:
+    def _look_at(self, held: OrderedRequeue, message: Message) -> None:
         look = held.look(self._loop.time())
         if look.is_over:
             self._requeue_now(message, 0)

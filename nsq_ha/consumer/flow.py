@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import ready
-from nsq_ha.policy.activity import LOOK_INTERVAL, Needs, Turns
+from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Turns
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError
-from nsq_ha.policy.outage import Outage
+from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig

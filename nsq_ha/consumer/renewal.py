@@ -16,7 +16,7 @@ import random
 from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha.errors import NsqError
-from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
 from nsq_ha.transport.retired import Retired
 from nsq_ha.transport.waiting import pause

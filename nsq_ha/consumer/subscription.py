@@ -42,9 +42,9 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
     TlsRequiredError,
 )
-from nsq_ha.policy.activity import Seen
-from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
+from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
 from nsq_ha.redaction import redact
 from nsq_ha.transport.connection import Callbacks, Connection

@@ -1,11 +1,11 @@
-"""Log one partition's failures; ``policy.outage`` decides when."""
+"""Log one partition's failures; ``policy.timing`` decides when."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from nsq_ha.policy.outage import Outage
+from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
     from nsq_ha.errors import NsqError

@@ -4,7 +4,7 @@ This module decides when to look up, and reports changes. It knows neither the
 nsqlookupds (``servers``) nor the rules of a view (``policy.topology``).
 
 One topic is looked up every ``lookup_interval`` with jitter; on demand at once,
-and then as ``policy.rhythm`` says while a caller needs news.
+and then as ``policy.timing`` says while a caller needs news.
 
 Source: failures reference 3.6, 4 "Discovery" 3.
 """
@@ -24,7 +24,7 @@ from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.names import check_topic
-from nsq_ha.policy.rhythm import gap_after
+from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicMeta, TopicView, difference, merge
 from nsq_ha.unexpected import log_traceback, report_unexpected
 

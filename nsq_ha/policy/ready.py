@@ -1,12 +1,16 @@
-"""How ``max_in_flight`` is shared over partitions as RDY.
+"""How ``max_in_flight`` is shared over partitions as RDY, and which partition has its turn.
 
 RDY of the HA server is a standing ceiling of messages in flight on one
 connection, not used up by deliveries, so it is sent only when it changes.
 
-The invariant: what is granted, and what is still unanswered of earlier grants,
-never exceed ``max_in_flight`` together, and nothing granted exceeds its
-connection's ``max_rdy_count``. When there are more partitions than
-``max_in_flight``, the turns go round (``policy.activity``): none starves.
+A partition that delivers nothing needs RDY 1, so that its next message comes at
+once; more would be wasted there. If there are more partitions than messages in
+flight, they take turns.
+
+The invariants: the RDY granted now and the unanswered messages of earlier grants
+never exceed ``max_in_flight`` together, and no RDY exceeds its connection's
+``max_rdy_count``. Each partition has at least RDY 1, or gets its turn within a
+bounded time, whatever the others do; all turns are always in use.
 
 Source: protocol reference 7 (RDY); clients reference 5 (lost remainders, RDY
 stuck at 0).
@@ -14,10 +18,23 @@ stuck at 0).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+LOOK_INTERVAL: Final = 0.25
+"""Seconds between two checks of what the partitions deliver."""
+
+FULL_TURN: Final = 5.0
+"""Seconds that a partition with a backlog keeps its turn while others wait."""
+
+IDLE_TURN: Final = 0.25
+"""Seconds after which a partition that delivers nothing passes its turn on."""
+
+_TURNOVER: Final = 4
+"""A partition that delivers this many times its RDY between two checks can use more."""
 
 
 def share(
@@ -27,12 +44,12 @@ def share(
 
     Args:
         max_in_flight: What may be in flight in total; 0 pauses all.
-        ceilings: For each partition that is subscribed, the most that it may
+        ceilings: For each subscribed partition, the most that it may
             get (``max_rdy_count`` of its connection; 1 on an ordered topic).
         turn: Rotates who gets the remainder, and who is served at all when
             there are more partitions than ``max_in_flight``.
-        needs: How many each can use, 1 or more; these are shared evenly
-            first, then the rest. None to share all evenly.
+        needs: How many each can use, 1 or more; ``share`` grants these
+            evenly first, then the rest. None to share all evenly.
 
     Returns:
         RDY by partition. The sum is the smaller of ``max_in_flight`` and the
@@ -64,10 +81,10 @@ def _fill(left: int, granted: dict[int, int], ceilings: Mapping[int, int]) -> in
 
 
 class BodySize:
-    """What a body is taken to weigh, by those that came: the largest at once, smaller ones little by little.
+    """The estimated size of a body: it grows to a larger one at once, and shrinks little by little.
 
     Attributes:
-        bytes: The estimate; the server's largest message until the first came.
+        bytes: The estimate; the server's largest message until the first one arrives.
     """
 
     __slots__ = ("_is_known", "bytes")
@@ -78,7 +95,7 @@ class BodySize:
         self._is_known = False
 
     def seen(self, body_bytes: int) -> None:
-        """Take note of one; a sample of those that come is enough."""
+        """Record the size of a body; a sample of them is enough."""
         if body_bytes >= self.bytes or not self._is_known:
             self.bytes = max(body_bytes, 1)
             self._is_known = True
@@ -87,10 +104,10 @@ class BodySize:
 
 
 def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
-    """Return how many messages may be in flight, that bodies of ``body_bytes`` stay within ``max_bytes``.
+    """Return how many messages of ``body_bytes`` may be in flight within ``max_bytes``.
 
-    One may always be, or a message larger than all that is allowed would never
-    be delivered; none when ``max_in_flight`` is 0.
+    At least one, or a message larger than ``max_bytes`` would never be
+    delivered; none if ``max_in_flight`` is 0.
     """
     return min(max_in_flight, max(1, max_bytes // body_bytes))
 
@@ -104,10 +121,10 @@ def paced(fitting_count: int, paced_count: int | None) -> int:
 
 
 def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Split a new distribution into what is lowered now and what is raised after.
+    """Split a new distribution into what to lower now and what to raise after that.
 
-    Lowering goes first: were a raise sent before, the sum could exceed
-    ``max_in_flight`` for a moment.
+    Lowering goes first: otherwise the sum could exceed ``max_in_flight`` for a
+    moment.
 
     Args:
         sent: RDY last sent, by partition; a new one counts as 0.
@@ -122,12 +139,12 @@ def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[in
 
 
 class Plan(NamedTuple):
-    """What RDY is sent now.
+    """Which RDY to send now.
 
     Attributes:
-        lower: RDY by partition, to be sent first.
-        raised: RDY by partition, to be sent after that.
-        is_raise_due: A raise waits for room: plan again when a message was answered.
+        lower: RDY by partition, to send first.
+        raised: RDY by partition, to send after that.
+        is_raise_due: A raise waits for room: plan again when a message is answered.
     """
 
     lower: dict[int, int]
@@ -136,11 +153,10 @@ class Plan(NamedTuple):
 
 
 def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], wanted: Mapping[int, int]) -> Plan:
-    """Return what may be sent now of a new distribution.
+    """Return the part of a new distribution that may be sent now.
 
-    What was delivered under an earlier grant and is not answered takes room as
-    the grant did: a raise has to wait for it, or more than ``limit`` would be
-    unanswered.
+    Unanswered messages of an earlier grant take room as the grant did: a raise
+    has to wait for them, or more than ``limit`` would be unanswered.
 
     Args:
         limit: Messages that may be unanswered in total.
@@ -173,3 +189,99 @@ def _rotated(partitions: Sequence[int], turn: int) -> list[int]:
         return []
     start = turn % len(partitions)
     return [*partitions[start:], *partitions[:start]]
+
+
+class Seen(NamedTuple):
+    """One partition at the time of a check.
+
+    Attributes:
+        ready: RDY last sent.
+        in_flight: Messages that are not answered.
+        peak: The largest such number since the last check.
+        delivered: Messages since it was subscribed.
+    """
+
+    ready: int
+    in_flight: int
+    peak: int
+    delivered: int
+
+
+class Needs:
+    """How many messages in flight each partition can use: doubled while it uses all it has, halved after that.
+
+    Attributes:
+        by_partition: The numbers, powers of two; 1 or more.
+    """
+
+    __slots__ = ("_delivered", "by_partition")
+
+    def __init__(self) -> None:
+        """Start with the same number for all."""
+        self.by_partition: dict[int, int] = {}
+        self._delivered: dict[int, int] = {}
+
+    def look(self, seen: Mapping[int, Seen]) -> bool:
+        """Update the needs of all subscribed partitions; return whether one uses all it has."""
+        needs: dict[int, int] = {}
+        is_one_full = False
+        for partition, one in seen.items():
+            delivered = one.delivered - self._delivered.get(partition, 0)
+            is_full = one.ready > 0 and (one.peak >= one.ready or delivered >= _TURNOVER * one.ready)
+            used = max(one.ready, one.peak) if is_full else one.peak
+            # One more than it uses, so that it does not wait.
+            needs[partition] = max(1 << used.bit_length() if used else 1, self.by_partition.get(partition, 1) // 2)
+            is_one_full |= is_full
+        self.by_partition = needs
+        self._delivered = {partition: one.delivered for partition, one in seen.items()}
+        return is_one_full
+
+
+class _Turn:
+    """The turn of one partition; it starts when RDY is sent."""
+
+    __slots__ = ("_active", "_began", "_delivered")
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._active = 0.0
+        self._delivered = 0
+
+    def is_over(self, now: float, one: Seen) -> bool:
+        if self._began is None:
+            if one.ready > 0:
+                self._began, self._active, self._delivered = now, now, one.delivered
+            return False
+        if one.in_flight or one.delivered != self._delivered:
+            self._active, self._delivered = now, one.delivered
+        return now - self._began >= FULL_TURN or now - self._active >= IDLE_TURN
+
+
+class Turns:
+    """Turns of partitions, for when there are more of them than messages in flight."""
+
+    __slots__ = ("_has_turn", "_waiting")
+
+    def __init__(self) -> None:
+        """Start without turns."""
+        self._has_turn: dict[int, _Turn] = {}
+        self._waiting: deque[int] = deque()
+
+    def choose(self, now: float, count: int, seen: Mapping[int, Seen]) -> list[int]:
+        """Return the ``count`` partitions whose turn it is; there are more than those."""
+        known = {*self._has_turn, *self._waiting}
+        self._waiting = deque(partition for partition in self._waiting if partition in seen)
+        self._waiting.extend(sorted(seen.keys() - known))
+        for partition, turn in list(self._has_turn.items()):
+            if partition not in seen:
+                del self._has_turn[partition]
+            elif turn.is_over(now, seen[partition]):
+                del self._has_turn[partition]
+                self._waiting.append(partition)
+        while len(self._has_turn) > count:  # the count was lowered: end the longest turn
+            partition = next(iter(self._has_turn))
+            del self._has_turn[partition]
+            self._waiting.append(partition)
+        while len(self._has_turn) < count:
+            self._has_turn[self._waiting.popleft()] = _Turn()
+        return list(self._has_turn)

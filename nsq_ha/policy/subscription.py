@@ -3,7 +3,7 @@
 Every rule about *when* a subscription connects, moves, comes back or ends is in
 ``TRANSITIONS``; who runs one (``consumer.subscription``) tells what happened and
 does what the table says. Silence of a connection counts as its loss
-(``policy.heartbeats``).
+(``policy.liveness``).
 
 The invariants, whatever happens in whatever order:
 

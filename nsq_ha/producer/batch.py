@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.policy.batching import chunks
+from nsq_ha.policy.producer_limits import chunks
 from nsq_ha.producer.requests import Request, kind_of, plain_mpub, rich_mpub
 from nsq_ha.producer.validate import CheckedMessage, check_kind, check_message, lane_key
 from nsq_ha.protocol import MAX_MESSAGE_BYTES

@@ -6,7 +6,8 @@ import random
 from typing import TYPE_CHECKING
 
 from nsq_ha.errors import ConfigError, LookupUnavailableError
-from nsq_ha.policy import routing, sharding
+from nsq_ha.policy import sharding
+from nsq_ha.policy.choice import least_loaded, round_robin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,8 +108,8 @@ class PartitionChoice:
             candidates = [p for p in self.routes if p != avoid] or range(used)
         self._turn += 1
         if not self._is_round_robin:
-            return routing.least_loaded(candidates, self._turn, self._load)
-        return routing.round_robin(candidates, self._turn)
+            return least_loaded(candidates, self._turn, self._load)
+        return round_robin(candidates, self._turn)
 
     def quick(self, request: Request, view: TopicView | None) -> Sender | None:
         """Choose the sender of a plain request that names no partition, while nothing is out of the ordinary.

@@ -12,8 +12,8 @@ import random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
-from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.sender_life import Act, Life, State
+from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Act as Renewal
 from nsq_ha.producer.connections import Leader, OldConnections
 from nsq_ha.transport.connection import Callbacks, Connection

@@ -1,7 +1,7 @@
 """How publishes to one partition end: receipts and errors for their callers, warnings for the log.
 
 What an answer means for the connection is decided in ``producer.sender``;
-when to warn, in ``policy.outage``.
+when to warn, in ``policy.timing``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nsq_ha import tracelog
 from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
-from nsq_ha.policy.outage import Outage
+from nsq_ha.policy.timing import Outage
 from nsq_ha.protocol import OK
 
 if TYPE_CHECKING:

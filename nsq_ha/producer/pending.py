@@ -17,7 +17,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nsq_ha.policy.room import has_room
+from nsq_ha.policy.producer_limits import has_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ class PendingPublishes:
         loop: The event loop that all of this belongs to.
         new_future: Makes the future that ends a publish.
         total_bytes: Of the bodies that are queued or unanswered, in all partitions.
-        max_bytes: The limit of ``total_bytes``, see ``policy.room``.
+        max_bytes: The limit of ``total_bytes``, see ``policy.producer_limits``.
         full_buffers: Buffers of partitions in which publishes wait for room.
         usual: Publishes with the usual limit, oldest first.
         is_open: Whether the producer accepts publishes.
@@ -185,7 +185,7 @@ class PendingPublishes:
 class PartitionBuffer:
     """The bytes that one partition holds, and the publishes that wait for room in front of it.
 
-    ``policy.room`` decides which publish has room. What is queued is in the lane of
+    ``policy.producer_limits`` decides which publish has room. What is queued is in the lane of
     the partition's sender.
 
     Attributes:

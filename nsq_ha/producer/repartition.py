@@ -1,7 +1,7 @@
 """What publishing to one topic does when the topic's number of partitions changes.
 
 Owns the number that keys are hashed over and the option ``partition_change``.
-``policy.partition_count`` decides when a new number is due.
+``policy.choice`` decides when a new number is due.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from nsq_ha.errors import PublishError
-from nsq_ha.policy.partition_count import PartitionCount
+from nsq_ha.policy.choice import PartitionCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.discovery.fixed import explained
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
-from nsq_ha.policy.answering import STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.lane import Lane
+from nsq_ha.policy.liveness import STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.sender_life import Act
 from nsq_ha.producer.link import Link
 from nsq_ha.producer.outcomes import OutageLog, Outcomes

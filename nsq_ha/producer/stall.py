@@ -2,7 +2,7 @@
 
 After a refusal nothing is written for a moment; then a single publish probes
 whether the leader accepts writes again. A leader that stalls is noticed long
-before its heartbeats are missed; ``policy.answering`` says when.
+before its heartbeats are missed; ``policy.liveness`` says when.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.policy.answering import STALLED_AFTER
-from nsq_ha.policy.backoff import delay_after
+from nsq_ha.policy.liveness import STALLED_AFTER
+from nsq_ha.policy.timing import delay_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.policy.forgetting import is_forgotten
+from nsq_ha.policy.producer_limits import is_forgotten
 from nsq_ha.producer.choice import PartitionChoice
 from nsq_ha.producer.repartition import Repartition
 from nsq_ha.producer.sender import Sender

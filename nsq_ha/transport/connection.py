@@ -30,7 +30,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
-from nsq_ha.policy.heartbeats import is_silent, next_look
+from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
 from nsq_ha.protocol import NOP, ClientProtocol, Close, Identity, Offer
 from nsq_ha.protocol.handshake import Handshake, Send, StartCodec, StartTls

@@ -30,4 +30,4 @@ async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
 @pytest.fixture
 def any_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow ``max_in_flight`` waiting messages before any was handled."""
-    monkeypatch.setattr("nsq_ha.policy.pace.FIRST_WAITING", 1_000_000)
+    monkeypatch.setattr("nsq_ha.policy.backlog.FIRST_WAITING", 1_000_000)

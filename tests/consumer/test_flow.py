@@ -109,7 +109,7 @@ async def test_pausing_and_resuming(stage: Stage) -> None:
 
 
 async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.policy.activity.IDLE_TURN", 0.05)
+    monkeypatch.setattr("nsq_ha.policy.ready.IDLE_TURN", 0.05)
     stage.lead(dict(enumerate(stage.nsqds)))
     served: set[int] = set()
     async with stage.consumer(max_in_flight=1):
@@ -140,7 +140,7 @@ async def test_a_partition_with_a_backlog_gets_what_the_others_do_not_use(stage:
 
 
 async def test_the_turn_of_an_idle_partition_is_short(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.policy.activity.FULL_TURN", 1.0)
+    monkeypatch.setattr("nsq_ha.policy.ready.FULL_TURN", 1.0)
     stage.lead(dict(enumerate(stage.nsqds)))
     readies = []
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nsq_ha import TlsConfig
-from nsq_ha.policy import outage, subscription
+from nsq_ha.policy import subscription, timing
 from nsq_ha.protocol import Command
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import OK, Peer, Subscribe
@@ -19,7 +19,7 @@ SOON = 0.2
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warn after a fraction of the real five seconds."""
-    monkeypatch.setattr(outage, "FIRST_WARNING", SOON)
+    monkeypatch.setattr(timing, "FIRST_WARNING", SOON)
     monkeypatch.setattr(subscription, "LONGEST_SETTLING", 0.5)
 
 
@@ -141,7 +141,7 @@ async def test_a_topic_that_is_not_there_is_one_warning_at_a_time_and_says_what_
     async with stage.consumer(start_timeout=2 * SOON, lookup_interval=0.1):
         assert warnings(caplog, "not all partitions") == []
         assert warnings(caplog, "nothing to read")
-    monkeypatch.setattr(outage, "FIRST_WARNING", 60.0)
+    monkeypatch.setattr(timing, "FIRST_WARNING", 60.0)
     async with stage.consumer(start_timeout=1.0, lookup_interval=0.1):
         (line,) = warnings(caplog, "not all partitions")
         assert "no nsqlookupd knows topic 'orders': create it (nsq-ha topic create orders)" in line

@@ -14,7 +14,7 @@ from nsq_ha.config import ClientConfig
 from nsq_ha.discovery import watcher
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
-from nsq_ha.policy import rhythm
+from nsq_ha.policy import timing
 from tests.discovery.loopback import LIMIT, Fake, hang, list_body, lookup_body
 from tests.support.waiting import eventually
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds on demand at the pace of a test; the real pace has a test of its own."""
-    monkeypatch.setattr(rhythm, "QUICK", 0.01)
-    monkeypatch.setattr(rhythm, "SLOW", 0.03)
+    monkeypatch.setattr(timing, "QUICK_GAP", 0.01)
+    monkeypatch.setattr(timing, "SLOW_GAP", 0.03)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from nsq_ha.config import Backoff
-from nsq_ha.policy.backoff import delay_after
 from nsq_ha.policy.subscription import READING, TRANSITIONS, Act, Event, Life, State, settle_time
+from nsq_ha.policy.timing import delay_after
 
 NODES = (0, 1, 2)
 

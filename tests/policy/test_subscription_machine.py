@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.config import Backoff
-from nsq_ha.policy.backoff import delay_after
-from nsq_ha.policy.heartbeats import is_silent, next_look
+from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
+from nsq_ha.policy.timing import delay_after
 
 BACKOFF = Backoff()
 INTERVAL = 2.0

@@ -13,6 +13,7 @@ from nsq_ha.policy.topology import (
     TopicMeta,
     difference,
     merge,
+    tcp_address,
 )
 from tests.policy.lookup_answers import NODES, answer, denial, empty, good, led, rounds
 
@@ -312,3 +313,18 @@ def test_a_topic_that_goes_is_a_difference() -> None:
     change = difference(good(), gone)
     assert change.exists is False
     assert change.lost == led(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("10.0.0.1:4250:4150:7", "10.0.0.1:4150"),
+        ("fe80::1:4250:4150:7", "[fe80::1]:4150"),
+        ("[::1]:4150", ""),
+        ("10.0.0.1:4150", ""),
+        ("10.0.0.1:x:4150:7", ""),
+        ("", ""),
+    ],
+)
+def test_the_tcp_address_in_the_clusters_name_of_a_node(name: str, address: str) -> None:
+    assert tcp_address(name) == address

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from nsq_ha.errors import NoLeaderError
-from nsq_ha.policy import outage
+from nsq_ha.policy import timing
 from nsq_ha.producer.outcomes import OutageLog
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
@@ -23,7 +23,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "FIRST_WARNING", 0.3)
+    monkeypatch.setattr(timing, "FIRST_WARNING", 0.3)
 
 
 def test_an_outage_is_warned_about_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:

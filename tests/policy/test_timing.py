@@ -1,11 +1,71 @@
-"""When to log an outage, how often, and when to log its end."""
+"""Pauses between retries and between look-ups, and when to warn of an outage."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.outage import FIRST_WARNING, LONGEST_SILENCE, Outage, Warned
+from nsq_ha.config import Backoff
+from nsq_ha.errors import ConfigError
+from nsq_ha.policy.timing import (
+    FIRST_WARNING,
+    LONGEST_SILENCE,
+    QUICK_GAP,
+    QUICK_ROUNDS,
+    SLOW_GAP,
+    Outage,
+    Warned,
+    delay_after,
+    gap_after,
+)
+
+
+def never() -> float:
+    return 0.0
+
+
+def always() -> float:
+    return 1.0
+
+
+def test_delays_grow_to_their_ceiling() -> None:
+    backoff = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.5)
+    assert [delay_after(backoff, n, never) for n in range(6)] == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0]
+    assert delay_after(backoff, 6, always) == 0.5
+
+
+@given(failures=st.integers(0, 10**9), chance=st.floats(0, 1))
+def test_a_delay_never_exceeds_its_maximum(failures: int, chance: float) -> None:
+    backoff = Backoff()
+    assert 0 <= delay_after(backoff, failures, lambda: chance) <= backoff.maximum
+
+
+@pytest.mark.parametrize("factor", [1e300, 10**300, 10**9])
+@pytest.mark.parametrize("failures", [2, 3, 10, 65, 10**9])
+def test_a_factor_however_large_overflows_nothing(factor: float, failures: int) -> None:
+    assert delay_after(Backoff(initial=0.1, maximum=1.0, factor=factor, jitter=0.0), failures, never) == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"initial": 0}, {"initial": 2, "maximum": 1}, {"factor": 0.5}, {"jitter": 2}, {"maximum": float("inf")}]
+)
+def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        Backoff(**wrong)
+
+
+def test_pauses_between_look_ups_are_short_at_first_and_then_grow() -> None:
+    gaps = [gap_after(rounds, never) for rounds in range(40)]
+    assert set(gaps[: QUICK_ROUNDS + 1]) == {QUICK_GAP}
+    assert QUICK_GAP < gaps[QUICK_ROUNDS + 1] < gaps[QUICK_ROUNDS + 2] < SLOW_GAP
+    assert set(gaps[QUICK_ROUNDS + 5 :]) == {SLOW_GAP}
+    assert sum(gaps[:QUICK_ROUNDS]) >= 5.0
+
+
+@given(rounds=st.integers(0, 10**9), chance=st.floats(0, 1, exclude_max=True))
+def test_nobody_is_asked_more_than_five_times_a_second(rounds: int, chance: float) -> None:
+    assert 0.2 <= gap_after(rounds, lambda: chance) <= SLOW_GAP
 
 
 def warnings_of(outage: Outage, begin: int, end: int) -> list[int]:

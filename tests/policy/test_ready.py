@@ -1,4 +1,4 @@
-"""Where the backlog is, and whose turn it is."""
+"""How RDY is shared and by the size of bodies, where the backlog is, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -7,10 +7,109 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsq_ha.policy.activity import FULL_TURN, IDLE_TURN, LOOK_INTERVAL, Needs, Seen, Turns
-from nsq_ha.policy.ready import share
+from nsq_ha.policy.ready import (
+    FULL_TURN,
+    IDLE_TURN,
+    LOOK_INTERVAL,
+    BodySize,
+    Needs,
+    Plan,
+    Seen,
+    Turns,
+    changes,
+    fitting,
+    paced,
+    plan,
+    share,
+)
 
+MIB = 1024 * 1024
 IDLE = Seen(ready=2, in_flight=0, peak=0, delivered=0)
+
+
+@given(
+    max_in_flight=st.integers(0, 300),
+    ceilings=st.dictionaries(st.integers(0, 40), st.integers(0, 50)),
+    turn=st.integers(0, 100),
+    needs=st.none() | st.dictionaries(st.integers(0, 40), st.integers(1, 64)),
+)
+def test_ready_is_shared_exactly(
+    max_in_flight: int, ceilings: dict[int, int], turn: int, needs: dict[int, int] | None
+) -> None:
+    granted = share(max_in_flight, ceilings, turn, needs)
+    assert granted.keys() == ceilings.keys()
+    assert sum(granted.values()) == min(max_in_flight, sum(ceilings.values()))
+    assert all(0 <= granted[partition] <= ceilings[partition] for partition in ceilings)
+    served = [partition for partition in ceilings if ceilings[partition]]
+    if max_in_flight >= len(served):
+        assert all(granted[partition] for partition in served)
+
+
+@given(partitions=st.integers(1, 40), max_in_flight=st.integers(1, 40))
+def test_everyone_gets_a_turn(partitions: int, max_in_flight: int) -> None:
+    ceilings = dict.fromkeys(range(partitions), 1)
+    served: set[int] = set()
+    for turn in range(0, partitions * max_in_flight, max_in_flight):
+        served |= {partition for partition, count in share(max_in_flight, ceilings, turn).items() if count}
+    assert served == set(ceilings)
+
+
+def test_no_partitions_get_nothing() -> None:
+    assert share(10, {}, 3) == {}
+
+
+def test_what_is_lowered_is_told_apart_from_what_is_raised() -> None:
+    assert changes({0: 5, 1: 2}, {0: 3, 1: 4, 2: 1}) == ({0: 3}, {1: 4, 2: 1})
+    assert changes({0: 5}, {0: 5}) == ({}, {})
+
+
+def test_a_limit_that_fell_takes_back_what_is_granted_and_not_used() -> None:
+    """Partition 0 has the whole new limit unanswered: partition 1 may get nothing until some of it is answered."""
+    assert plan(10, {0: 10, 1: 10}, {0: 10, 1: 0}, {0: 5, 1: 5}) == Plan({0: 5, 1: 0}, {}, is_raise_due=True)
+
+
+@pytest.mark.parametrize(
+    ("max_in_flight", "max_bytes", "body_bytes", "fit"),
+    [
+        (200, 256 * MIB, MIB, 200),
+        (2500, 256 * MIB, MIB, 256),
+        (2500, 256 * MIB, 100, 2500),
+        (200, 16 * MIB, MIB, 16),
+        (200, 16 * MIB, MIB + 1, 15),
+        (200, MIB, 2 * MIB, 1),
+        (0, MIB, 1, 0),
+    ],
+)
+def test_what_fits(max_in_flight: int, max_bytes: int, body_bytes: int, fit: int) -> None:
+    assert fitting(max_in_flight, max_bytes, body_bytes) == fit
+
+
+@pytest.mark.parametrize(
+    ("fit", "allowed", "count"), [(200, None, 200), (200, 50, 50), (20, 50, 20), (200, 0, 1), (0, 50, 0), (0, None, 0)]
+)
+def test_what_the_handlers_speed_allows(fit: int, allowed: int | None, count: int) -> None:
+    assert paced(fit, allowed) == count
+
+
+def test_until_the_first_body_the_largest_is_expected() -> None:
+    body = BodySize(MIB)
+    assert body.bytes == MIB
+    body.seen(100)
+    assert body.bytes == 100
+
+
+def test_a_larger_body_counts_at_once_and_smaller_ones_little_by_little() -> None:
+    body = BodySize(MIB)
+    body.seen(100)
+    body.seen(50_000)
+    assert body.bytes == 50_000
+    estimates = []
+    for _ in range(100):
+        body.seen(100)
+        estimates.append(body.bytes)
+    assert estimates == sorted(estimates, reverse=True)
+    assert estimates[0] > 40_000
+    assert estimates[-1] == 100
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""No partition takes the room of the others."""
+"""No partition takes the room of the others, no command is too large, and idle topics are forgotten."""
+
+from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.room import has_room
+from nsq_ha.policy.producer_limits import UNKNOWN_KEPT, chunks, has_room, is_forgotten
 
 LIMIT = 1000
 
@@ -21,7 +23,7 @@ LIMIT = 1000
         (101, 100, 800, False),
     ],
 )
-def test_the_rows_of_the_table(size: int, held: int, total: int, expected: bool) -> None:
+def test_when_a_partition_has_room(size: int, held: int, total: int, expected: bool) -> None:
     assert has_room(size, held=held, total=total, limit=LIMIT) is expected
 
 
@@ -55,3 +57,31 @@ def test_the_sum_exceeds_the_limit_by_one_publish_for_each_partition_at_most(siz
             first[partition] = first[partition] or size
             held[partition] += size
     assert sum(held) <= LIMIT + sum(first)
+
+
+@given(sizes=st.lists(st.integers(1, 50), max_size=60), max_bytes=st.integers(1, 120), max_count=st.integers(1, 20))
+def test_chunks_hold_everything_in_order_within_the_limits(sizes: list[int], max_bytes: int, max_count: int) -> None:
+    cut = list(chunks(sizes, max_bytes, max_count))
+    assert [position for part in cut for position in part] == list(range(len(sizes)))
+    for part in cut:
+        assert 1 <= len(part) <= max_count
+        assert len(part) == 1 or sum(sizes[position] for position in part) <= max_bytes
+
+
+@pytest.mark.parametrize(
+    ("unused_for", "is_known", "is_needed", "expected"),
+    [
+        (1e9, True, True, False),
+        (1e9, False, True, False),
+        (600.0, True, False, False),
+        (600.1, True, False, True),
+        (UNKNOWN_KEPT, False, False, False),
+        (UNKNOWN_KEPT + 0.1, False, False, True),
+    ],
+)
+def test_when_a_topic_is_forgotten(unused_for: float, is_known: bool, is_needed: bool, expected: bool) -> None:
+    assert is_forgotten(unused_for, is_known=is_known, is_needed=is_needed, idle_timeout=600.0) is expected
+
+
+def test_an_unknown_topic_is_never_kept_longer_than_a_known_one() -> None:
+    assert is_forgotten(2.0, is_known=False, is_needed=False, idle_timeout=1.0)

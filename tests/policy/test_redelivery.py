@@ -1,18 +1,19 @@
-"""How long a failed message of an ordered channel is held, and when it is touched."""
+"""How long a failed message of an ordered channel waits here, and finished messages that come again."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.held import Held
+from nsq_ha.policy.redelivery import MOST_REMEMBERED, REMEMBERED, Finished, OrderedRequeue
 
 MSG_TIMEOUT = 60.0
 MAX_MSG_TIMEOUT = 900.0
+ONE = b"0123456789abcdef"
 
 
-def held(delay: float, *, now: float = 100.0, delivered_at: float = 100.0) -> Held:
-    return Held(now, delay, delivered_at, msg_timeout=MSG_TIMEOUT, max_msg_timeout=MAX_MSG_TIMEOUT)
+def held(delay: float, *, now: float = 100.0, delivered_at: float = 100.0) -> OrderedRequeue:
+    return OrderedRequeue(now, delay, delivered_at, msg_timeout=MSG_TIMEOUT, max_msg_timeout=MAX_MSG_TIMEOUT)
 
 
 def test_a_short_hold_is_touched_at_once_and_ends_in_time() -> None:
@@ -51,3 +52,38 @@ def test_the_server_never_times_it_out(used: float, delay: float, late: float) -
         now = look.again_at + late
     assert now <= used + delay + late
     assert now >= min(used + delay, MAX_MSG_TIMEOUT - MSG_TIMEOUT / 2)
+
+
+def test_a_message_is_claimed_once() -> None:
+    finished = Finished()
+    assert not finished.claim(ONE, 7, 0.0)
+    finished.remember(ONE, 7, 0.0)
+    assert finished.claim(ONE, 7, 1.0)
+    assert not finished.claim(ONE, 7, 1.0)
+
+
+def test_an_id_that_is_used_again_is_another_message() -> None:
+    finished = Finished()
+    finished.remember(ONE, 7, 0.0)
+    assert not finished.claim(ONE, 8, 1.0)
+    assert finished.claim(ONE, 7, 1.0)
+
+
+def test_nothing_is_remembered_for_ever() -> None:
+    finished = Finished()
+    finished.remember(ONE, 7, 0.0)
+    assert not finished.claim(ONE, 7, REMEMBERED)
+    finished.remember(ONE, 7, 0.0)
+    finished.remember(b"another one.....", 7, REMEMBERED)
+    assert len(finished) == 1
+
+
+def test_the_oldest_are_forgotten_first() -> None:
+    finished = Finished()
+    for number in range(MOST_REMEMBERED + 1):
+        finished.remember(b"%016d" % number, 1, 0.0)
+    finished.remember(b"%016d" % 1, 1, 1.0)  # once more: it is the newest now
+    finished.remember(b"%016d" % MOST_REMEMBERED + b"", 1, 1.0)
+    assert len(finished) == MOST_REMEMBERED
+    assert not finished.claim(b"%016d" % 0, 1, 1.0)
+    assert finished.claim(b"%016d" % 1, 1, 1.0)

@@ -1,4 +1,4 @@
-"""When a silent peer is given up, and when its silence says nothing."""
+"""When a silent peer is given up, when a leader counts as stalled, and when its connection is closed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.heartbeats import BLOCKS_REMEMBERED, MOST_SECONDS, Blocks, is_silent, next_look
+from nsq_ha.config import ProducerConfig
+from nsq_ha.policy.liveness import (
+    BLOCKS_REMEMBERED,
+    LONGEST_INTERVAL,
+    OVERDUE_AFTER,
+    SLOW_LINK,
+    STALLED_AFTER,
+    Answering,
+    Blocks,
+    is_silent,
+    next_look,
+    stalled_at,
+    state_at,
+)
+
+times = st.floats(0, 1e6)
+sizes = st.integers(0, 2**30)
 
 
 def test_two_intervals_are_borne() -> None:
@@ -42,7 +58,7 @@ def test_two_intervals_are_longer_than_the_block(seconds: float) -> None:
     blocks = Blocks(2.0)
     blocks.blocked(0.0, seconds)
     assert 2 * blocks.interval(0.0) > seconds
-    assert blocks.interval(0.0) <= MOST_SECONDS
+    assert blocks.interval(0.0) <= LONGEST_INTERVAL
 
 
 def test_the_longest_block_counts_until_none_came_for_long() -> None:
@@ -60,3 +76,37 @@ def test_a_server_that_takes_no_longer_interval_is_asked_no_more() -> None:
     blocks.blocked(0.0, 8.0)
     blocks.refused()
     assert blocks.interval(0.0) == 2.0
+
+
+def test_the_silence_begins_with_the_oldest_publish_or_the_last_answer() -> None:
+    assert stalled_at(10.0, 0.0, 0) == 10.0 + STALLED_AFTER
+    assert stalled_at(10.0, 12.0, 0) == 12.0 + STALLED_AFTER
+    assert stalled_at(10.0, 0.0, 4 * SLOW_LINK) == 14.0 + STALLED_AFTER
+
+
+@pytest.mark.parametrize(
+    ("silence", "state"),
+    [
+        (0.0, Answering.PROMPT),
+        (STALLED_AFTER - 0.01, Answering.PROMPT),
+        (STALLED_AFTER + 0.01, Answering.STALLED),
+        (12.0, Answering.STALLED),
+        (OVERDUE_AFTER - 0.01, Answering.STALLED),
+        (OVERDUE_AFTER + 0.01, Answering.OVERDUE),
+    ],
+)
+def test_the_states_follow_the_silence(silence: float, state: Answering) -> None:
+    assert state_at(100.0 + silence, 100.0, 0.0, 0) is state
+    assert state_at(100.0 + silence, 50.0, 100.0, 0) is state
+    assert state_at(102.0 + silence, 100.0, 0.0, 2 * SLOW_LINK) is state
+
+
+@given(sent=times, answered=times, size=sizes, now=times, later=times)
+def test_a_silence_only_gets_worse(sent: float, answered: float, size: int, now: float, later: float) -> None:
+    order = list(Answering)
+    first = order.index(state_at(now, sent, answered, size))
+    assert first <= order.index(state_at(now + later, sent, answered, size))
+
+
+def test_the_limit_lies_between_a_dead_follower_and_the_usual_limit_of_a_publish() -> None:
+    assert 12.0 < OVERDUE_AFTER < ProducerConfig().publish_timeout

@@ -1,0 +1,144 @@
+"""When to give up a peer that sends nothing or does not answer publishes.
+
+Heartbeats: a frozen machine keeps its connections open and sends nothing. Only missing heartbeats show this, and they
+show nothing while this program itself was blocked.
+
+Answers to publishes come in the order of the publishes, so each answer shows that the leader works, however many are
+outstanding. What counts is the silence: the time since the oldest unanswered publish was written, or since the last
+answer if that came later, minus the time that its bytes need on a slow link.
+
+======================  ========  ======================================================================
+silence                 state     what follows
+======================  ========  ======================================================================
+under STALLED_AFTER     prompt    nothing
+from STALLED_AFTER on   stalled   look up; publishes without key go to another partition, in doubt
+from OVERDUE_AFTER on   overdue   close the connection, even if heartbeats come; report its publishes as
+                                  uncertain, and send the next ones over a new connection
+======================  ========  ======================================================================
+
+A leader whose follower died answers after 12 s: it is stalled, not overdue. It may have stored what it does not
+answer, so nothing that is bound to its partition is written a second time.
+
+The time limit of a publish (``publish_timeout``) is independent of this. A shorter limit ends the publish and not the
+connection, and the publish counts as unanswered until the connection is closed.
+
+Source: failures reference 3.3, 3.4, 4 (Consumer 2).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+SILENT_INTERVALS: Final = 2
+"""Heartbeat intervals without a byte after which a connection is given up."""
+
+CHECKS_PER_INTERVAL: Final = 4
+"""Checks in one interval: a silent peer is given up a fraction of an interval late at most."""
+
+LONGEST_INTERVAL: Final = 60.0
+"""Longest interval that a server accepts with default settings."""
+
+BLOCKS_REMEMBERED: Final = 600.0
+"""Seconds without a block of the event loop after which the configured interval is used again."""
+
+_SHARE_OF_BLOCK: Final = 0.75
+
+STALLED_AFTER: Final = 0.75
+"""Seconds without an answer after which publishes without key or partition go elsewhere, in doubt."""
+
+OVERDUE_AFTER: Final = 16.0
+"""Seconds without an answer after which the connection is closed: a third more than the 12 s that a leader waits for
+a dead follower, and little more than half of the default ``publish_timeout``."""
+
+SLOW_LINK: Final = 1024 * 1024
+"""Bytes a second that a link must carry at least: a large batch gets the time to arrive."""
+
+
+def next_look(now: float, interval: float) -> float:
+    """Return when to check again; pass this time to :func:`is_silent` as ``due``."""
+    return now + interval / CHECKS_PER_INTERVAL
+
+
+def is_silent(now: float, due: float, last_received: float, interval: float) -> bool:
+    """Return whether the peer has been silent for so long that it must be gone.
+
+    Args:
+        now: The time.
+        due: When this check should have been. Much later than that, this program
+            was blocked itself, and bytes that came meanwhile may be unread in the socket.
+        last_received: When the last byte came; for a certain frame, when that came.
+        interval: Seconds between two heartbeats of the peer.
+    """
+    is_blocked = now - due > interval / 2
+    return now - last_received > SILENT_INTERVALS * interval and not is_blocked
+
+
+class Blocks:
+    """Chooses the heartbeat interval of a program whose event loop is sometimes blocked.
+
+    A blocked program answers no heartbeat. The HA server closes a connection
+    after three intervals without a byte, an upstream nsqd after two. So after a
+    block, new connections ask for an interval such that two of them are 1.5
+    times as long as the longest block.
+    """
+
+    __slots__ = ("_configured", "_forget_at", "_is_refused", "_longest")
+
+    def __init__(self, configured: float) -> None:
+        """Start without blocks.
+
+        Args:
+            configured: The interval in seconds while nothing blocks.
+        """
+        self._configured = configured
+        self._longest = 0.0
+        self._forget_at = 0.0
+        self._is_refused = False
+
+    def blocked(self, now: float, seconds: float) -> bool:
+        """Record a block of the event loop; return whether it was long enough to matter."""
+        if seconds <= self._configured:
+            return False
+        if now >= self._forget_at:
+            self._longest = 0.0
+        self._longest = max(self._longest, seconds)
+        self._forget_at = now + BLOCKS_REMEMBERED
+        return True
+
+    def refused(self) -> None:
+        """Record that a server refused an interval longer than the configured one."""
+        self._is_refused = True
+
+    def interval(self, now: float) -> float:
+        """Return the seconds to ask for on the next connection."""
+        if self._is_refused or now >= self._forget_at:
+            return self._configured
+        return min(LONGEST_INTERVAL, max(self._configured, _SHARE_OF_BLOCK * self._longest))
+
+
+class Answering(enum.Enum):
+    """How a leader answers."""
+
+    PROMPT = enum.auto()
+    STALLED = enum.auto()
+    OVERDUE = enum.auto()
+
+
+def stalled_at(sent_at: float, answered_at: float, size: int) -> float:
+    """Return when a leader counts as stalled if no answer comes.
+
+    Args:
+        sent_at: When the oldest unanswered publish was written.
+        answered_at: When the last answer came.
+        size: Bytes of that publish.
+    """
+    return max(sent_at, answered_at) + STALLED_AFTER + size / SLOW_LINK
+
+
+def state_at(now: float, sent_at: float, answered_at: float, size: int) -> Answering:
+    """Return how a leader answers; the arguments are those of :func:`stalled_at`."""
+    stalled = stalled_at(sent_at, answered_at, size)
+    if now < stalled:
+        return Answering.PROMPT
+    return Answering.STALLED if now < stalled + OVERDUE_AFTER - STALLED_AFTER else Answering.OVERDUE

@@ -1,0 +1,149 @@
+"""How long to wait before the next retry, look-up or warning.
+
+Look-ups of one topic while a caller needs news of it: a new leader is usually known within 5 s. During that time
+look-ups are frequent, since each pause between them adds to the time without publishes. After that the cluster may be
+away for minutes, and a second more does not matter.
+
+========================  ==============================
+rounds without news       seconds to the next look-up
+========================  ==============================
+up to ``QUICK_ROUNDS``    ``QUICK_GAP``
+more                      growing by a quarter, to ``SLOW_GAP``
+========================  ==============================
+
+Jitter takes away up to a fifth, so that many clients do not ask together. An nsqlookupd gets at most five look-ups a
+second for one topic from one client.
+
+Warnings of an outage: a partition without a leader for two seconds is a fail-over and needs no attention. One without
+a leader for a minute must show in the log, but not at each of a hundred retries.
+
+================  ==========================  ===================================
+state             ``failed``                  ``recovered``
+================  ==========================  ===================================
+no outage         the outage begins           nothing
+outage, quiet     counted                     the outage ends, nothing logged
+outage, warned    counted                     the outage ends, logged once
+================  ==========================  ===================================
+
+The first warning is due ``FIRST_WARNING`` seconds after the outage began. Each further one waits ``SILENCE_GROWTH``
+times as long as the one before, ``LONGEST_SILENCE`` at most: after 5, 15, 35, 75, 155 s, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.config import Backoff
+
+QUICK_GAP: Final = 0.25
+QUICK_ROUNDS: Final = 20
+SLOW_GAP: Final = 0.6
+_GAP_GROWTH: Final = 1.25
+_GAP_JITTER: Final = 0.2
+_LAST_STEP: Final = 10
+"""Beyond this the growth has reached SLOW_GAP."""
+
+FIRST_WARNING: Final = 5.0
+"""Seconds before the first warning: longer than a planned change of leaders."""
+
+SILENCE_GROWTH: Final = 2.0
+"""How many times longer each silence is than the one before."""
+
+LONGEST_SILENCE: Final = 600.0
+"""Maximum seconds between two warnings, so that a log that starts during an outage shows it."""
+
+
+def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) -> float:
+    """Return seconds to wait after ``failures`` failures in a row; 0 for none.
+
+    Args:
+        backoff: The numbers.
+        failures: How many in a row, 0 or more.
+        chance: Returns a number from 0 to 1; takes away up to ``jitter`` of the delay, so the
+            delay never exceeds ``maximum``.
+    """
+    if failures <= 0:
+        return 0.0
+    try:
+        # The exponent is bounded, since huge powers of an int are slow.
+        delay = min(backoff.initial * backoff.factor ** min(failures - 1, 64), backoff.maximum)
+    except OverflowError:
+        delay = backoff.maximum
+    return delay * (1.0 - backoff.jitter * chance())
+
+
+def gap_after(rounds: int, chance: Callable[[], float]) -> float:
+    """Return the seconds from the start of one look-up to the start of the next.
+
+    Args:
+        rounds: Look-ups in a row that were needed and brought no news.
+        chance: Returns a number from 0 up to 1.
+    """
+    steps = min(max(rounds - QUICK_ROUNDS, 0), _LAST_STEP)
+    return min(QUICK_GAP * _GAP_GROWTH**steps, SLOW_GAP) * (1 - _GAP_JITTER * chance())
+
+
+class Warned(NamedTuple):
+    """The facts of a warning.
+
+    Attributes:
+        seconds: How long the outage has lasted.
+        failures: How many failures there were in it.
+    """
+
+    seconds: float
+    failures: int
+
+
+class Outage:
+    """An outage of one partition, or of anything else. All times come from one monotonic clock.
+
+    Attributes:
+        began_at: When the first failure occurred; None while all is well.
+        failures: Failures since then.
+        warn_at: When the next warning is due; None while all is well.
+    """
+
+    __slots__ = ("_is_warned", "_silence", "began_at", "failures", "warn_at")
+
+    def __init__(self) -> None:
+        """Start without an outage."""
+        self.began_at: float | None = None
+        self.warn_at: float | None = None
+        self.failures = 0
+        self._silence = FIRST_WARNING
+        self._is_warned = False
+
+    def failed(self, now: float) -> None:
+        """Record a failure; the first one begins the outage."""
+        self.failures += 1
+        if self.began_at is None:
+            self.began_at = now
+            self.warn_at = now + FIRST_WARNING
+
+    def warning(self, now: float) -> Warned | None:
+        """Return the facts of a due warning and plan the next one; None if none is due."""
+        if self.began_at is None or self.warn_at is None or now < self.warn_at:
+            return None
+        self._is_warned = True
+        self._silence = min(self._silence * SILENCE_GROWTH, LONGEST_SILENCE)
+        self.warn_at = now + self._silence
+        return Warned(now - self.began_at, self.failures)
+
+    def warned(self, now: float) -> None:
+        """Record that somebody else has warned of the outage, and plan the next warning."""
+        if self.warn_at is not None:
+            self.warn_at = min(self.warn_at, now)
+            self.warning(now)
+
+    def recovered(self, now: float) -> Warned | None:
+        """End the outage; return its facts if it was logged, else None."""
+        over = Warned(now - self.began_at, self.failures) if self._is_warned and self.began_at is not None else None
+        self.began_at = self.warn_at = None
+        self.failures = 0
+        self._silence = FIRST_WARNING
+        self._is_warned = False
+        return over
