@@ -23,7 +23,10 @@ from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
 from nsq_ha.policy.lane import Entry, Lane
-from nsq_ha.protocol import HEARTBEAT, MAGIC, NOP, Identify, SubOrdered, encode_fin, encode_ready
+from nsq_ha.protocol import SubOrdered
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.encoding import MAGIC, NOP, encode_fin, encode_ready
+from nsq_ha.protocol.frames import HEARTBEAT
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node

@@ -19,7 +19,8 @@ from benchmarks.record import Record, load
 from nsq_ha.config import Backoff
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import Layout, encode_fins
+from nsq_ha.protocol import Layout
+from nsq_ha.protocol.encoding import encode_fins
 from nsq_ha.protocol.messages import reader_for
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ napoleon_numpy_docstring = False
 nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.
-nitpick_ignore += [("py:class", name) for name in ("Access", "Key", "Publisher", "Upgrade")]
+nitpick_ignore += [("py:class", name) for name in ("Access", "Advice", "Key", "Publisher", "Upgrade")]
 nitpick_ignore += [("py:class", "nsq_ha.policy.topology.Pending")]
 nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),

@@ -28,16 +28,10 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.tls_renewal import Evidence, Verdict
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import (
-    ClientProtocol,
-    Command,
-    FrameType,
-    Identify,
-    Identity,
-    SubAdvanced,
-    encode_frame,
-    encode_identity,
-)
+from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.identify import encode_identity
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ConnectionOptions
 from nsq_ha.transport import tls_limits

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Final
 
-from nsq_ha.protocol import encode_pub
+from nsq_ha.protocol.encoding import encode_pub
 
 INTERVAL: Final = 0.05
 """The rhythm of the probes; all sleeps here keep it."""

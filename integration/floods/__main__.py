@@ -19,17 +19,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from nsq_ha import Compression
-from nsq_ha.protocol import (
-    Command,
-    Finish,
-    FrameType,
-    Identify,
-    Identity,
-    Layout,
-    SnappyCodec,
-    encode_frame,
-    encode_identity,
-)
+from nsq_ha.protocol import Command, Finish, Identity, Layout
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.compression import SnappyCodec
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.identify import encode_identity
 from tests.discovery.loopback import Fake, http_answer
 from tests.support.nsqd import OK, FakeNsqd, Peer, Script, message_data, message_id, response
 

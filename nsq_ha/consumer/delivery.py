@@ -18,7 +18,7 @@ from nsq_ha import tracelog
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import encode_fin, encode_fins, encode_req, encode_touch
+from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

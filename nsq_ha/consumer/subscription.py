@@ -45,7 +45,8 @@ from nsq_ha.errors import (
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, encode_ready, layout_for
+from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
+from nsq_ha.protocol.encoding import encode_ready
 from nsq_ha.redaction import redact
 from nsq_ha.transport.connection import Callbacks, Connection
 from nsq_ha.transport.waiting import is_foreign, open_while, pause

@@ -18,8 +18,7 @@ from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.producer_limits import chunks
 from nsq_ha.producer.requests import Request, kind_of, plain_mpub, rich_mpub
 from nsq_ha.producer.validate import CheckedMessage, check_kind, check_message, lane_key
-from nsq_ha.protocol import MAX_MESSAGE_BYTES
-from nsq_ha.protocol.encoding import body_sizes
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES, body_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,7 @@ from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
 from nsq_ha.policy.timing import Outage
-from nsq_ha.protocol import OK
+from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
     from nsq_ha.errors import NsqError

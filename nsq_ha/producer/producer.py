@@ -25,7 +25,7 @@ from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.producer.validate import KEY_TYPES, check_message
-from nsq_ha.protocol import MAX_MESSAGE_BYTES
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:

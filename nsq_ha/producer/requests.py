@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Entry
-from nsq_ha.protocol import (
-    check_traced,
-    decode_traced,
+from nsq_ha.protocol import decode_traced
+from nsq_ha.protocol.encoding import (
     encode_bodies,
     encode_mpub_ext,
     encode_mpub_of,
@@ -23,8 +22,8 @@ from nsq_ha.protocol import (
     encode_pub_ext,
     encode_pub_trace,
     encode_pubs,
-    traced_size,
 )
+from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:

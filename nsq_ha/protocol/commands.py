@@ -4,7 +4,7 @@ Owns the command lines and the set of commands. What is sent once a message has 
 plain function besides (``protocol.encoding``). Does not own *when* a command may
 be sent (``protocol.state``) nor how the server reads it (``protocol.server.decoder``).
 
-The invariant: :meth:`Command.encode` lets nothing out that could break out of
+The invariant: ``encode`` lets nothing out that could break out of
 its command.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.

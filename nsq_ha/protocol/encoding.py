@@ -37,7 +37,7 @@ MAX_BODY_BYTES: Final = 5 * 1024 * 1024
 """Largest body of IDENTIFY, AUTH and the MPUB family by the server's default."""
 
 MAX_EXT_BYTES: Final = 0xFFFF
-"""Largest extension header: its length is 16 bits wide."""
+"""Maximum size of an extension header, whose length has 16 bits."""
 
 MAX_TRACE_ID: Final = 2**64 - 1
 """Trace ids are unsigned 64 bit."""
@@ -46,7 +46,7 @@ MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
 """Beyond this the server's clock arithmetic overflows and requeues at once. It clamps to 3 days far below."""
 
 MESSAGE_ID_BYTES: Final = 16
-"""Length of a message id: internal id and trace id, 8 bytes each."""
+"""Size of a message id, which is an internal id and a trace id of 8 bytes each."""
 
 _ID_LENGTH: Final = frozenset((MESSAGE_ID_BYTES,))
 _MAX_READY: Final = 2**31 - 1

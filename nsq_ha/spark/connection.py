@@ -19,7 +19,8 @@ from nsq_ha._version import __version__
 from nsq_ha.config import TlsConfig
 from nsq_ha.errors import ConnectError, ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.policy.tls_renewal import Phase
-from nsq_ha.protocol import NOP, ClientProtocol, Offer
+from nsq_ha.protocol import ClientProtocol, Offer
+from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
 from nsq_ha.transport.tls import ssl_context
 from nsq_ha.transport.tls_limits import tls_server
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol import Codec, Command, Identity, Received
+    from nsq_ha.protocol import Command, Identity, Received
+    from nsq_ha.protocol.compression import Codec
     from nsq_ha.spark.options import ConnectionOptions
 
 READ_BYTES: Final = 256 * 1024

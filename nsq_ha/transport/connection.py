@@ -32,7 +32,8 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
-from nsq_ha.protocol import NOP, ClientProtocol, Close, Identity, Offer
+from nsq_ha.protocol import ClientProtocol, Close, Identity, Offer
+from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.tcp import REACHABLE, TcpStream

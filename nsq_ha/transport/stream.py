@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import ssl
 
     from nsq_ha.errors import NsqError
-    from nsq_ha.protocol import Codec
+    from nsq_ha.protocol.compression import Codec
 
 Receiver = Callable[[bytes | memoryview], None]
 """Takes what was read, decrypted and decompressed; it may not keep a memoryview. If it raises, the stream ends."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from nsq_ha.protocol import Codec
+    from nsq_ha.protocol.compression import Codec
     from nsq_ha.transport.stream import OnLost, Receiver
 
 log = logging.getLogger("nsq_ha.connection")

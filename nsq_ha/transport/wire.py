@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsq_ha.errors import NsqError
-    from nsq_ha.protocol import ClientProtocol, Codec
+    from nsq_ha.protocol import ClientProtocol
+    from nsq_ha.protocol.compression import Codec
     from nsq_ha.transport.stream import OnLost, OpenStream, Receiver, Stream
 
 log: Final = logging.getLogger("nsq_ha.wire")

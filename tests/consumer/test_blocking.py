@@ -10,7 +10,8 @@ import pytest
 from nsq_ha import Consumer, Message, Producer
 from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.protocol import Command, Finish, Identify
+from nsq_ha.protocol import Command, Finish
+from nsq_ha.protocol.commands import Identify
 from tests.support.nsqd import LIMIT, Peer, error, message_id, response
 from tests.support.stage import Stage
 from tests.support.waiting import block, eventually, turn

@@ -10,7 +10,8 @@ import pytest
 from nsq_ha import ClosedError, ConfigError, Consumer, ServerError, TlsConfig
 from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy import overrun
-from nsq_ha.protocol import Auth, Command, Finish, Identify, Identity, Ready, SubAdvanced, SubOrdered, Touch
+from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
+from nsq_ha.protocol.commands import Auth, Identify
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn

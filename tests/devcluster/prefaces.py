@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsq_ha.protocol import MAGIC
+from nsq_ha.protocol.encoding import MAGIC
 from tests.devcluster.replay import Replay, first_target, put_messages, subscription
 from tests.devcluster.wire import Wire, connect, message_id, pub
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.protocol import MAGIC
+from nsq_ha.protocol.encoding import MAGIC
 from tests.devcluster.wire import Wire, connect, message_id, pub
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nsq_ha.protocol import DeflateCodec, FrameType, SnappyCodec, byte_list
+from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
+from nsq_ha.protocol.frames import FrameType
+from nsq_ha.protocol.server.gotext import byte_list
 from tests.devcluster.stage import TOPICS, Stage
 from tests.devcluster.wire import LIMIT, Closed, Wire
 

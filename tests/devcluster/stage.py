@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from nsq_ha.protocol import MAGIC, encode_pub, encode_pub_ext, encode_pub_trace
+from nsq_ha.protocol.encoding import MAGIC, encode_pub, encode_pub_ext, encode_pub_trace
 from tests.devcluster.wire import LIMIT, Wire
 
 if TYPE_CHECKING:

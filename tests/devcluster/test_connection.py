@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.protocol import SnappyCodec
+from nsq_ha.protocol.compression import SnappyCodec
 from tests.devcluster.probes import probe, until
 from tests.devcluster.wire import attempts, connect, identify, message_id, pub
 from tests.support.certificates import server_context

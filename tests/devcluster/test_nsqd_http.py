@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.protocol import MAX_MESSAGE_BYTES
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
 
 V1 = {"Accept": "application/vnd.nsq; version=1.0"}

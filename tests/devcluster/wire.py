@@ -8,9 +8,13 @@ import socket
 import ssl
 import struct
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from nsq_ha.protocol import MAGIC, Codec, FrameType
+from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.frames import FrameType
+
+if TYPE_CHECKING:
+    from nsq_ha.protocol.compression import Codec
 
 LIMIT = 5.0
 """Seconds in which whatever is expected has to come."""

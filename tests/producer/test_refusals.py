@@ -16,7 +16,8 @@ from nsq_ha.errors import (
     PublishFailedError,
     ServerError,
 )
-from nsq_ha.protocol import Command, Identity, MpubExt, Pub
+from nsq_ha.protocol import Command, Identity, Pub
+from nsq_ha.protocol.commands import MpubExt
 from tests.support.nsqd import OK, Peer, Publish, Refusing, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually

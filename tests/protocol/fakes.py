@@ -7,22 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nsq_ha.message import Message
-from nsq_ha.protocol import (
-    ClientProtocol,
-    CommandDecoder,
-    FrameType,
-    Identify,
-    Layout,
-    Limits,
-    PublishHeader,
-    Received,
-    Sub,
-    Traced,
-    decode_commands,
-    encode_frame,
-    encode_message,
-    encode_traced,
-)
+from nsq_ha.protocol import ClientProtocol, Layout, Received, Sub, Traced
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.messages import encode_message, encode_traced
+from nsq_ha.protocol.server.decoder import CommandDecoder, Limits, PublishHeader, decode_commands
 
 if TYPE_CHECKING:
     from nsq_ha.protocol.server.decoder import Event

@@ -14,30 +14,26 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.protocol import (
-    MAGIC,
-    Auth,
     ClientProtocol,
     Close,
     Command,
-    DeflateCodec,
     Finish,
-    Identify,
-    InternalCreateTopic,
     Layout,
     Mpub,
-    Nop,
     Pub,
-    PubTrace,
     Ready,
     Received,
-    Request,
     Requeue,
-    State,
     Sub,
     SubAdvanced,
     SubOrdered,
     Touch,
 )
+from nsq_ha.protocol.commands import Auth, Identify, InternalCreateTopic, Nop, PubTrace
+from nsq_ha.protocol.compression import DeflateCodec
+from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.exchange import Request
+from nsq_ha.protocol.state import State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, RemoteProtocolError
-from nsq_ha.protocol import HEARTBEAT, OK, ClientProtocol, Identify, Layout, encode_pub, encode_pubs
+from nsq_ha.protocol import ClientProtocol, Layout
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.encoding import encode_pub, encode_pubs
+from nsq_ha.protocol.frames import HEARTBEAT, OK
 from tests.protocol.fakes import delivery, error, identified, response, seen, subscribed
 
 LARGE = 3000

@@ -11,20 +11,11 @@ from nsq_ha.errors import (
     SERVER_ERRORS,
     RemoteProtocolError,
 )
-from nsq_ha.protocol import (
-    Auth,
-    ClientProtocol,
-    Command,
-    Identify,
-    Layout,
-    Pub,
-    Received,
-    State,
-    Sub,
-    refuses_publish,
-)
-from nsq_ha.protocol.exchange import PUBLISH_REFUSALS, read_error
+from nsq_ha.protocol import ClientProtocol, Command, Layout, Pub, Received, Sub
+from nsq_ha.protocol.commands import Auth, Identify
+from nsq_ha.protocol.exchange import PUBLISH_REFUSALS, read_error, refuses_publish
 from nsq_ha.protocol.frames import FrameDecoder
+from nsq_ha.protocol.state import State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     LARGEST,

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from nsq_ha.errors import (
     RemoteProtocolError,
 )
-from nsq_ha.protocol import (
-    DamagedMessage,
-    Layout,
-    Received,
-    State,
-)
+from nsq_ha.protocol import DamagedMessage, Layout, Received
+from nsq_ha.protocol.state import State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.protocol import Codec, DeflateCodec, SnappyCodec
-from nsq_ha.protocol.compression import PIECE_BYTES
+from nsq_ha.protocol.compression import PIECE_BYTES, Codec, DeflateCodec, SnappyCodec
 
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 Make = Callable[[], Codec]

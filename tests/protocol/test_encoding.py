@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.protocol import (
+from nsq_ha.protocol.encoding import (
     MAX_BODY_BYTES,
     MAX_DELAY_MS,
     MAX_EXT_BYTES,

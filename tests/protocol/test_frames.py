@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.protocol import Frame, FrameDecoder, FrameType, encode_frame
+from nsq_ha.protocol.frames import Frame, FrameDecoder, FrameType, encode_frame
 
 frames = st.builds(Frame, st.sampled_from(FrameType), st.binary(max_size=40))
 

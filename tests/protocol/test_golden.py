@@ -12,40 +12,26 @@ import pytest
 from nsq_ha import protocol
 from nsq_ha.errors import SERVER_ERRORS, ConfigError, LocalProtocolError, ServerError
 from nsq_ha.protocol import (
-    HEARTBEAT,
-    MAGIC,
     ClientProtocol,
-    Codec,
     Command,
-    CommandDecoder,
-    DeflateCodec,
-    Frame,
-    FrameDecoder,
-    FrameType,
-    Identify,
     Layout,
-    Malformed,
     Received,
-    SessionSettings,
-    SnappyCodec,
     Sub,
     SubAdvanced,
     SubOrdered,
     Traced,
-    Upgrade,
-    decode_authorization,
-    decode_commands,
-    decode_identity,
-    decode_message,
     decode_traced,
-    encode_frame,
-    encode_identity,
-    encode_message,
-    encode_traced,
     layout_for,
-    read_identify,
-    upgrades,
 )
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
+from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
+from nsq_ha.protocol.identify import Upgrade, decode_authorization, decode_identity, encode_identity, upgrades
+from nsq_ha.protocol.messages import decode_message, encode_message, encode_traced
+from nsq_ha.protocol.server.command_lines import Malformed
+from nsq_ha.protocol.server.decoder import CommandDecoder, decode_commands
+from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 from tests.golden import TCP_FILES, Conversation, Step, conversations
 from tests.protocol.fakes import OK_FRAME, SOURCE, identified, seen, subscribed
 

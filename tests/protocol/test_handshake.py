@@ -14,22 +14,14 @@ from hypothesis import strategies as st
 
 from nsq_ha.config import Compression
 from nsq_ha.errors import AuthError, ConnectError, NsqError, RemoteProtocolError, ServerError
-from nsq_ha.protocol import (
-    NOP,
-    Auth,
-    ClientProtocol,
-    Codec,
-    DeflateCodec,
-    FrameType,
-    Identity,
-    Offer,
-    SnappyCodec,
-    State,
-    encode_frame,
-    encode_identity,
-)
-from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol import ClientProtocol, Identity, Offer
+from nsq_ha.protocol.commands import Auth
+from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
+from nsq_ha.protocol.encoding import MAGIC, NOP
+from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, Handshake, Receive, Send, StartCodec
+from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.state import State
 from tests.protocol.fakes import HEARTBEAT_FRAME, LARGEST, OK_FRAME, error, response
 
 SECRET = "open sesame: 4711/+ä"

@@ -9,19 +9,17 @@ import pytest
 
 from nsq_ha.config import ClientConfig, Compression, ConsumerConfig, TlsConfig
 from nsq_ha.errors import ConfigError, RemoteProtocolError, server_error
-from nsq_ha.protocol import (
+from nsq_ha.protocol import Identity, Offer
+from nsq_ha.protocol.identify import (
     Authorization,
-    Identity,
-    Offer,
-    SessionSettings,
     decode_authorization,
     decode_identity,
     encode_identity,
     named_refusal,
-    read_identify,
     upgrades,
     without_secret,
 )
+from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 
 def offered(config: ClientConfig, *, extend_support: bool = False) -> Offer:

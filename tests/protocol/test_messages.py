@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
-from nsq_ha.protocol import (
-    Layout,
-    Traced,
+from nsq_ha.protocol import Layout, Traced, decode_traced, layout_for
+from nsq_ha.protocol.messages import (
     check_traced,
+    damage_of,
     decode_message,
-    decode_traced,
     encode_message,
     encode_traced,
-    layout_for,
+    reader_for,
     traced_size,
 )
-from nsq_ha.protocol.messages import damage_of, reader_for
 from tests.protocol.fakes import ID, SOURCE, delivery, message, message_frame, response, seen
 
 HEAD = struct.pack(">qH16s", 5, 2, ID)

@@ -7,36 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import LocalProtocolError
-from nsq_ha.protocol import (
-    MAGIC,
-    Announced,
-    Auth,
-    CommandDecoder,
-    Finish,
-    Identify,
-    InternalCreateTopic,
-    Limits,
-    Malformed,
-    Mpub,
-    MpubTrace,
-    Nop,
-    Pub,
-    PublishHeader,
-    PubTrace,
-    Ready,
-    Requeue,
-    Sub,
-    SubAdvanced,
-    SubOrdered,
-    Touch,
-    decode_commands,
-    encode_mpub,
-    encode_mpub_trace,
-    encode_pub_trace,
-    forbidden_now,
-    refusal,
-)
-from nsq_ha.protocol.server.decoder import MAX_LINE_BYTES, Event
+from nsq_ha.protocol import Finish, Mpub, Pub, Ready, Requeue, Sub, SubAdvanced, SubOrdered, Touch
+from nsq_ha.protocol.commands import Auth, Identify, InternalCreateTopic, MpubTrace, Nop, PubTrace
+from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_trace, encode_pub_trace
+from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now, refusal
+from nsq_ha.protocol.server.decoder import MAX_LINE_BYTES, CommandDecoder, Event, Limits, PublishHeader, decode_commands
 from tests.protocol.fakes import ID, events, fresh, only, size
 
 # ---------------------------------------------------------------- the magic, and lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsq_ha.errors import MessageRefusedError
-from nsq_ha.protocol import trace_id_of
+from nsq_ha.protocol.server.headers import trace_id_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nsq_ha.protocol import Malformed, SessionSettings, read_identify
+from nsq_ha.protocol.server.command_lines import Malformed
+from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 
 def read(**fields: Any) -> SessionSettings:  # noqa: ANN401 - JSON

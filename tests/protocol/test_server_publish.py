@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.protocol import (
-    Malformed,
-    MpubExt,
-    Nop,
-    PubExt,
-    PublishHeader,
-)
+from nsq_ha.protocol.commands import MpubExt, Nop, PubExt
+from nsq_ha.protocol.server.command_lines import Malformed
+from nsq_ha.protocol.server.decoder import PublishHeader
 from tests.protocol.fakes import events, fresh, size
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsq_ha.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from nsq_ha.protocol import TRANSITIONS, Input, State, advance
+from nsq_ha.protocol.state import TRANSITIONS, Input, State, advance
 
 
 @pytest.mark.parametrize("state", State)

@@ -13,32 +13,24 @@ from hypothesis import strategies as st
 
 from nsq_ha import redaction
 from nsq_ha.protocol import (
-    MAGIC,
-    Auth,
     Close,
     Command,
     Finish,
-    FrameType,
-    Identify,
     Layout,
     Mpub,
-    MpubExt,
-    MpubTrace,
-    Nop,
     Offer,
     Pub,
-    PubExt,
-    PubTrace,
     Ready,
     Requeue,
     Sub,
     SubAdvanced,
     SubOrdered,
     Touch,
-    encode_frame,
-    encode_identity,
 )
-from nsq_ha.protocol.identify import Identity
+from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, Nop, PubExt, PubTrace
+from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.identify import Identity, encode_identity
 from nsq_ha.protocol.wiretext import WireText, one_line
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,

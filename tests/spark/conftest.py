@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.protocol import MAGIC, encode_mpub, encode_mpub_ext
+from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.session import local_session
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.protocol import MAX_MESSAGE_BYTES
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from nsq_ha.spark import sink
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan

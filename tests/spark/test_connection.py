@@ -13,7 +13,8 @@ from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import FrameType, encode_frame, encode_mpub
+from nsq_ha.protocol.encoding import encode_mpub
+from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.spark import connection as connection_module
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.connection import BlockingConnection, ConnectionExpiredError

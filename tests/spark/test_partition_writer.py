@@ -11,7 +11,10 @@ import pytest
 from nsq_ha.config import Backoff
 from nsq_ha.errors import AuthError, MessageRefusedError, NsqError, PublishError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.protocol import FrameType, Traced, encode_frame, encode_mpub, encode_traced
+from nsq_ha.protocol import Traced
+from nsq_ha.protocol.encoding import encode_mpub
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.messages import encode_traced
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub

@@ -23,7 +23,9 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
 )
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import FrameType, Layout, encode_frame, encode_message
+from nsq_ha.protocol import Layout
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.messages import encode_message
 from nsq_ha.spark import connection
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range

@@ -13,7 +13,9 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, Str
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import partition_for
-from nsq_ha.protocol import MAX_TRACE_ID, Mpub, MpubExt, MpubTrace
+from nsq_ha.protocol import Mpub
+from nsq_ha.protocol.commands import MpubExt, MpubTrace
+from nsq_ha.protocol.encoding import MAX_TRACE_ID
 from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.sink import check_columns, check_target

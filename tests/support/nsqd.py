@@ -13,21 +13,13 @@ import msgspec
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import (
-    Auth,
     Close,
     Command,
-    CommandDecoder,
     Finish,
-    FrameType,
-    Identify,
     Identity,
     Layout,
     Mpub,
-    MpubExt,
-    MpubTrace,
     Pub,
-    PubExt,
-    PubTrace,
     Ready,
     Requeue,
     Sub,
@@ -35,13 +27,13 @@ from nsq_ha.protocol import (
     SubOrdered,
     Touch,
     Traced,
-    encode_frame,
-    encode_identity,
-    encode_message,
-    encode_traced,
 )
+from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, PubExt, PubTrace
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.messages import encode_message, encode_traced
 from nsq_ha.protocol.server.command_lines import Malformed
-from nsq_ha.protocol.server.decoder import PublishHeader
+from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 
 LIMIT: Final = 10.0
 """Seconds that a test waits for something that must happen."""

@@ -14,20 +14,8 @@ from nsq_ha.errors import (
     ServerError,
     SubscribeRefusedError,
 )
-from nsq_ha.protocol import (
-    NOP,
-    Close,
-    Command,
-    Finish,
-    Layout,
-    Pub,
-    SubAdvanced,
-    SubOrdered,
-    encode_fin,
-    encode_pub,
-    encode_pub_trace,
-    encode_ready,
-)
+from nsq_ha.protocol import Close, Command, Finish, Layout, Pub, SubAdvanced, SubOrdered
+from nsq_ha.protocol.encoding import NOP, encode_fin, encode_pub, encode_pub_trace, encode_ready
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, NoSource, Peer, Publish, error, message_data, message_id, response
 from tests.support.recorder import linked, subscribed
 from tests.support.waiting import turn

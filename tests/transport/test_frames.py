@@ -10,7 +10,8 @@ import pytest
 
 from nsq_ha import ClientConfig
 from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
-from nsq_ha.protocol import FrameType, encode_frame, encode_pub
+from nsq_ha.protocol.encoding import encode_pub
+from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.transport.tcp import TcpStream
 from tests.support.nsqd import OK, FakeNsqd, error, message_data, message_id, response
 from tests.support.recorder import linked, subscribed

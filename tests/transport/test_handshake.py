@@ -13,17 +13,12 @@ import pytest
 from nsq_ha import ClientConfig, Compression, ConsumerConfig, TlsConfig
 from nsq_ha.errors import AuthError, ConnectError, InvalidCommandError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import (
-    Auth,
-    Command,
-    FrameType,
-    Identify,
-    Identity,
-    SnappyCodec,
-    encode_frame,
-    encode_identity,
-    encode_pub,
-)
+from nsq_ha.protocol import Command, Identity
+from nsq_ha.protocol.commands import Auth, Identify
+from nsq_ha.protocol.compression import SnappyCodec
+from nsq_ha.protocol.encoding import encode_pub
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.identify import encode_identity
 from nsq_ha.transport.connection import Connection
 from nsq_ha.transport.tls import ssl_context
 from tests.support.certificates import CA_FILE, server_context

@@ -7,7 +7,8 @@ import pytest
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.errors import MessageRefusedError, PublishError
-from nsq_ha.protocol import Command, Identify
+from nsq_ha.protocol import Command
+from nsq_ha.protocol.commands import Identify
 from tests.support.nsqd import FakeNsqd, Peer, error
 
 LEAST = 25

@@ -8,7 +8,9 @@ import pytest
 from nsq_ha import ClientConfig, Compression, TlsConfig
 from nsq_ha.errors import ConnectError
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import Auth, Identity, Pub, encode_pub
+from nsq_ha.protocol import Identity, Pub
+from nsq_ha.protocol.commands import Auth
+from nsq_ha.protocol.encoding import encode_pub
 from nsq_ha.transport.connection import Connection
 from nsq_ha.transport.tcp import TcpStream
 from tests.support.certificates import CA_FILE, server_context

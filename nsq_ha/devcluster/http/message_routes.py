@@ -15,7 +15,7 @@ from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
 from nsq_ha.message import partition_of
-from nsq_ha.protocol import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from nsq_ha.protocol.encoding import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:

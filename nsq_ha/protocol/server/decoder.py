@@ -13,12 +13,12 @@ server did with the command before. Usage::
 
 The events, in the order in which nsqd checks:
 
-* :class:`Announced`: the line of IDENTIFY or AUTH; the size word is not read
+* :class:`~nsq_ha.protocol.server.command_lines.Announced`: the line of IDENTIFY or AUTH; the size word is not read
   yet. Refuse the command here if the connection's state forbids it.
 * :class:`PublishHeader`: line and size word of a PUB or MPUB are good; the body is
   not read yet. Refuse it here for a missing topic or authorisation, or call
   :meth:`CommandDecoder.accept`.
-* :class:`Malformed`: the answer to send, and whether the connection ends.
+* :class:`~nsq_ha.protocol.server.command_lines.Malformed`: the answer to send, and whether the connection ends.
 * a command of ``protocol.commands``.
 
 The invariant: memory never exceeds the largest body, whatever sizes a client announces.
@@ -109,7 +109,7 @@ class CommandDecoder:
     def next_event(self) -> Event | None:
         """Return the next event, or None if more data is needed.
 
-        After a fatal :class:`Malformed`, ignore everything that follows.
+        After a fatal :class:`~nsq_ha.protocol.server.command_lines.Malformed`, ignore everything that follows.
 
         Raises:
             LocalProtocolError: The last event was a :class:`PublishHeader` that was
@@ -341,7 +341,7 @@ def _batch_of(header: PublishHeader, bodies: list[bytes], pairs: list[tuple[byte
 def decode_commands(data: bytes, *, magic: bool = False) -> list[commands.Command | Malformed]:
     """Decode all commands in ``data``, as if every topic were extended; for tools and tests.
 
-    Stop at the first fatal :class:`Malformed`; leave out an unfinished command.
+    Stop at the first fatal :class:`~nsq_ha.protocol.server.command_lines.Malformed`; leave out an unfinished command.
     """
     decoder = CommandDecoder(magic=magic)
     decoder.feed(data)

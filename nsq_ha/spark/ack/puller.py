@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.config import Backoff
 from nsq_ha.errors import ConnectionLostError, NotInFlightError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import Ready, Sub, encode_fins, layout_for
+from nsq_ha.protocol import Ready, Sub, layout_for
+from nsq_ha.protocol.encoding import encode_fins
 from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
 from nsq_ha.spark.read.replay import IN_FLIGHT_BYTES
 

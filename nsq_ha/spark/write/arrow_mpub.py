@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsq_ha.protocol import MAX_MESSAGE_BYTES, encode_mpub, encode_mpub_ext, encode_mpub_of, encode_mpub_trace
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES, encode_mpub, encode_mpub_ext, encode_mpub_of, encode_mpub_trace
 from nsq_ha.spark.write.row_converter import as_binary, columns_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.config import Backoff
 from nsq_ha.errors import NoLeaderError, NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import OK, Traced, check_traced, decode_traced, traced_size
+from nsq_ha.protocol import Traced, decode_traced
+from nsq_ha.protocol.frames import OK
+from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.redaction import excerpt
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.write.arrow_mpub import encode
