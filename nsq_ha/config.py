@@ -15,19 +15,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
-from nsq_ha.addresses import is_host_name, lookupd_urls, nsqd_addresses
-from nsq_ha.errors import ConfigError
-from nsq_ha.names import MAX_TAG_BYTES, check_partition, check_topic
-from nsq_ha.option_checks import (
+from nsq_ha.checks import (
     MAX_SECONDS,
     MAX_SECRET_BYTES,
+    MAX_TAG_BYTES,
     Check,
     Rule,
+    check_partition,
+    check_topic,
     did_you_mean,
     file_name,
     instance_of,
+    is_host_name,
     is_number,
+    lookupd_urls,
     named,
+    nsqd_addresses,
     number,
     one_of,
     optional,
@@ -38,6 +41,7 @@ from nsq_ha.option_checks import (
     text_of,
     whole,
 )
+from nsq_ha.errors import ConfigError
 from nsq_ha.redaction import conceal
 from nsq_ha.start_from import StartFrom, check_read, start_position
 

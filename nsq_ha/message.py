@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
 
+from nsq_ha.checks import MAX_SECONDS, is_number, shown
 from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from nsq_ha.option_checks import MAX_SECONDS, is_number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self
 
+from nsq_ha.checks import MAX_INT64, MAX_SECONDS, check_partition, is_number, is_whole, named, shown
 from nsq_ha.errors import ConfigError
-from nsq_ha.names import check_partition
-from nsq_ha.option_checks import MAX_INT64, MAX_SECONDS, is_number, is_whole, named, shown
 
 _WORDS: Final = {
     "timestamp": "a start time",

@@ -21,7 +21,6 @@ from nsq_ha import (
     StartFrom,
     TlsConfig,
 )
-from nsq_ha.addresses import lookupd_urls, nsqd_addresses
 
 CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
 
@@ -293,62 +292,6 @@ def test_partitions_are_sorted_and_named_once() -> None:
     assert ConsumerConfig.of({"partitions": [3, 1, 3]}).partitions == (1, 3)
     assert ConsumerConfig.of({"partitions": range(2)}).partitions == (0, 1)
     assert ConsumerConfig.of({"partitions": ()}).partitions == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "urls"),
-    [
-        ("localhost", ["http://localhost:4161"]),
-        ("localhost:5161", ["http://localhost:5161"]),
-        ("http://localhost:5161/", ["http://localhost:5161"]),
-        (" http://a:1 , b:2 ", ["http://a:1", "http://b:2"]),
-        (["a:1", "http://a:1", "b"], ["http://a:1", "http://b:4161"]),
-        ("https://lookup.example", ["https://lookup.example"]),
-        ("http://[::1]:4161", ["http://[::1]:4161"]),
-        ("HTTP://a:1, Https://b:2", ["http://a:1", "https://b:2"]),
-        ("[::1]", ["http://[::1]:4161"]),
-        ((), []),
-    ],
-)
-def test_addresses_of_nsqlookupds(given: Any, urls: list[str]) -> None:  # noqa: ANN401 - both forms of the option
-    assert lookupd_urls(given) == tuple(urls)
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["", " ", ",", "a:", ":1", "a:0", "a:65536", "a:1x", "a:-1", "a:1/path", "ftp://a:1", "http://", "a b:1", "a\n:1",
-     "http://user@a:1", "http://a:1?x=1", "a:\N{FULLWIDTH DIGIT ONE}", "::1", "::1:4161", "[::1", "[::1]x:1", "[::1]1",
-     "[]:1", "[a]:1", "a]:1", "http://::1:4161", "a:0000012345678", "a:000004161"],
-)  # fmt: skip
-def test_an_address_that_is_none(address: str) -> None:
-    with pytest.raises(ConfigError, match="lookupd address"):
-        lookupd_urls(address)
-
-
-@pytest.mark.parametrize(
-    ("address", "wrong"), [("http://:4161", "no host"), ("a:http", "no legal port"), ("::1:4161", "in brackets, as in")]
-)
-def test_an_address_says_which_part_of_it_is_wrong(address: str, wrong: str) -> None:
-    with pytest.raises(ConfigError, match=wrong):
-        lookupd_urls(address)
-
-
-def test_addresses_of_nsqds() -> None:
-    assert nsqd_addresses("a:1, [::1]:2 ,a:1") == ("a:1", "[::1]:2")
-    for wrong_one in (
-        "a",
-        "a:",
-        ":1",
-        "a:0",
-        "a:70000",
-        "http://a:1",
-        "::1:4150",
-        "[::1]",
-        "[::1:2",
-        "a:0000012345678",
-    ):
-        with pytest.raises(ConfigError, match="nsqd address"):
-            nsqd_addresses(wrong_one)
 
 
 # ------------------------------------------------------------ secrets

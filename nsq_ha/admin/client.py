@@ -14,12 +14,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, Self
 
-from nsq_ha.addresses import lookupd_urls
 from nsq_ha.admin.description import PartitionDescription, TopicDescription
 from nsq_ha.admin.leading import PAUSE, Bounded, Leading
 from nsq_ha.admin.waiting import unled, until_usable
+from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, lookupd_urls
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
-from nsq_ha.names import MAX_PARTITIONS, check_channel, check_partition, check_topic
 from nsq_ha.policy.topology import Node, TopicMeta, tcp_address
 
 if TYPE_CHECKING:

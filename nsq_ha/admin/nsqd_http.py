@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from nsq_ha.admin.nsqd_stats import decode_stats, decode_unfinished
+from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import (
@@ -25,7 +26,6 @@ from nsq_ha.errors import (
     TransportError,
     server_error,
 )
-from nsq_ha.names import check_channel, check_partition, check_topic
 from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from nsq_ha.checks import MAX_PARTITION_ID
 from nsq_ha.discovery.body import decode_json
-from nsq_ha.names import MAX_PARTITION_ID
 
 
 class _Client(msgspec.Struct):

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsq_ha.addresses import DEFAULT_PORT
+from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITIONS, check_topic
 from nsq_ha.cli.options import Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.cli.running import failures, run
 from nsq_ha.errors import NsqError
-from nsq_ha.names import MAX_PARTITIONS, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
-from nsq_ha.addresses import DEFAULT_PORT, lookupd_urls
+from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.names import MAX_PARTITION_ID, check_channel, check_topic
 
 DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"

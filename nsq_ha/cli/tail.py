@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha import Consumer, StartFrom
+from nsq_ha.checks import MAX_SECONDS
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import NsqError, RemoteProtocolError
-from nsq_ha.option_checks import MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

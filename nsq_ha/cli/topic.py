@@ -8,12 +8,12 @@ import click
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.client import MAX_REPLICAS
+from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.options import SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import no_such
 from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
-from nsq_ha.names import MAX_PARTITIONS
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:

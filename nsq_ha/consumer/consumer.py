@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy, GiveUpPublisher, Publisher
 from nsq_ha.consumer.closing import supervisor_ended
@@ -19,7 +20,6 @@ from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError
-from nsq_ha.names import check_channel, check_partition, check_topic
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:

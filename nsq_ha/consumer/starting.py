@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.nsqd_http import EMPTY_LOG, NsqdHttp
+from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError, TlsRequiredError
-from nsq_ha.names import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.addresses import is_host_name
+from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_valid_name
 from nsq_ha.discovery.body import Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.names import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 if TYPE_CHECKING:

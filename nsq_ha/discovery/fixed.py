@@ -25,7 +25,7 @@ class FixedNodes:
     """Answers every look-up with the same nodes; the interface of :class:`~nsq_ha.discovery.servers.Servers`.
 
     Args:
-        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.addresses.nsqd_addresses` returns them.
+        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from nsq_ha.addresses import lookupd_urls
+from nsq_ha.checks import check_topic, lookupd_urls
 from nsq_ha.discovery import answers
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
-from nsq_ha.names import check_topic
 from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ class Servers:
     """The known nsqlookupds. Create it inside a running loop; close it with :meth:`aclose`.
 
     Args:
-        configured: Base URLs, as :func:`nsq_ha.addresses.lookupd_urls` returns them.
+        configured: Base URLs, as :func:`nsq_ha.checks.lookupd_urls` returns them.
         timeout: Seconds for one request.
         client: The HTTP client, which the caller closes.
     """

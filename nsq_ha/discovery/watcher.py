@@ -19,11 +19,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.checks import check_topic
 from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
-from nsq_ha.names import check_topic
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicMeta, TopicView, difference, merge
 from nsq_ha.unexpected import log_traceback, report_unexpected

@@ -14,12 +14,11 @@ from asyncio import get_running_loop
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.checks import check_topic, is_number, shown
 from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.names import check_topic
-from nsq_ha.option_checks import is_number, shown
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY
-from nsq_ha.names import check_partition
 from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
 from nsq_ha.protocol.server.headers import TRACE_KEY
 

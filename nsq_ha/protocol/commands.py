@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.errors import ConfigError
-from nsq_ha.names import check_channel, check_partition, check_topic
 from nsq_ha.protocol.encoding import (
     MAX_BODY_BYTES,
     as_bytes,

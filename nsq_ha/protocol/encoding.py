@@ -5,7 +5,7 @@ of size. The same as values, and all other commands, are in ``protocol.commands`
 a function costs a third of a dataclass.
 
 The invariant: nothing leaves here that could break out of its command. Names
-pass ``nsq_ha.names``, ids have 16 bytes, bodies are bytes and within the
+pass ``nsq_ha.checks``, ids have 16 bytes, bodies are bytes and within the
 server's limits; so a size word never announces more or less than what follows.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
+from nsq_ha.checks import check_partition, check_topic
 from nsq_ha.errors import ConfigError
-from nsq_ha.names import check_partition, check_topic
 
 MAGIC: Final = b"  V2"
 """First bytes of a connection; they have no answer."""

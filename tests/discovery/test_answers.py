@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsq_ha.checks import MAX_PARTITION_ID
 from nsq_ha.discovery.answers import (
     LookupdList,
     TopicInfo,
@@ -22,7 +23,6 @@ from nsq_ha.discovery.answers import (
 )
 from nsq_ha.discovery.body import unwrap
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.names import MAX_PARTITION_ID
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 VECTORS = Path(__file__).parents[1] / "vectors"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nsq_ha.names import is_valid_name
+from nsq_ha.checks import is_valid_name
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.channel import Channel

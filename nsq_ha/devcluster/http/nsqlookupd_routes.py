@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from nsq_ha.checks import MAX_PARTITIONS, is_valid_name
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http.envelope import HttpError, bare, enveloped, not_found, plain, require, wrong_method
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.storage.replica import TopicOptions
-from nsq_ha.names import MAX_PARTITIONS, is_valid_name
 
 if TYPE_CHECKING:
     from starlette.requests import Request

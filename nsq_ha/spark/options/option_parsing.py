@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
-from nsq_ha.addresses import lookupd_urls, nsqd_addresses
+from nsq_ha.checks import (
+    EPHEMERAL_SUFFIX,
+    MAX_INT64,
+    MAX_PARTITION_ID,
+    check_channel,
+    check_topic,
+    lookupd_urls,
+    nsqd_addresses,
+)
 from nsq_ha.config import Compression
 from nsq_ha.errors import ConfigError
-from nsq_ha.names import EPHEMERAL_SUFFIX, MAX_PARTITION_ID, check_channel, check_topic
-from nsq_ha.option_checks import MAX_INT64
 from nsq_ha.spark.checkpoint import is_own
 
 log: Final = logging.getLogger("nsq_ha.spark")

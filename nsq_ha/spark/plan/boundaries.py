@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NsqError, ResponseTimeoutError
-from nsq_ha.names import EPHEMERAL_SUFFIX
 from nsq_ha.spark.plan import metadata
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Final, Self
 
+from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError, TransportError
-from nsq_ha.names import EPHEMERAL_SUFFIX
 from nsq_ha.protocol import Ready, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_fins
 from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
