@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nsq_ha import Consumer, Message
 from nsq_ha.admin import AdminClient
-from nsq_ha.admin.nsqd_stats import ChannelStats
+from nsq_ha.admin.description import ChannelStats
 from tests.support import waiting
 
 LIMIT: Final = 30.0

@@ -1,8 +1,7 @@
 """Administer topics, partitions and channels: create, change, describe, delete."""
 
 from nsq_ha.admin.client import AdminClient
-from nsq_ha.admin.description import PartitionDescription, TopicDescription
-from nsq_ha.admin.nsqd_stats import ChannelStats, PartitionStats
+from nsq_ha.admin.description import ChannelStats, PartitionDescription, PartitionStats, TopicDescription
 from nsq_ha.policy.topology import TopicView
 
 __all__ = [

@@ -15,8 +15,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.admin.description import PartitionDescription, TopicDescription
-from nsq_ha.admin.leading import PAUSE, Bounded, Leading
-from nsq_ha.admin.waiting import unled, until_usable
+from nsq_ha.admin.leading import PAUSE, Bounded, Leading, unled, until_usable
 from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, lookupd_urls
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.topology import Node, TopicMeta, tcp_address
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from nsq_ha.admin.nsqd_stats import PartitionStats
+    from nsq_ha.admin.description import PartitionStats
     from nsq_ha.discovery.answers import NodeInfo, TopicInfo
     from nsq_ha.policy.topology import TopicView
 

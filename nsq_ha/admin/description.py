@@ -1,15 +1,133 @@
-"""The description of a topic: its partitions, replicas, channels and depths."""
+"""The description of a topic: its partitions, replicas, channels and depths, read from nsqd's untrusted ``/stats``.
+
+Source: protocol reference 13.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from nsq_ha.checks import MAX_PARTITION_ID
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsq_ha.admin.nsqd_stats import PartitionStats
     from nsq_ha.policy.topology import Node, TopicView
+from nsq_ha.discovery.body import decode_json
+
+
+class _Client(msgspec.Struct):
+    in_flight_count: int = 0
+
+
+class _Channel(msgspec.Struct):
+    channel_name: str
+    depth: int = 0
+    depth_size: int = 0
+    in_flight_count: int = 0
+    deferred_count: int = 0
+    requeue_count: int = 0
+    timeout_count: int = 0
+    client_num: int = 0
+    paused: bool = False
+    skipped: bool = False
+    message_count: int = 0
+    clients: list[_Client] | None = None
+
+
+class _Partition(msgspec.Struct):
+    topic_name: str
+    topic_partition: str = ""
+    depth: int = 0
+    is_leader: bool = False
+    backend_start: int = 0
+    backend_depth: int = 0
+    message_count: int = 0
+    is_multi_ordered: bool = False
+    is_ext: bool = False
+    channels: list[_Channel] | None = None
+
+
+class _Stats(msgspec.Struct):
+    topics: list[_Partition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """A channel of one partition.
+
+    Attributes:
+        name: The channel.
+        depth: Number of waiting messages.
+        depth_bytes: Their size in the queue.
+        in_flight: Number of delivered, unanswered messages.
+        deferred: Number of messages that were requeued with a delay and still wait.
+        requeued: Number of requeues since the node started.
+        timed_out: Number of timeouts since the node started.
+        clients: Number of connections.
+        paused: An operator stopped delivery.
+        skipped: By an operator's choice, messages are confirmed without delivery.
+    """
+
+    name: str
+    depth: int
+    depth_bytes: int
+    in_flight: int
+    deferred: int
+    requeued: int
+    timed_out: int
+    clients: int
+    paused: bool
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """A partition on one node.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        is_leader: The node leads it.
+        begin_offset: Position of the oldest kept message, in bytes.
+        end_offset: Position of the next message, in bytes. The last messages before it may not be committed yet.
+        messages: Number of messages that were ever stored.
+        ordered: The topic is ordered.
+        extended: Its messages may carry headers.
+        channels: By name.
+    """
+
+    topic: str
+    partition: int
+    is_leader: bool
+    begin_offset: int
+    end_offset: int
+    messages: int
+    ordered: bool
+    extended: bool
+    channels: tuple[ChannelStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a channel of a topic still has to deliver, on one nsqd and in all its partitions.
+
+    Attributes:
+        waiting: Messages that wait, without deferred ones; some servers include those in flight.
+        held: Unanswered messages of connected clients.
+        orphaned: Unanswered messages of clients that are gone; redelivered after their message timeout.
+        clients: Number of connections.
+        paused: An operator stopped delivery.
+    """
+
+    waiting: int
+    held: int
+    orphaned: int
+    clients: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +176,77 @@ class TopicDescription:
             for channel in entry.stats.channels if entry.stats is not None else ():
                 waiting[channel.name] += channel.depth
         return waiting
+
+
+def decode_stats(data: bytes) -> tuple[PartitionStats, ...]:
+    """Return the partitions of an answer, sorted by topic and number.
+
+    Raises:
+        RemoteProtocolError: It is not such an answer.
+    """
+    content = decode_json(data, _Stats)
+    found = [_partition_stats(entry) for entry in content.topics or [] if _is_partition(entry.topic_partition)]
+    return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
+
+
+def decode_unfinished(data: bytes, topic: str, channel: str) -> Unfinished | None:
+    """Return what a channel still has to deliver. None if the node has no such channel.
+
+    Raises:
+        RemoteProtocolError: It is not such an answer.
+    """
+    content = decode_json(data, _Stats)
+    found: Unfinished | None = None
+    for entry in content.topics or []:
+        for each in entry.channels or []:
+            if (entry.topic_name, each.channel_name) != (topic, channel):
+                continue
+            # Upstream, a topic passes its messages to the channels. A partition's channels read its log, as far as
+            # it is flushed, and count what is deferred among what waits.
+            is_log = bool(entry.topic_partition)
+            unflushed = max(0, entry.message_count - each.message_count)
+            waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth
+            held = sum(client.in_flight_count for client in each.clients or [])
+            delivered = each.in_flight_count - (each.deferred_count if is_log else 0)
+            before = found or Unfinished(0, 0, 0, 0, paused=False)
+            found = Unfinished(
+                waiting=before.waiting + max(0, waiting),
+                held=before.held + held,
+                orphaned=before.orphaned + max(0, delivered - held),
+                clients=before.clients + len(each.clients or []),
+                paused=before.paused or each.paused,
+            )
+    return found
+
+
+def _is_partition(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_PARTITION_ID
+
+
+def _partition_stats(entry: _Partition) -> PartitionStats:
+    channels = (
+        ChannelStats(
+            name=channel.channel_name,
+            depth=channel.depth,
+            depth_bytes=channel.depth_size,
+            in_flight=channel.in_flight_count,
+            deferred=channel.deferred_count,
+            requeued=channel.requeue_count,
+            timed_out=channel.timeout_count,
+            clients=channel.client_num,
+            paused=channel.paused,
+            skipped=channel.skipped,
+        )
+        for channel in entry.channels or []
+    )
+    return PartitionStats(
+        topic=entry.topic_name,
+        partition=int(entry.topic_partition),
+        is_leader=entry.is_leader,
+        begin_offset=entry.backend_start,
+        end_offset=entry.backend_depth,
+        messages=entry.message_count,
+        ordered=entry.is_multi_ordered,
+        extended=entry.is_ext,
+        channels=tuple(sorted(channels, key=lambda channel: channel.name)),
+    )

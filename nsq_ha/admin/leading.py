@@ -1,8 +1,11 @@
-"""Changes that only the leading nsqlookupd accepts, and views of what they brought about.
+"""Changes that only the leading nsqlookupd accepts, and the wait until they work.
 
 Owns finding the leading nsqlookupd, repeating a change while none leads or the
-cluster is not ready, and the time limit of a whole call. Which changes there are
-is ``client``'s.
+cluster is not ready, and the time limit of a whole call. ``client`` owns which
+changes there are.
+
+The cluster accepts a change before it works. It may skip its first check of new
+partitions, so this module requests another one after a while.
 
 Source: protocol reference 12; failures reference 2, 3.6, 3.7.
 """
@@ -10,6 +13,7 @@ Source: protocol reference 12; failures reference 2, 3.6, 3.7.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 PAUSE: Final = 0.3
 """Seconds between two checks of a change that is under way."""
+
+_NUDGE_INTERVAL: Final = 7.0
+"""Seconds between two requests for another check."""
 
 _LONGEST_PAUSE: Final = 2.0
 _ABSENT: Final = ("key not found", "topic is not created")
@@ -214,3 +221,59 @@ class Leading:
 
     async def _put(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> T:
         return await question(LookupClient(url, timeout=self.timeout, client=self.http))
+
+
+async def until_usable(
+    leading: Leading, topic: str, partitions: int, call: Bounded, *, needs_channels: bool = True
+) -> TopicView:
+    """Wait for all leaders; after a while ask the cluster for another check, since it may have skipped one."""
+    loop = asyncio.get_running_loop()
+    nudge_at = loop.time() + _NUDGE_INTERVAL
+    while True:
+        usable = await leading.view(topic, "r", call)
+        if needs_channels:
+            writable = await leading.view(topic, "w", call)
+            # A nsqlookupd with default settings hides a topic without channel from publishers.
+            usable = usable if "no channel" in writable.note.lower() else writable
+        if usable.complete and usable.partition_num == partitions:
+            if await _all_serve(leading, topic, usable):
+                return usable
+            call.last = NoLeaderError(f"{topic}: the nsqds that nsqlookupd names as leaders do not serve it yet")
+        else:
+            call.last = unled(usable, partitions)
+        if loop.time() >= nudge_at:
+            nudge_at = loop.time() + _NUDGE_INTERVAL
+            await _nudge(leading, topic, call)
+        await asyncio.sleep(PAUSE)
+
+
+async def _all_serve(leading: Leading, topic: str, view: TopicView) -> bool:
+    """Return whether all leaders agree that they lead; a look-up may be a minute ahead of the nsqd.
+
+    An nsqd whose HTTP does not answer counts as agreeing.
+    """
+    for node in set(view.leaders.values()):
+        try:
+            found = await leading.nsqd(node).stats(topic)
+        except NsqError:
+            continue
+        leads = {entry.partition for entry in found if entry.is_leader}
+        if not leads.issuperset(p for p, leader in view.leaders.items() if leader == node):
+            return False
+    return True
+
+
+async def _nudge(leading: Leading, topic: str, call: Bounded) -> None:
+    leader = await leading.leader(call)
+    with contextlib.suppress(NsqError):
+        url = leader + "/topic/meta/update"
+        await ask(leading.http, "POST", url, timeout=leading.timeout, params={"topic": topic})
+
+
+def unled(view: TopicView, partitions: int) -> NoLeaderError:
+    """Return the error for a topic of which not every partition has a leader."""
+    missing = ", ".join(str(number) for number in range(partitions) if number not in view.leaders)
+    note = f" ({view.note})" if view.note else ""
+    if missing:
+        return NoLeaderError(f"topic {view.topic!r}: no leader for partition {missing}{note}")
+    return NoLeaderError(f"topic {view.topic!r}: the nsqlookupds name different leaders or partition counts{note}")

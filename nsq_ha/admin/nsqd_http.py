@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from nsq_ha.admin.nsqd_stats import decode_stats, decode_unfinished
+from nsq_ha.admin.description import decode_stats, decode_unfinished
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
@@ -31,7 +31,7 @@ from nsq_ha.policy.topology import Node
 if TYPE_CHECKING:
     import httpx
 
-    from nsq_ha.admin.nsqd_stats import PartitionStats, Unfinished
+    from nsq_ha.admin.description import PartitionStats, Unfinished
     from nsq_ha.start_from import StartFrom
 
 Search = Literal["id", "count", "virtual_offset"]

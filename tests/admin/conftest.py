@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.admin import AdminClient, client, leading, waiting
+from nsq_ha.admin import AdminClient, client, leading
 from tests.admin.scripted import Scripted
 from tests.discovery import conftest as discovery
 
@@ -21,9 +21,9 @@ serve = discovery.serve
 
 @pytest.fixture
 async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    for module in (leading, client, waiting):
+    for module in (leading, client):
         monkeypatch.setattr(module, "PAUSE", 0.01)
-    monkeypatch.setattr(waiting, "_NUDGE_INTERVAL", 0.05)
+    monkeypatch.setattr(leading, "_NUDGE_INTERVAL", 0.05)
     return Scripted(await serve(), await serve(), await serve())
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsq_ha.admin.description import ChannelStats, PartitionStats, Unfinished
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.admin.nsqd_stats import ChannelStats, PartitionStats, Unfinished
 from nsq_ha.discovery.http import new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,

@@ -27,7 +27,7 @@ from tests.spark.streams import numbered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsq_ha.admin.nsqd_stats import ChannelStats
+    from nsq_ha.admin.description import ChannelStats
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.message import Message
     from tests.spark.conftest import Publish

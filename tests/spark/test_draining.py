@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 
-from nsq_ha.admin.nsqd_stats import Unfinished
+from nsq_ha.admin.description import Unfinished
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack import draining

@@ -18,8 +18,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from nsq_ha.admin.description import Unfinished
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.admin.nsqd_stats import Unfinished
 from nsq_ha.errors import NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 
