@@ -28,6 +28,7 @@ class Performer:
     def __init__(self, side: Side) -> None:
         self._side = side
         self._number = 0
+        self._first_id: int | None = None
         self._began = time.monotonic()
 
     def perform(self, command: commands.Command) -> Observation:
@@ -62,8 +63,10 @@ class Performer:
         if len(answer) != 30:
             return self._nameless(answer.decode("utf-8", "replace"))
         _, internal_id, trace_id, offset, size = struct.unpack(">2sQQQI", answer)
-        first = side.base[0] + 2
-        return f"OK message {internal_id - first}, trace id {trace_id}, offset {offset - side.base[1]}, size {size}"
+        # From the first one of the case: a node leaves out ids when it becomes leader.
+        self._first_id = internal_id if self._first_id is None else self._first_id
+        number = internal_id - self._first_id
+        return f"OK message {number}, trace id {trace_id}, offset {offset - side.base[1]}, size {size}"
 
     def subscribe(self, command: commands.Subscribe) -> str:
         """Subscribe and send RDY."""
@@ -143,7 +146,7 @@ class Performer:
         wanted = {
             "count": count + command.position,
             "virtual_offset": offset + 32 * command.position,
-            "id": count + 1 + command.position,
+            "id": self._side.last_id + command.position,
         }[command.mode]
         answer = self._side.get("/message/get", search_mode=command.mode, search_pos=str(wanted))
         return self._row(answer)

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from integration.differential.commands import Move
 from integration.differential.comparing import Difference, compare, described, lasting
 from integration.differential.performing import Performer
-from integration.differential.side import UnstableError
+from integration.differential.side import Side, UnstableError
 
 if TYPE_CHECKING:
     from integration.differential.commands import Command, Kind
     from integration.differential.observing import Observation
-    from integration.differential.side import Side
 
 SHORTENINGS: Final = 14
 """Maximum number of runs to shorten one case."""
@@ -142,6 +142,8 @@ class Runner:
         observed: tuple[list[Observation], list[Observation]] = ([], [])
         for command in commands:
             self.tally.commands += 1
+            if isinstance(command, Move):
+                list(self._pool.map(Side.wait_stable, self._sides))
             both = list(self._pool.map(Performer.perform, performers, (command, command)))
             for seen, mine in zip(both, observed, strict=True):
                 mine.append(seen)

@@ -95,6 +95,7 @@ class Side:
         self.address = self.url = ""
         self.run = ""
         self.base = (0, 0)
+        self.last_id = 0
         self.readers: dict[int, Reader] = {}
         self.channels: dict[str, Channel] = {}
         self.publisher: Wire | None = None
@@ -174,6 +175,8 @@ class Side:
         if not self.settle():
             raise TimeoutError(f"{self.name}: {self.topic} was not flushed")
         self.base = self.ends()
+        last = self.get("/message/get", search_mode="count", search_pos=str(self.base[0]))
+        self.last_id = last.json()["id"]
 
     def leave_all(self) -> None:
         """Close the readers."""
@@ -290,8 +293,6 @@ class Side:
 
         The readers leave after it: when their connections end depends on the moment.
         """
-        if not _holds_within(STABLE_LIMIT, self._is_stable):
-            raise UnstableError(f"{self.name}: the cluster is unstable after {STABLE_LIMIT:g} s")
         stats = self.get("/coordinator/stats").json()["topic_coord_stats"]
         members = [member["node_id"] for member in stats[0]["isr_stats"]]
         former = next(member for member in members if member.split(":")[2] == self.address.rpartition(":")[2])
@@ -302,6 +303,15 @@ class Side:
             self.leave_all()
             self._renew(former)
         return f"{answer.status_code} {answer.text}"
+
+    def wait_stable(self) -> None:
+        """Wait until the cluster permits moves.
+
+        Raises:
+            UnstableError: It does not within two minutes.
+        """
+        if not _holds_within(STABLE_LIMIT, self._is_stable):
+            raise UnstableError(f"{self.name}: the cluster is unstable after {STABLE_LIMIT:g} s")
 
     def _is_stable(self) -> bool:
         return bool(self.http.get(f"{self.leading()}/cluster/stats").json()["stable"])
