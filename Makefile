@@ -8,12 +8,13 @@ bin = $(VENV)/bin
 REQUIREMENTS ?= requirements/dev.txt
 LOCKED = requirements/build.txt $(REQUIREMENTS)
 FLOOR = .venv-spark-floor
+MUTATION = .venv-mutation
 
 # Spark's workers would otherwise run the first python3 on PATH, and its ports would listen on every interface.
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test test-full spark-floor quick bench docs lock setup clean
+.PHONY: help demo test test-full spark-floor quick bench mutants docs lock setup clean
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
@@ -22,6 +23,7 @@ help:
 	@echo 'make test-full         the gate and the slow tests on each of Python $(VERSIONS) that is installed, then spark-floor'
 	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
+	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, discovery and chain'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make lock              renew requirements/*.txt'
 	@echo 'make clean             remove what the above made'
@@ -56,6 +58,10 @@ spark-floor:
 bench: setup
 	@$(bin)/python -m benchmarks $(ARGS)
 
+mutants:
+	@$(MAKE) --no-print-directory setup VENV=$(MUTATION) REQUIREMENTS=requirements/mutation.txt
+	@$(MUTATION)/bin/python scripts/mutants.py $(ARGS)
+
 docs: setup
 	@$(bin)/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
 
@@ -82,9 +88,11 @@ lock: requirements/lock.txt
 	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
 	cp requirements/dev.txt requirements/spark-floor.txt # the same versions of all else
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt
+	cp requirements/dev.txt requirements/mutation.txt
+	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:mutation -o requirements/mutation.txt
 	@! grep -n '://' requirements/*.txt
 
 clean:
 	rm -rf .venv .venv-* build dist docs/_build .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache \
-	    .import_linter_cache .hypothesis
+	    .import_linter_cache .hypothesis .mutation
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -134,7 +134,8 @@ def test_the_same_offset_in_another_partition_is_refused_and_what_came_before_is
     chain = Chain(0, 90, PARTITION)
     got: list[Message] = []
     with pytest.raises(WrongPartitionError) as caught:
-        chain.take([log[0], message(40, 50, partition=6), log[1]], got)
+        chain.take([log[0], stranger := message(40, 50, partition=6), log[1]], got)
+    assert str(caught.value) == f"{stranger!r} is of partition 6, not of {PARTITION}"
     assert caught.value.partition == 6
     assert caught.value.retriable
     assert got == [log[0]]
@@ -145,9 +146,14 @@ def test_an_end_inside_a_message_is_data_loss_and_what_came_before_is_kept() -> 
     log = log_of([40, 50])
     chain = Chain(0, 89, PARTITION)
     got: list[Message] = []
-    with pytest.raises(DataLossError, match="the end 89 lies inside the message"):
+    with pytest.raises(DataLossError) as caught:
         chain.take(log, got)
+    assert str(caught.value) == (
+        f"the end 89 lies inside the message [40, 90) of partition {PARTITION}:"
+        " the log is not the one that the range was planned on"
+    )
     assert got == [log[0]]
+    assert (chain.start, chain.end, chain.position) == (0, 89, 40)
 
 
 @pytest.mark.parametrize("raw_size", [None, 0, -5])
