@@ -423,7 +423,8 @@ class Subscription:
             raise
         self._set_aside(lifetime)
         self._connection, self.delivery = connection, delivery
-        log.debug("%s-%d: opened another connection to %s", self._watch.topic, self.partition, old.node.address)
+        place = (self._watch.topic, self.partition)
+        log.debug("%s-%d: opened another connection to nsqd, %s in place of %s", *place, connection.name, old.name)
         self._inbox.joined(self)
 
     async def run_out(self) -> None:
@@ -447,7 +448,8 @@ class Subscription:
             async with asyncio.timeout_at(lifetime.stale_at):
                 await connection.stop_messages()
         except TimeoutError:
-            log.debug("%s-%d: CLS was not answered in time", self._watch.topic, self.partition)
+            place = (self._watch.topic, self.partition)
+            log.debug("%s-%d: CLS was not answered in time by %s", *place, connection.name)
 
     def _set_aside(self, lifetime: Lifetime) -> None:
         """Keep the connection for answers only; ``lifetime`` is its own."""

@@ -293,7 +293,7 @@ class Link:
             may_replace=renewal is Renewal.REPLACE and self._may_connect(False),
         )
         if self.life.state is State.MOVING:
-            log.info("%s: the leader moved from %s", self.name, connection.node.address)
+            log.info("%s: the leader moved from %s", self.name, connection.name)
         if self.life.state is State.IDLE:
             self._leave(ConnectionLostError("closed after being idle"))
         self._user.pump()
@@ -342,7 +342,7 @@ class Link:
             return
         self.old.retire(old, old.lifetime)
         self._current = token
-        log.debug("%s: opened another connection to %s", self.name, old.node.address)
+        log.debug("%s: opened another connection to nsqd, %s in place of %s", self.name, connection.name, old.name)
         self.life.opened()
         self._use(connection)
 

@@ -1,8 +1,8 @@
-"""What a client says to nsqd, as values.
+"""The commands of a client, as values.
 
-Owns the command lines and the set of commands. What is sent once a message has a
-plain function besides (``protocol.encoding``). Does not own *when* a command may
-be sent (``protocol.state``) nor how the server reads it (``protocol.server.decoder``).
+Owns the command lines and the set of commands. Commands that are sent for each
+message also have functions (``protocol.encoding``). Does not own *when* a command
+may be sent (``protocol.state``) nor how the server reads it (``protocol.server.decoder``).
 
 The invariant: ``encode`` lets nothing out that could break out of
 its command.
@@ -44,10 +44,10 @@ def _with_body(word: bytes, kind: str, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a client; not made itself.
+    """The base of all commands.
 
-    Values are not checked when made, since the server's side also has to hold
-    what it will refuse; :meth:`encode` checks.
+    Values are not checked when a command is created, since the server's side also
+    holds commands that it refuses; :meth:`encode` checks them.
 
     Attributes:
         word: First word of the command line.
@@ -225,7 +225,7 @@ class Close(Command):
 
 @dataclass(frozen=True, slots=True)
 class Nop(Command):
-    """``NOP``: shows that we live; has no answer."""
+    """``NOP``: shows that the client is alive; has no answer."""
 
     word: ClassVar[bytes] = b"NOP"
 

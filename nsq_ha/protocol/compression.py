@@ -3,9 +3,9 @@
 Both codecs flush after every ``compress``: the server answers only what it has
 seen. Which one is used is decided by IDENTIFY (``protocol.identify``).
 
-The invariant: a peer's bytes never cost more memory than ``max_output_bytes``
-per call, or a piece of ``PIECE_BYTES``, whatever they expand to; damaged data is
-an error and never passed on.
+The invariant: whatever a peer sends uses at most ``max_output_bytes`` of memory
+per call, or a piece of ``PIECE_BYTES``; damaged data is an error and never
+passed on.
 
 Source: protocol reference 3, "Upgrade order"; snappy's framing format
 (github.com/google/snappy, ``framing_format.txt``); RFC 1951.
@@ -21,10 +21,10 @@ from nsq_ha.errors import RemoteProtocolError
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
 """Default limit of one ``decompress``. DEFLATE expands at most 1032 times, so honest
-data never meets it when at most 62 KiB are given at once."""
+data never reaches it if at most 62 KiB are passed at once."""
 
 PIECE_BYTES: Final = 256 * 1024
-"""Most bytes that ``pieces`` yields at a time, plus one block; a caller that stops expands no more."""
+"""Maximum number of bytes that ``pieces`` yields at a time, plus one block. Nothing is expanded ahead of the caller."""
 
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -37,7 +37,7 @@ _MAX_CHUNK: Final = 4 + _BLOCK + _BLOCK // 6 + 32  # checksum and the worst case
 
 
 class Codec(Protocol):
-    """What a compressed connection needs; one object a connection, both directions."""
+    """Compression of one connection, in both directions."""
 
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` compressed and flushed."""
@@ -53,7 +53,7 @@ class DeflateCodec:
     """Raw DEFLATE, as nsqd's ``deflate``.
 
     Args:
-        level: 1..9 of our own side; the server's is agreed by IDENTIFY.
+        level: 1..9 for what is sent; IDENTIFY sets the server's level.
         max_output_bytes: Limit of what one :meth:`decompress` may give.
     """
 

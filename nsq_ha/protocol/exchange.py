@@ -1,6 +1,6 @@
-"""The vocabulary of a client connection: which commands have an answer, which answer fits, what one read brought.
+"""Tables for a client connection: which commands have an answer, which answers fit, and the result of one read.
 
-Owns tables, containers and what one frame says by itself; the order of things is ``protocol.client``'s.
+Owns tables, containers and the meaning of a single frame; ``protocol.client`` owns the order of things.
 
 Source: protocol reference 1, 3, 5, 7.
 """
@@ -66,10 +66,10 @@ class Received(msgspec.Struct, eq=False):
     """What one :meth:`ClientProtocol.receive` found, each kind in its order.
 
     Attributes:
-        messages: Messages to hand on.
+        messages: The messages.
         answers: One entry for each answered request, oldest first: the data of
             its response, or the error.
-        heartbeats: How many came; each wants a ``NOP``, one for all is enough.
+        heartbeats: Number of heartbeats; answer them with one ``NOP``.
         refusals: Errors that answer no request: failed FIN, REQ and TOUCH (the
             message comes again), and on a subscribed connection what precedes
             a close.
@@ -115,7 +115,7 @@ ANSWERED: Final[dict[Request, Input]] = {
 
 
 class Run:
-    """Requests of one kind in a row; publishes come in thousands, so they are counted."""
+    """Requests of one kind in a row: they are counted, since there may be thousands of publishes."""
 
     __slots__ = ("count", "kind")
 
@@ -150,7 +150,7 @@ def read_error(data: bytes) -> ServerError:
     """Return the error that an error frame holds.
 
     Raises:
-        RemoteProtocolError: It holds none.
+        RemoteProtocolError: It holds no error.
     """
     if not data:
         raise RemoteProtocolError("error frame is empty")

@@ -1,4 +1,4 @@
-"""Frames: how nsqd cuts what it says.
+"""Frames: the units in which nsqd sends.
 
 Every answer, error and message of the server stands in a frame::
 
@@ -9,7 +9,7 @@ Every answer, error and message of the server stands in a frame::
 Owns that layout for tools, tests and the server's side. The client's own hot
 path reads the same layout without making frame objects (``protocol.client``).
 
-The invariant: a size is judged before anything is reserved for it.
+The invariant: a size is checked before memory is reserved for it.
 
 Source: protocol reference 1; youzan/nsq ``internal/protocol/protocol.go`` ``SendFramedResponse``.
 """
@@ -26,7 +26,7 @@ FRAME_HEAD: Final = struct.Struct(">ii")
 """Size and type of a frame."""
 
 HEARTBEAT: Final = b"_heartbeat_"
-"""Data of the response frame that asks whether we live; answered by ``NOP``."""
+"""Data of the response frame that asks whether the client is alive; answer it with ``NOP``."""
 
 OK: Final = b"OK"
 """Data of the plain success answer."""
@@ -61,7 +61,7 @@ def encode_frame(kind: FrameType, data: bytes) -> bytes:
 
 
 def check_size(size: int, largest: int) -> None:
-    """Judge a frame's size word.
+    """Check a frame's size word.
 
     Raises:
         RemoteProtocolError: It is below 4 or above ``largest``: the stream is
@@ -113,11 +113,10 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """Add what was read and return the frames that are whole.
+        """Add what was read and return the complete frames.
 
         Raises:
-            RemoteProtocolError: A size or type is not legal; the decoder is of
-                no use afterwards, drop the connection.
+            RemoteProtocolError: A size or type is not valid. Drop the connection; the decoder cannot continue.
         """
         buffer = self._buffer
         buffer += data

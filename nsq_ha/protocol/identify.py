@@ -1,10 +1,10 @@
-"""IDENTIFY: what we offer, what was agreed, and in which order to upgrade.
+"""IDENTIFY: what the client offers, what the server agrees to, and the order of the upgrades.
 
-Owns the JSON of both directions. Does not own the switch to TLS or compression
-itself (``transport``), nor when IDENTIFY may be sent (``protocol.state``).
+Owns the JSON of both directions. ``protocol.handshake`` owns when to send it and
+when to switch to TLS or compression.
 
-The invariant: an :class:`Identity` holds only values that make sense, so nobody
-behind it checks again.
+The invariant: an :class:`Identity` holds only valid values, so no other module
+checks them again.
 
 Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 ``IDENTIFY`` and ``nsqd/client_v2.go`` ``Identify``.
@@ -58,7 +58,7 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a client says of itself, with the wire's own names and units.
+    """What a client sends with IDENTIFY, with the wire's names and units.
 
     Attributes:
         client_id: Short name.
@@ -70,7 +70,7 @@ class Offer:
         sample_rate: Percent, 1..99; 0 for all messages.
         msg_timeout: Milliseconds, 1000..900000; 0 for the server's default.
         tls: Ask for TLS.
-        compression: Ask for one; the server may not have it.
+        compression: Ask for it; the server may not support it.
         deflate_level: 1..6.
         desired_tag: Dispatch tag; empty for none.
         extend_support: Must be what the topic is: true for extended topics only.
@@ -94,7 +94,7 @@ class Offer:
 
     @classmethod
     def of(cls, config: ClientConfig, *, hostname: str, user_agent: str, extend_support: bool = False) -> Self:
-        """Make the offer that ``config`` stands for; a :class:`ConsumerConfig` adds its own parts.
+        """Return the offer for ``config``; a :class:`ConsumerConfig` adds fields.
 
         Args:
             config: Of the producer or consumer.
@@ -137,7 +137,7 @@ class Offer:
             "tls_v1": self.tls,
             "snappy": self.compression is Compression.SNAPPY,
             "deflate": self.compression is Compression.DEFLATE,
-            # Always named: without a level the server stores blocks uncompressed.
+            # Always sent: without a level the server does not compress.
             "deflate_level": self.deflate_level,
             "extend_support": self.extend_support,
         }
@@ -149,19 +149,19 @@ class Offer:
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server agreed to, in the wire's names; times in milliseconds.
+    """What the server agreed to, with the wire's names; times in milliseconds.
 
-    The defaults are the server's own, for one that answers a plain ``OK``.
+    The defaults are nsqd's, for a server that answers a plain ``OK``.
 
     Attributes:
         version: Of the server; empty if it did not tell.
         max_rdy_count: Largest RDY.
         max_msg_timeout: How long TOUCH can keep a message, milliseconds.
         msg_timeout: Of this connection, milliseconds.
-        tls_v1: Switch to TLS now.
+        tls_v1: Switch to TLS.
         deflate: Switch to DEFLATE.
         deflate_level: Of the server's side.
-        max_deflate_level: Largest it takes.
+        max_deflate_level: The server's maximum.
         snappy: Switch to snappy.
         sample_rate: Percent; 0 for all.
         auth_required: AUTH must come next.
@@ -190,8 +190,8 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to AUTH.
 
     Attributes:
-        identity: Who the auth server says we are.
-        identity_url: Page about it.
+        identity: Name of the client, from the auth server.
+        identity_url: Page about the client.
         permission_count: Number of permissions.
     """
 
@@ -207,7 +207,7 @@ def decode_identity(data: bytes) -> Identity:
     fields are ignored, missing ones have the server's defaults.
 
     Raises:
-        RemoteProtocolError: It is neither, or a value makes no sense (RDY limit
+        RemoteProtocolError: It is neither, or a value is not valid (RDY limit
             or message timeout below 1). Drop the connection.
     """
     if data == OK:
@@ -244,7 +244,7 @@ def decode_authorization(data: bytes) -> Authorization:
     """Decode the answer to AUTH.
 
     Raises:
-        RemoteProtocolError: It is not the JSON object it should be. Drop the connection.
+        RemoteProtocolError: It is not a valid JSON object. Drop the connection.
     """
     return _decode(data, Authorization, "AUTH")
 
@@ -256,7 +256,7 @@ def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, .
 
     Args:
         identity: What the server agreed to.
-        offer: What was asked; None skips the comparison.
+        offer: What the client offered. None skips the comparison.
 
     Raises:
         RemoteProtocolError: The server switches on what was not offered. Drop

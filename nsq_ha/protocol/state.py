@@ -47,7 +47,7 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What can happen to a connection; the prefix tells whose act it is."""
+    """What can happen to a connection. ``SEND``: we send; ``RECV``: the peer sent."""
 
     SEND_IDENTIFY = enum.auto()
     SEND_UPGRADE = enum.auto()

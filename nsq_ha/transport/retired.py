@@ -1,6 +1,6 @@
-"""A replaced connection, kept until nothing is outstanding on it.
+"""A replaced connection, which stays open until nothing is outstanding on it.
 
-This module decides when to close it; its owner knows what is outstanding.
+This module decides when to close it; the owner knows what is outstanding.
 
 The invariant: ``on_end`` is called exactly once, when the connection has ended.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.transport.connection import Callbacks, Connection
 
 CLOSE_GRACE: Final = 1.0
-"""Seconds that the peer has to confirm the end of TLS."""
+"""Seconds that the peer gets to confirm the end of TLS."""
 
 _WITNESS_INTERVALS: Final = 4
 
@@ -62,7 +62,7 @@ class Retired:
         self._is_closing = False
         server = connection.tls_server
         self._is_witness = server is not None and server.wants_witness
-        # A witness that has shown nothing by then will not show anything.
+        # A witness that has proved nothing by then never will.
         self._witness_until = lifetime.identified_at + lifetime.limit + _WITNESS_INTERVALS * self._interval
         if server is not None and self._is_witness:
             server.has_witness = True
@@ -70,16 +70,16 @@ class Retired:
         self._look_soon()
 
     def changed(self) -> None:
-        """Check whether nothing is outstanding now, since something was answered."""
+        """Check whether anything is still outstanding. Call it after each answer."""
         if self._use(self._loop.time()) is Use.DONE:
             self._look_soon()
 
     def abort(self, reason: NsqError) -> None:
-        """End it at once."""
+        """End the connection at once."""
         self.connection.abort(reason)
 
     def close(self) -> None:
-        """Flush and close in good order, even if something is outstanding."""
+        """Send what is buffered and close, even if something is outstanding."""
         if not self._is_closing:
             self._is_closing = True
             self.connection.close()

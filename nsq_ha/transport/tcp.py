@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.connection")
 
 MAX_UNREAD_BYTES: Final = 1024 * 1024
-"""Bytes that may be written while the peer reads nothing. Publishes wait for the socket, so these are answers to
+"""Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
 messages and heartbeats: enough for 50,000 messages in flight."""
 
 READ_BYTES: Final = 256 * 1024
-"""Read at once at most."""
+"""Maximum number of bytes of one read."""
 
 
 def _new_buffer() -> memoryview:
     if sys.platform == "win32":
         return memoryview(bytearray(READ_BYTES))
-    # A page takes memory only once a read has reached it, and most reads are small. Private: a process that is forked
-    # from this one reads into pages of its own.
+    # A page uses memory only once a read has reached it, and most reads are small. Private: a forked process reads into
+    # pages of its own.
     return memoryview(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class _Buffers(threading.local):
-    """What streams are read into: one buffer a thread, since each read is used up before the next begins."""
+    """One read buffer for each thread: each read is used up before the next one begins."""
 
     def __init__(self) -> None:
         self.shared = _new_buffer()
@@ -113,17 +113,17 @@ class TcpStream(asyncio.BufferedProtocol):
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Go on inside TLS.
+        """Continue inside TLS.
 
         Raises:
-            ConnectError: The handshake failed; the stream is of no use any more.
+            ConnectError: The TLS handshake failed; the stream cannot be used any more.
         """
         transport = self._open_transport()
         self.flush()
         try:
             upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
         except BaseException as error:
-            # Of a connection whose handshake was cut short asyncio tells nobody the end: whoever waits would for ever.
+            # asyncio does not report the end of a connection whose TLS handshake failed: a wait for it would never end.
             transport.abort()
             self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
             if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
@@ -137,14 +137,14 @@ class TcpStream(asyncio.BufferedProtocol):
         self.is_closing = upgraded.is_closing
 
     def start_codec(self, codec: Codec) -> None:
-        """Go on compressed, both ways."""
+        """Continue compressed, both ways."""
         self.flush()
         self._codec = codec
 
     def write(self, data: bytes) -> None:
-        """Buffer ``data``; it leaves with all else that is written in this turn of the loop.
+        """Buffer ``data``; it is sent with everything else that is written in this turn of the event loop.
 
-        On a stream that has gone it is dropped: its end was, or will be, reported.
+        After the end of the stream it is dropped: the end was reported, or will be.
         """
         self._out.append(data)
         if not self._flushing:
@@ -152,7 +152,7 @@ class TcpStream(asyncio.BufferedProtocol):
             self._loop.call_soon(self.flush)
 
     def write_now(self, data: bytes) -> None:
-        """Hand ``data`` to the socket behind what is buffered."""
+        """Send ``data`` after what is buffered."""
         transport = self._transport
         if self._out or self._codec is not None or transport is None:
             self._out.append(data)
@@ -166,7 +166,7 @@ class TcpStream(asyncio.BufferedProtocol):
                 self._failed(error)
 
     def flush(self) -> None:
-        """Hand what is buffered to the socket now."""
+        """Send what is buffered now."""
         self._flushing = False
         if not self._out:
             return
@@ -189,7 +189,7 @@ class TcpStream(asyncio.BufferedProtocol):
             self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes are waiting to be sent"))
 
     def close(self) -> None:
-        """Flush, then close in good order; ``on_lost`` follows."""
+        """Send what is buffered, then close; ``on_lost`` follows."""
         self.flush()
         self._is_closed_here = True
         if self._transport is not None:
@@ -213,7 +213,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self.is_closing = transport.is_closing
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the memory to read into (called by the event loop)."""
+        """Return the memory to read into (called by the event loop)."""
         return self._in
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -228,7 +228,7 @@ class TcpStream(asyncio.BufferedProtocol):
             self._failed(error)
 
     def received(self, data: bytes | memoryview) -> None:
-        """Pass on what came; it is used up on return. Any error of the receiver ends the stream."""
+        """Pass ``data`` on; it is used up on return. If the receiver raises, the stream ends."""
         self.last_received = self._loop.time()
         if self._on_lost is None or self._reason is not None:
             return
@@ -239,7 +239,7 @@ class TcpStream(asyncio.BufferedProtocol):
             for piece in self._codec.pieces(data):
                 self.receiver(piece)
                 if self._reason is not None:
-                    return  # nobody needs the rest
+                    return  # the rest is not needed
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
@@ -252,11 +252,11 @@ class TcpStream(asyncio.BufferedProtocol):
         self.abort(without_frames(error))
 
     def pause_writing(self) -> None:
-        """Note that the socket takes no more for now (called by the event loop)."""
+        """Record that the socket is full (called by the event loop)."""
         self.is_paused = True
 
     def resume_writing(self) -> None:
-        """Note that the socket takes more again (called by the event loop)."""
+        """Record that the socket has space again (called by the event loop)."""
         self.is_paused = False
         self._unread = 0
         if self.on_resume is not None:

@@ -1,6 +1,6 @@
-"""Which nsqds stop writing to TLS connections, as far as this process knows.
+"""What this process knows about nsqds that stop writing to TLS connections.
 
-There is one verdict for each nsqd, for all clients of the process.
+There is one verdict for each nsqd, shared by all clients of the process.
 ``policy.tls_renewal`` decides what follows from it.
 
 The invariant: a defect is logged once for each nsqd.
@@ -21,24 +21,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.connection")
 
 PAGE: Final = "docs/how-to/secure.md"
-"""The page that tells an operator what to do."""
+"""The page that explains to an operator what to do."""
 
 _MOST: Final = 4096
 
 
 class TlsServer:
-    """One nsqd, as its TLS connections show it.
+    """What the TLS connections to one nsqd have proved.
 
     Attributes:
         address: ``host:port``.
         version: From IDENTIFY's answer.
-        verdict: What is known of it.
-        writes_for: Seconds for which it writes, if it has the defect.
-        has_witness: A replaced connection is kept to find out.
+        verdict: Whether it has the defect.
+        writes_for: Seconds for which it writes if it has the defect.
+        has_witness: A replaced connection stays open to find out.
     """
 
     def __init__(self, address: str, version: str) -> None:
-        """Start with the verdict that the version suggests."""
         self.address = address
         self.version = version
         self.verdict = first_verdict(version)
@@ -52,16 +51,16 @@ class TlsServer:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether its connections are replaced."""
+        """Whether connections to it are replaced in time."""
         return self.verdict in RENEWED
 
     @property
     def wants_witness(self) -> bool:
-        """Whether to keep a replaced connection, to see whether nsqd writes to it beyond the limit."""
+        """Whether to keep a replaced connection open, to find out whether nsqd writes to it after the limit."""
         return self.verdict is Verdict.SUSPECTED and not self.has_witness
 
     def saw(self, evidence: Evidence) -> None:
-        """Record what a connection showed."""
+        """Record what a connection proved."""
         before, self.verdict = self.verdict, VERDICTS[self.verdict, evidence]
         if self.verdict is before:
             return
@@ -85,10 +84,10 @@ _servers: Final[dict[tuple[str, str], TlsServer]] = {}
 
 
 def tls_server(address: str, version: str) -> TlsServer:
-    """Return what is known of the nsqd at ``address``; another version there is another nsqd."""
+    """Return what is known about the nsqd at ``address``; with another version it counts as another nsqd."""
     server = _servers.get((address, version))
     if server is None:
         if len(_servers) >= _MOST:
-            _servers.clear()  # the facts will show again
+            _servers.clear()  # the connections will prove it again
         server = _servers[address, version] = TlsServer(address, version)
     return server
