@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; without the extra that it needs, print what to install and exit with 1."""
+    """Run the command line. If the extra that it needs is missing, print what to install and exit with 1."""
     _open_what_is_closed()
     missing = [module for module in ("click", "rich") if importlib.util.find_spec(module) is None]
     if missing:
@@ -21,12 +21,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError):
-                # A reader at the other end of a pipe sees each line at once; no text can fail to be printed.
+                # The reader of a pipe sees each line at once, and every text can be printed.
                 stream.reconfigure(line_buffering=True, errors="backslashreplace")
     try:
         app(prog_name="nsq-ha")
     except OSError as error:
-        # What a command does itself is one line already: this is output that cannot be written, a full disk mostly.
+        # Commands report their own errors in one line; this is output that cannot be written, as on a full disk.
         with contextlib.suppress(OSError):
             print(f"Error: {error}", file=sys.stderr)
         _drop_output()
@@ -34,9 +34,9 @@ def main() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Have descriptors 0 to 2 be something, else the first sockets would get their numbers.
+    """Open descriptors 0 to 2 if they are closed; otherwise the first sockets would get their numbers.
 
-    ``sys.stdin`` stays None where it was closed; output goes nowhere.
+    ``sys.stdin`` stays None if it was closed; output is discarded.
     """
     for descriptor in range(3):
         try:
@@ -50,7 +50,7 @@ def _open_what_is_closed() -> None:
 
 
 def _drop_output() -> None:
-    """Let the interpreter flush what is left to nowhere, instead of failing once more."""
+    """Discard the remaining output, so that the interpreter's last flush does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

@@ -26,7 +26,7 @@ from nsq_ha.cli.trace import trace
 def app(verbose: int) -> None:
     """Work with a partitioned, replicated NSQ cluster: `nsq-ha dev` starts one here, `nsq-ha demo` shows it at work."""
     log_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
-    # One of several nsqlookupds that fails is no news here, and when all fail, the command says so itself.
+    # If one of several nsqlookupds fails, the user need not know; if all fail, the command itself says so.
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
 
 

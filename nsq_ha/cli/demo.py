@@ -1,4 +1,4 @@
-"""``nsq-ha demo``: the main job, its progress while it runs, and its result."""
+"""``nsq-ha demo``: run the demo, show its progress and print its result."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _print_event(console: Console, event: Event) -> None:
 
 @contextlib.contextmanager
 def _progress(console: Console) -> Iterator[Progress | None]:
-    """Give a live display on a terminal; elsewhere events are enough."""
+    """Yield a live display on a terminal, or nothing elsewhere, where the events are enough."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     if not console.is_terminal:
@@ -152,7 +152,7 @@ def _progress(console: Console) -> Iterator[Progress | None]:
 
 
 class _Display:
-    """Two bars that follow the books."""
+    """Two progress bars that follow the counts."""
 
     def __init__(self, demo_run: Demo, progress: Progress) -> None:
         self._demo = demo_run
@@ -162,7 +162,7 @@ class _Display:
         self._since = time.monotonic()
 
     async def run(self) -> None:
-        """Refresh the bars until cancelled, and once more then."""
+        """Refresh the bars until cancelled, and once more at the end."""
         try:
             while True:
                 await asyncio.sleep(REFRESH_INTERVAL)

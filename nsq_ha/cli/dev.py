@@ -36,7 +36,7 @@ class WantedTopic(click.ParamType[Wanted]):
     name = "name[:partitions[:ordered]]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Wanted:
-        """Return the parts, or fail with what is wrong."""
+        """Return the parts, or fail with the reason."""
         if isinstance(value, Wanted):
             return value
         name, *rest = str(value).split(":")
@@ -97,7 +97,7 @@ def dev(
 
 
 def _usual_port() -> tuple[int, ...]:
-    """Return the default port of nsqlookupd if it is free, else nothing."""
+    """Return nsqlookupd's default port if it is free, otherwise nothing."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -108,7 +108,7 @@ def _usual_port() -> tuple[int, ...]:
 
 
 async def _until_stopped(tell: Callable[[], None]) -> int:
-    # Told from here: whoever reads it may stop us at once, and signals are taken care of by now.
+    # Print it only here, where signals are handled: the reader may stop us at once.
     tell()
     await asyncio.Event().wait()
     return 0

@@ -1,7 +1,7 @@
 """Standard input as lines, without blocking the event loop.
 
-The invariant: every byte belongs to a line or is a newline, the last line too
-when it has none; and no line, however long, takes more memory than the limit.
+The invariants: every byte belongs to a line or is a newline, even if the last
+line has no newline; no line, however long, takes more memory than the limit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Splitter:
         return lines
 
     def end(self) -> list[Line]:
-        """Return the last line when it has no newline."""
+        """Return the last line if it has no newline."""
         return [self._cut()] if self._rest or self._is_too_long else []
 
     def _add(self, piece: bytes) -> None:
@@ -72,10 +72,10 @@ class Splitter:
 
 
 async def read_lines(stream: BinaryIO, limit: int) -> AsyncIterator[Line]:
-    """Give the lines of a stream as they come.
+    """Yield the lines of a stream as they arrive.
 
-    A thread of its own reads, a few chunks ahead at most; a read that never
-    returns (a terminal) does not keep the process from ending.
+    A separate thread reads, at most a few chunks ahead; a read that never
+    returns (a terminal) does not prevent the process from ending.
 
     Raises:
         OSError: The stream cannot be read.
@@ -101,10 +101,10 @@ async def read_lines(stream: BinaryIO, limit: int) -> AsyncIterator[Line]:
 
 
 def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
-    """Return what reads some bytes as soon as there are any.
+    """Return a function that reads some bytes as soon as they are available.
 
-    The descriptor is read directly: a thread that sits in a buffered read holds
-    a lock that the interpreter wants when it ends.
+    It reads the descriptor directly: a thread that blocks in a buffered read
+    holds a lock that the interpreter needs when it ends.
     """
     try:
         descriptor = stream.fileno()
@@ -123,5 +123,5 @@ def _read(read: Callable[[int], bytes], give: Callable[[bytes | OSError], None],
             chunk = error
         try:
             give(chunk)
-        except RuntimeError:  # the loop was closed, nobody wants more
+        except RuntimeError:  # the loop was closed
             return

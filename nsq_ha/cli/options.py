@@ -15,7 +15,7 @@ LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
 
 
 def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return base URLs for addresses that are given one by one or with commas between."""
+    """Return base URLs for addresses that are given one by one or separated by commas."""
     try:
         return lookupd_urls(",".join(values)) if values else ()
     except ConfigError as error:
@@ -23,7 +23,7 @@ def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 
 
 class Name(click.ParamType[str]):
-    """A topic or a channel, checked before anything is asked."""
+    """The name of a topic or channel, checked before any request."""
 
     def __init__(self, kind: str) -> None:
         """Take ``topic`` or ``channel``."""
@@ -31,7 +31,7 @@ class Name(click.ParamType[str]):
         self._check = check_topic if kind == "topic" else check_channel
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name unchanged, or tell what is wrong with it."""
+        """Return the name unchanged, or fail with the reason."""
         try:
             return self._check(value)
         except NsqError as error:
@@ -39,10 +39,10 @@ class Name(click.ParamType[str]):
 
 
 class Number(click.FloatRange):
-    """A number within bounds; NaN, which every comparison lets through, and infinity are none."""
+    """A number within bounds; rejects infinity and NaN, which passes every comparison."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number, or tell what is wrong with it."""
+        """Return the number, or fail with the reason."""
         number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # text is what it converts
         if not math.isfinite(number):
             self.fail(f"{value} is no number that can be counted with", param, ctx)

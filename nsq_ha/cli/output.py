@@ -1,7 +1,7 @@
 """How commands print: tables for people, JSON lines for programs.
 
-The invariant: what came from outside (names, bodies, texts of servers) never
-reaches a terminal with its control characters.
+The invariant: control characters in text from outside (names, bodies, texts of
+servers) never reach a terminal.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 def clean(text: str) -> str:
-    """Return ``text`` on one line, with everything that a terminal would obey written as an escape."""
+    """Return ``text`` on one line, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def wants_json(flag: bool | None) -> bool:
-    """Return whether to print JSON: as the user says, else when standard output is no terminal."""
+    """Return whether to print JSON: the user's choice, otherwise whether standard output is not a terminal."""
     return flag if flag is not None else not sys.stdout.isatty()
 
 
 def print_json(value: object) -> None:
     """Print one JSON line."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
-    if not text.isprintable():  # json leaves control characters such as U+009B and U+202E
+    if not text.isprintable():  # json does not escape control characters such as U+009B and U+202E
         text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
     click.echo(text)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table; columns whose name ends in ``#`` (which is not printed) are numbers, to the right."""
+    """Print a table; columns whose name ends in ``#`` (which is not printed) are numbers, aligned right."""
     from rich import box
     from rich.table import Table
 
@@ -52,7 +52,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
-    """Return a value as rich shows it: no markup, no control characters; None as a dash, truth as yes or no."""
+    """Return a value for rich: without markup and control characters, None as a dash, booleans as yes or no."""
     from rich.text import Text
 
     if isinstance(value, Text):
@@ -65,7 +65,7 @@ def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup
 
 
 def show(table: Table) -> None:
-    """Print a table of rich to standard output."""
+    """Print a rich table to standard output."""
     from rich.console import Console
 
     Console(highlight=False).print(table)

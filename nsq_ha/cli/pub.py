@@ -172,7 +172,7 @@ class LinePublisher:
 
     async def _publish(self, line: Line) -> None:
         if self._is_stopped:
-            return  # read before the failure was known
+            return  # it was read before the failure was known
         self.lines += 1
         options = self._options
         try:
@@ -199,7 +199,7 @@ class LinePublisher:
         self.maybe_stored += doubt
         if self._is_stopped and self._reading is not None:
             self._reading.cancel()  # it may wait for a line that never comes
-        # A publish that failed says itself whether it may be stored.
+        # The error of a failed publish says whether the message may be stored.
         known = "" if isinstance(error, PublishError) else "not stored: "
         click.echo(f"line {line.number}: {known}{clean(str(error))}", err=True)
 

@@ -1,4 +1,4 @@
-"""The one place where a command enters the event loop, and where errors become one line and an exit code."""
+"""Run a command's coroutine in an event loop, and turn its errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _Result = TypeVar("_Result")
 
 
 def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -> _Result:
-    """Run a command's coroutine to its end; SIGINT and SIGTERM cancel it once, so that it can close what it opened.
+    """Run a command's coroutine to its end; SIGINT and SIGTERM cancel it once, so that it can clean up.
 
     Args:
         work: The command.
-        stopped: What to return when a signal ends it, where that is the ordinary end. None to exit with 130 or 143.
+        stopped: The value to return if a signal is the command's normal end. None to exit with 130 or 143.
 
     Raises:
-        click.ClickException: The command failed in a way that is no bug of ours; one line, exit code 1.
+        click.ClickException: The command failed, but not because of a bug; one line, exit code 1.
         click.exceptions.Exit: It was interrupted.
     """
     signals: list[int] = []
@@ -43,11 +43,11 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -
 
 @contextlib.contextmanager
 def failures() -> Iterator[None]:
-    """Turn what can go wrong outside this program into one line."""
+    """Turn errors from outside this program into one line."""
     try:
         yield
     except BrokenPipeError:
-        raise  # click ends quietly when whoever reads our output has gone
+        raise  # click ends quietly if the reader of our output has gone
     except (NsqError, OSError) as error:
         raise click.ClickException(_line(error)) from error
     except BaseExceptionGroup as group:
@@ -69,7 +69,7 @@ def log_to_stderr(level: int) -> None:
 
 
 class _Lines(logging.Handler):
-    """Writes to whatever standard error is at the time: a live display puts itself in its place."""
+    """Writes to the current standard error, which a live display may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{record.levelname.lower()}: {record.name.removeprefix('nsq_ha.')}: {record.getMessage()}"
@@ -84,14 +84,14 @@ async def _stoppable(work: Coroutine[Any, Any, _Result], signals: list[int]) -> 
         if task is not None:
             task.cancel()
 
-    # Not on Windows, and not outside the main thread.
+    # Not possible on Windows, or outside the main thread.
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     return await work
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop where it is installed; choosing it is an application's right, never the library's."""
+    """Return uvloop's loop if it is installed; applications may choose it, the library never does."""
     try:
         import uvloop
     except ImportError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 _LOSS: Final = 1.0
-"""Seconds: a leader that moves is found in less, and is nothing that a person must know."""
+"""Seconds before an outage is reported; finding a moved leader takes less, and need not be reported."""
 
 
 def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
@@ -37,7 +37,7 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
     try:
         when = datetime.fromisoformat(value or "")
         seconds = when.timestamp()
-    except (ValueError, OverflowError, OSError):  # a time of the year 0 or 10000, once it is in UTC
+    except (ValueError, OverflowError, OSError):  # in UTC it is in the year 0 or 10000
         seconds = -1.0
     if not 0 <= seconds <= MAX_SECONDS:
         raise click.BadParameter("give beginning, end, or a time from 1970 to 2262 such as 2026-01-31T09:00")
@@ -130,7 +130,7 @@ async def _losses_entry(consumer: Consumer) -> AsyncIterator[None]:
 
 
 async def _tell_losses(consumer: Consumer) -> None:
-    # What ends the consumer is raised to whoever reads from it, too.
+    # An error that ends the consumer is also raised to its reader.
     with contextlib.suppress(NsqError):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""``nsq-ha trace``: what trace logs tell of every message."""
+"""``nsq-ha trace``: report from trace logs what happened to each message."""
 
 from __future__ import annotations
 

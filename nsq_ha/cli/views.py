@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import LookupAnswer, TopicMeta
 
 QUESTION_TIMEOUT = 2.0
-"""Seconds for one request; longer than the library's limit, since only a person waits."""
+"""Seconds for one request; longer than the library's limit, since only a person is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class View:
 
     Attributes:
         lookupd: Its base URL.
-        leads: A list names it as the leading one.
+        leads: Whether a list names it as the leading one.
         readable: The answer to ``access=r``. None if there is none.
         writable: The answer to ``access=w``. None if there is none.
         error: Why there is no answer. None if there is one.

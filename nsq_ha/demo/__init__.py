@@ -1,1 +1,1 @@
-"""The main job: real flights through the real protocol, followed aircraft by aircraft, and checked."""
+"""The demo: publish real flights over the real protocol, consume them in order by aircraft, and check the result."""

@@ -1,12 +1,12 @@
-"""The books of one run: what was published, acknowledged and consumed, and what is wrong with it.
+"""Count what one run published, acknowledged and consumed, and find lost and misordered messages.
 
-Owns the counting and nothing else: time comes in as an argument, messages as
-numbers. Each message has a number of its own (1, 2, ...) and a sequence within
-its key (0, 1, ...).
+This module only counts: time is an argument, and messages are numbers. Each
+message has its own number (1, 2, ...) and a sequence within its key (0, 1, ...).
 
 The invariant: a verdict needs only these two numbers, so neither offsets nor
-attempts of the server can hide a loss or a wrong order. A message that comes again
-is counted as repeated and is never out of order: at least once is the contract.
+attempts of the server can hide a loss or a wrong order. A message that is
+delivered again counts as repeated and never as out of order, since delivery is
+at least once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stall:
-    """The longest time in which something was due and nothing came.
+    """The longest time in which something was due and nothing arrived.
 
     Attributes:
         longest: Seconds.
@@ -29,17 +29,17 @@ class Stall:
     _is_due: bool = False
 
     def due(self, now: float) -> None:
-        """Note that something is due from now on, unless something was already."""
+        """Record that something is due from now on, unless something was already due."""
         if not self._is_due:
             self._is_due, self._since = True, now
 
     def came(self, now: float, *, more: bool) -> None:
-        """Note that something came, and whether ``more`` is due."""
+        """Record that something arrived, and whether ``more`` is due."""
         self.measure(now)
         self._is_due, self._since = more, now
 
     def measure(self, now: float) -> None:
-        """Count the time up to now; for the end, when what is due never came."""
+        """Count the time up to now, for something that is due and never arrived."""
         if self._is_due and now - self._since > self.longest:
             self.longest, self.at = now - self._since, self._since
 
@@ -53,14 +53,14 @@ class Audit:
     Attributes:
         total: The same.
         published: Messages given to the producer.
-        acknowledged: Of these, how many the server said to have stored.
-        failed: Of these, how many ended in an error to the caller.
+        acknowledged: Of these, how many the server acknowledged.
+        failed: Of these, how many raised an error.
         maybe_stored: Of the failed ones, how many may be stored all the same.
         consumed: Different messages that were delivered.
         repeated: Deliveries of a message that had been delivered before.
-        out_of_order: First deliveries behind a later message of the same key.
-        foreign: Messages on the topic that are none of this run's.
-        leaders: By partition, who acknowledged last.
+        out_of_order: First deliveries after a later message of the same key.
+        foreign: Messages on the topic that do not belong to this run.
+        leaders: By partition, the node that acknowledged last.
         leader_changes: How often that changed.
         publish_stall: While publishes wait for an answer.
         consume_stall: While acknowledged messages wait to be delivered.
@@ -88,7 +88,7 @@ class Audit:
         self._newest: dict[str, int] = {}
 
     def publish(self, now: float) -> int:
-        """Note that a message is given to the producer, and return its number."""
+        """Record that a message is passed to the producer, and return its number."""
         if not self.published:
             self._first = self._last = now
         self.published += 1
@@ -96,7 +96,7 @@ class Audit:
         return self.published
 
     def acknowledge(self, number: int, partition: int, nsqd: str, now: float) -> str | None:
-        """Note a receipt.
+        """Record a receipt.
 
         Returns:
             The node that acknowledged for this partition before, when it was another one. None otherwise.
@@ -115,13 +115,13 @@ class Audit:
         return before
 
     def fail(self, now: float, *, maybe_stored: bool) -> None:
-        """Note a publish that ended in an error."""
+        """Record a publish that failed."""
         self.failed += 1
         self.maybe_stored += maybe_stored
         self.publish_stall.came(now, more=self.unanswered > 0)
 
     def consume(self, number: int, key: str, sequence: int, now: float) -> None:
-        """Note a delivery; one with a number that was never published is foreign."""
+        """Record a delivery; a message with a number that was never published is foreign."""
         if not 0 < number <= self.published:
             self.foreign += 1
             return
@@ -141,12 +141,12 @@ class Audit:
 
     @property
     def unanswered(self) -> int:
-        """Publishes under way."""
+        """Pending publishes."""
         return self.published - self.acknowledged - self.failed
 
     @property
     def lost(self) -> int:
-        """Messages that were acknowledged and not consumed; only at the end are they really lost."""
+        """Messages that were acknowledged and not consumed; they are really lost only at the end."""
         return self._waiting
 
     @property
@@ -161,15 +161,15 @@ class Audit:
 
     @property
     def messages_per_second(self) -> float:
-        """Messages that went the whole way, by the time that took."""
+        """Consumed messages divided by the time that they took."""
         return self.consumed / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def is_settled(self) -> bool:
-        """Every message was published and answered, and all that were acknowledged are consumed."""
+        """Whether every message was published and answered, and every acknowledged one was consumed."""
         return self.published == self.total and not self.unanswered and not self._waiting
 
     @property
     def is_clean(self) -> bool:
-        """All was published without error, and nothing is lost or out of order."""
+        """Whether everything was published without errors, and nothing is lost or out of order."""
         return self.is_settled and not (self.failed or self.out_of_order)

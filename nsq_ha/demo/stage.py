@@ -1,7 +1,7 @@
-"""The stage of the job: a cluster, a topic, the trace log, and afterwards the report.
+"""Set up a run of the demo: cluster, topic and trace log; afterwards delete them and write the report.
 
-Owns what is made for a run and taken away after it. On a real cluster that is
-one topic, and only when this run created it; faults there are the operator's.
+On a real cluster a run creates only one topic, and deletes it only if it created
+it. It causes no faults there: that is up to the operator.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class DemoOptions:
 
     Attributes:
         lookupd: Addresses of a real cluster. Empty for an embedded one.
-        topic: Its topic. None for one with a name of its own. Created when it is not there.
-        keep_topic: Leave a topic that this run created.
-        months: Of 2013, from 1 to 12.
-        spark: Let Spark read the topic back.
-        page: Where Spark's page about every message is written. None for no page.
+        topic: The topic; created if it does not exist. None for a unique name.
+        keep_topic: Do not delete a topic that this run created.
+        months: Months of 2013, from 1 to 12.
+        spark: Whether Spark reads the topic back.
+        page: Where to write Spark's page about every message. None for no page.
         job: How to publish.
     """
 
@@ -61,7 +61,7 @@ class Event:
     """Something that happened.
 
     Attributes:
-        seconds: Since the job began; negative for preparations.
+        seconds: Time since the job began; negative for preparations.
         text: One line.
     """
 
@@ -71,18 +71,18 @@ class Event:
 
 @dataclass(slots=True)
 class Report:
-    """The outcome.
+    """The result of a run.
 
     Attributes:
-        audit: The books.
+        audit: The counts.
         topic: The topic.
-        embedded: It was an embedded cluster.
+        embedded: Whether it was an embedded cluster.
         partitions: Of the topic.
         replicas: Of each partition.
-        faults: What was done to the cluster. None on a real one.
+        faults: The faults caused in the cluster. None on a real one.
         events: Everything that happened, in order.
-        spark: What Spark found. None if it was not asked, is missing or failed.
-        spark_missing: Why Spark could not run here, with the remedy. None otherwise.
+        spark: Spark's result. None if Spark was not requested, is missing or failed.
+        spark_missing: Why Spark cannot run here, with the remedy. None otherwise.
         spark_error: Why Spark failed, or what it did not find. None otherwise.
     """
 
@@ -145,7 +145,7 @@ class Demo:
         show: Called in the event loop with each event, as it happens.
 
     Attributes:
-        audit: The books, for a display. None until the job is ready.
+        audit: The counts, for a display. None until the job is ready.
     """
 
     def __init__(self, options: DemoOptions, *, show: Callable[[Event], None]) -> None:
@@ -163,7 +163,7 @@ class Demo:
             NsqError: The cluster cannot be used, the topic is not ordered, or the page cannot be written.
             OSError: The flights are not installed, or a port or file cannot be used.
 
-        Cancelled, it closes and deletes what it made.
+        Cancelled, it closes and deletes what it created.
         """
         _check_page(self._options)
         rows = await asyncio.to_thread(flights.read, self._options.months)
@@ -202,7 +202,7 @@ class Demo:
 
     @contextlib.asynccontextmanager
     async def _topic(self, admin: AdminClient) -> AsyncIterator[tuple[str, int, int]]:
-        """Give the topic, its partitions and replicas; afterwards delete what was made here."""
+        """Yield the topic, its partitions and replicas; afterwards delete the topic if it was created here."""
         existing = await self._existing(admin)
         if existing is not None:
             yield existing
@@ -254,7 +254,7 @@ class Demo:
 
 
 def _check_page(options: DemoOptions) -> None:
-    """Refuse at once a page that could not be written after the whole run."""
+    """Fail at once if the page could not be written after the run."""
     if options.spark and options.page is not None:
         folder = options.page.parent
         if not folder.is_dir():
@@ -264,7 +264,7 @@ def _check_page(options: DemoOptions) -> None:
 
 
 async def _in_thread(work: Callable[[], SparkReport]) -> SparkReport:
-    """Run what may take a minute in a thread that nobody waits for once this is cancelled."""
+    """Run a long call in a thread; a cancelled caller does not wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[SparkReport] = loop.create_future()
 
@@ -282,7 +282,7 @@ async def _in_thread(work: Callable[[], SparkReport]) -> SparkReport:
             found = work()
         except Exception as caught:  # noqa: BLE001 - raised again where it is awaited
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
             loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=run, name="nsq_ha demo spark", daemon=True).start()
