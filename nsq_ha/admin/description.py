@@ -184,7 +184,10 @@ def decode_stats(data: bytes) -> tuple[PartitionStats, ...]:
     Raises:
         RemoteProtocolError: It is not such an answer.
     """
-    content = decode_json(data, _Stats)
+    try:
+        content = decode_json(data, _Stats)
+    finally:
+        del data  # a kept error keeps this frame, and must not keep megabytes
     found = [_partition_stats(entry) for entry in content.topics or [] if _is_partition(entry.topic_partition)]
     return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
 
@@ -195,7 +198,10 @@ def decode_unfinished(data: bytes, topic: str, channel: str) -> Unfinished | Non
     Raises:
         RemoteProtocolError: It is not such an answer.
     """
-    content = decode_json(data, _Stats)
+    try:
+        content = decode_json(data, _Stats)
+    finally:
+        del data  # a kept error keeps this frame, and must not keep megabytes
     found: Unfinished | None = None
     for entry in content.topics or []:
         for each in entry.channels or []:

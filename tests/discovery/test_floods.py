@@ -23,6 +23,7 @@ QUESTIONS: dict[str, Question] = {
     "lists": lambda lookupd, _: lookupd.list_lookupd(),
     "topics": lambda lookupd, _: lookupd.topics(),
     "stats": lambda _, nsqd: nsqd.stats("orders"),
+    "unfinished": lambda _, nsqd: nsqd.unfinished("orders", "billing"),
     "message": lambda _, nsqd: nsqd.message_get("orders", 0, "count", 1),
 }
 ANSWERS = {
