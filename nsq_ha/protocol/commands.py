@@ -1,11 +1,11 @@
 """The commands of a client, as values.
 
 Owns the command lines and the set of commands. Commands that are sent for each
-message also have functions (``protocol.encoding``). Does not own *when* a command
-may be sent (``protocol.state``) nor how the server reads it (``protocol.server.decoder``).
+message also have functions (``protocol.encoding``). ``protocol.state`` decides
+*when* a command may be sent; ``protocol.server.decoder`` reads it on the server.
 
-The invariant: ``encode`` lets nothing out that could break out of
-its command.
+The invariant: the result of ``encode`` is exactly one command; no value can add
+another.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
@@ -59,14 +59,14 @@ class Command:
         """Return the bytes to write.
 
         Raises:
-            ConfigError: A value is not legal. Nothing was sent.
+            ConfigError: A value is not valid. Nothing was sent.
         """
         return self.word + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Identify(Command):
-    """``IDENTIFY``: who we are and what we offer; answered by JSON.
+    """``IDENTIFY``: describes the client and what it offers; answered by JSON.
 
     Attributes:
         body: The JSON object, see :class:`nsq_ha.protocol.identify.Offer`.
@@ -84,7 +84,7 @@ class Identify(Command):
 
 @dataclass(frozen=True, slots=True)
 class Auth(Command):
-    """``AUTH``, only when IDENTIFY's answer asks for it; answered by JSON.
+    """``AUTH``, only if the answer to IDENTIFY asks for it; answered by JSON.
 
     Attributes:
         secret: Never shown, not even by ``repr``.
@@ -105,12 +105,12 @@ class Auth(Command):
 
 @dataclass(frozen=True, slots=True)
 class Sub(Command):
-    """``SUB``: subscribe; answered by ``OK``, and every refusal closes the connection.
+    """``SUB``: subscribe; answered by ``OK``. Every refusal closes the connection.
 
     Attributes:
         topic: Name of the topic.
         channel: Name of the channel, created by this command.
-        partition: None leaves it out: nsqd then takes any partition it leads.
+        partition: None leaves it out: nsqd then chooses a partition that it leads.
 
     Source: protocol reference 5.
     """
@@ -131,7 +131,7 @@ class Sub(Command):
 class SubOrdered(Sub):
     """``SUB_ORDERED``: one message in flight for each partition, with offset and raw size.
 
-    On an unordered topic it switches the *channel* to ordered, for everybody.
+    On an unordered topic it switches the *channel* to ordered, for all its consumers.
     """
 
     word: ClassVar[bytes] = b"SUB_ORDERED"
@@ -141,13 +141,13 @@ class SubOrdered(Sub):
 class SubAdvanced(Sub):
     """``SUB_ADVANCED``: messages come with offset and raw size; may set the channel's position.
 
-    With a start position the server ignores the partition word altogether and
-    takes any partition it leads, so it is safe only on a node that leads exactly
-    one: check what partition the message ids name.
+    With a start position the server ignores the partition and chooses any that it
+    leads. So use one only on a node that leads exactly one partition, and check
+    the partition in the message ids.
 
     Attributes:
-        start: ``type:value``, the text of a :class:`nsq_ha.StartFrom`; None
-            where the channel stands.
+        start: ``type:value``, the text of a :class:`nsq_ha.StartFrom`. None to
+            continue at the channel's position.
     """
 
     word: ClassVar[bytes] = b"SUB_ADVANCED"
@@ -318,12 +318,12 @@ class MpubExt(Command):
 
 @dataclass(frozen=True, slots=True)
 class InternalCreateTopic(Command):
-    """``INTERNAL_CREATE_TOPIC``: only on an nsqd without cluster; answered by ``OK``.
+    """``INTERNAL_CREATE_TOPIC``: only on an nsqd without a cluster; answered by ``OK``.
 
     Attributes:
         topic: Name of the topic.
         partition: Its partition.
-        extended: Whether messages may carry headers. None leaves it out: no.
+        extended: Whether messages may carry headers. None leaves it out, which means no.
 
     Source: protocol reference 7; ``protocol_v2.go`` ``internalCreateTopic``.
     """

@@ -1,7 +1,7 @@
 """Compression of a whole connection, as bytes to bytes.
 
-Both codecs flush after every ``compress``: the server answers only what it has
-seen. Which one is used is decided by IDENTIFY (``protocol.identify``).
+Both codecs flush after every ``compress``, since the server answers only commands
+that it has received. IDENTIFY decides which codec is used (``protocol.identify``).
 
 The invariant: whatever a peer sends uses at most ``max_output_bytes`` of memory
 per call, or a piece of ``PIECE_BYTES``; damaged data is an error and never
@@ -43,7 +43,7 @@ class Codec(Protocol):
         """Return ``data`` compressed and flushed."""
 
     def decompress(self, data: bytes) -> bytes:
-        """Return what ``data`` completes, maybe nothing."""
+        """Return the decompressed data that ``data`` completes, possibly none."""
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Yield the decompressed data piece by piece; use each piece before asking for the next."""
@@ -67,11 +67,11 @@ class DeflateCodec:
         return self._out.compress(data) + self._out.flush(zlib.Z_SYNC_FLUSH)
 
     def decompress(self, data: bytes) -> bytes:
-        """Return what ``data`` expands to.
+        """Return the decompressed data.
 
         Raises:
-            RemoteProtocolError: It is damaged, goes on behind the stream's end,
-                or expands to the limit. Drop the connection.
+                    RemoteProtocolError: It is damaged, continues after the stream's end,
+            or expands to the limit. Drop the connection.
         """
         try:
             output = self._in.decompress(data, self._limit)
@@ -83,7 +83,7 @@ class DeflateCodec:
         return output
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Yield all decompressed data, however much, piece by piece.
+        """Yield all decompressed data piece by piece, without a limit.
 
         Raises:
             RemoteProtocolError: It is damaged, or continues after the stream's end. Drop the connection.
@@ -109,7 +109,7 @@ class SnappyCodec:
     """Snappy's framing format, as nsqd's ``snappy``.
 
     Args:
-        max_output_bytes: Limit of what one :meth:`decompress` may give.
+        max_output_bytes: Maximum result of one :meth:`decompress`.
     """
 
     def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
@@ -127,7 +127,7 @@ class SnappyCodec:
         return compressed
 
     def decompress(self, data: bytes) -> bytes:
-        """Return what the chunks that are whole now expand to.
+        """Return the decompressed data of the complete chunks.
 
         Raises:
             RemoteProtocolError: A chunk is damaged, of a forbidden type or too
@@ -181,7 +181,7 @@ class SnappyCodec:
             del tail[:position]
 
     def _check_chunk(self, kind: int, length: int) -> None:
-        """Judge a chunk by its head, before waiting for the rest of it."""
+        """Check a chunk's header before waiting for the rest of it."""
         if not self._identified and (kind != _IDENTIFIER or length != 6):
             raise RemoteProtocolError("snappy stream does not begin with its identifier")
         if kind in _RESERVED_UNSKIPPABLE:

@@ -1,12 +1,12 @@
-"""What a client says once a message, as plain functions to bytes.
+"""Encode the commands that a client sends for each message, as plain functions.
 
-Owns the layout of publishes and of answers to messages, and the server's limits
-of size. The same as values, and all other commands, are in ``protocol.commands``:
-a function costs a third of a dataclass.
+Owns the layout of publishes and of answers to messages, and the server's size
+limits. ``protocol.commands`` has the same commands as values, and all others; a
+function costs a third of a dataclass.
 
-The invariant: nothing leaves here that could break out of its command. Names
-pass ``nsq_ha.checks``, ids have 16 bytes, bodies are bytes and within the
-server's limits; so a size word never announces more or less than what follows.
+The invariant: each result is exactly one command. ``nsq_ha.checks`` checks
+names, ids have 16 bytes, and bodies are bytes within the server's limits, so a
+size word always matches the data that follows it.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
@@ -25,13 +25,13 @@ MAGIC: Final = b"  V2"
 """First bytes of a connection; they have no answer."""
 
 NOP: Final = b"NOP\n"
-"""Answer to a heartbeat; has no answer itself."""
+"""The answer to a heartbeat; has no answer itself."""
 
 CLS: Final = b"CLS\n"
 """Ends the delivery of messages; answered by ``CLOSE_WAIT``."""
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
-"""Largest message by the server's default; a trace id or an extension header counts."""
+"""Largest message by the server's default, including trace id and extension header."""
 
 MAX_BODY_BYTES: Final = 5 * 1024 * 1024
 """Largest body of IDENTIFY, AUTH and the MPUB family by the server's default."""
@@ -40,10 +40,10 @@ MAX_EXT_BYTES: Final = 0xFFFF
 """Maximum size of an extension header, whose length has 16 bits."""
 
 MAX_TRACE_ID: Final = 2**64 - 1
-"""Trace ids are unsigned 64 bit."""
+"""Largest trace id: unsigned 64 bit."""
 
 MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
-"""Beyond this the server's clock arithmetic overflows and requeues at once. It clamps to 3 days far below."""
+"""Above this the server's clock arithmetic overflows and it requeues at once. It limits delays to 3 days, far below."""
 
 MESSAGE_ID_BYTES: Final = 16
 """Size of a message id, which is an internal id and a trace id of 8 bytes each."""
@@ -68,8 +68,8 @@ def _head(word: str, topic: str, partition: int | None) -> bytes:
 def as_bytes(kind: str, data: object) -> bytes:
     """Return ``data`` as bytes.
 
-    Buffers are copied: a memoryview of integers has another length than it has
-    bytes, and a bytearray may change before it is written.
+    Buffers are copied: the length of a memoryview of integers is not its number
+    of bytes, and a bytearray may change before it is written.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
@@ -77,7 +77,7 @@ def as_bytes(kind: str, data: object) -> bytes:
 
 
 def refuse_size(kind: str, size: int, largest: int) -> ConfigError:
-    """Make the error for a size out of range."""
+    """Return the error for a size out of range."""
     return ConfigError(f"{kind} must have 1..{largest} bytes, not {size}")
 
 
@@ -92,12 +92,12 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
 
     Args:
         topic: Name of the topic.
-        partition: None leaves the word out; the server then takes any
-            partition it leads, and refuses on ordered topics.
+        partition: None leaves the word out: the server then chooses a
+            partition that it leads, and refuses ordered topics.
         body: 1 byte to 1 MiB.
 
     Raises:
-        ConfigError: A name, the partition or the body is not legal. Nothing
+        ConfigError: A name, the partition or the body is not valid. Nothing
             was sent; correct the call.
 
     Source: protocol reference 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
@@ -111,7 +111,7 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
 
 
 def encode_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> bytes:
-    """Encode a ``PUB`` for each body as one run of bytes, at a third of the price of one by one.
+    """Encode a ``PUB`` for each body as one run of bytes, at a third of the cost of encoding them one by one.
 
     Raises:
         ConfigError: As for :func:`encode_pub`.
@@ -132,7 +132,7 @@ def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: byt
         12  ...      the body
 
     Raises:
-        ConfigError: As for :func:`encode_pub`, or the trace id is no unsigned
+        ConfigError: As for :func:`encode_pub`, or the trace id is not an unsigned
             64 bit number.
 
     Source: protocol reference 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
@@ -146,7 +146,7 @@ def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: byt
 
 
 def encode_pub_ext(topic: str, partition: int | None, ext: bytes, body: bytes) -> bytes:
-    r"""Encode ``PUB_EXT``; answered by ``OK``, or by 30 bytes when the header has ``##trace_id``.
+    r"""Encode ``PUB_EXT``; answered by ``OK``, or by 30 bytes if the header has ``##trace_id``.
 
     Bytes::
 
@@ -182,7 +182,7 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
 
     Raises:
         ConfigError: As for :func:`encode_pub`, or there is no message, or all
-            together are over 5 MiB.
+            messages together exceed 5 MiB.
 
     Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
@@ -191,10 +191,10 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
 
 
 def encode_bodies(bodies: Sequence[bytes]) -> bytes:
-    """Encode the messages of an ``MPUB`` without its head, for :func:`encode_mpub_of`; none give no bytes.
+    """Encode the messages of an ``MPUB`` without its head, for :func:`encode_mpub_of`; no messages give no bytes.
 
     Raises:
-        ConfigError: A body is no bytes object, or not of legal size.
+        ConfigError: A body is not bytes, or its size is not valid.
 
     Source: as for :func:`encode_mpub`.
     """
@@ -202,10 +202,10 @@ def encode_bodies(bodies: Sequence[bytes]) -> bytes:
 
 
 def body_sizes(bodies: Sequence[bytes]) -> list[int]:
-    """Return the sizes of bodies, all checked.
+    """Check all bodies and return their sizes.
 
     Raises:
-        ConfigError: A body is no bytes object, or not of legal size.
+        ConfigError: A body is not bytes, or its size is not valid.
     """
     # All of it in C: a loop here would cost as much as the rest of a publish.
     if list(map(type, bodies)).count(bytes) != len(bodies):
@@ -231,7 +231,7 @@ def encode_mpub_of(topic: str, partition: int | None, count: int, encoded: bytes
 
 
 def _joined(head: bytes, sizes: Sequence[int], bodies: Sequence[bytes]) -> bytes:
-    """Return all bodies in a row, head and size before each."""
+    """Return all bodies joined, each preceded by the head and its size."""
     if sizes and sizes.count(sizes[0]) == len(sizes):
         word = head + _SIZE.pack(sizes[0])
         return word + word.join(bodies)
@@ -245,8 +245,8 @@ def _joined(head: bytes, sizes: Sequence[int], bodies: Sequence[bytes]) -> bytes
 def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tuple[int, bytes]]) -> bytes:
     """Encode ``MPUB_TRACE``: each message is its trace id (8 bytes) and its body.
 
-    Answered by 30 bytes that tell id and offset of the *first* message, trace
-    id 0, and the size of the whole batch.
+    Answered by 30 bytes with id and offset of the *first* message, trace id 0,
+    and the size of the whole batch.
 
     Raises:
         ConfigError: As for :func:`encode_mpub` and :func:`encode_pub_trace`.
@@ -266,9 +266,9 @@ def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tupl
 def encode_mpub_ext(topic: str, partition: int | None, messages: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode ``MPUB_EXT``: each message is a header with its 16-bit length, and a body; answered by ``OK``.
 
-    An empty header is a message without one, unlike in ``PUB_EXT``. After an
-    error frame to this command the connection must be closed: the server stops
-    reading inside the batch and takes the rest for commands.
+    Unlike in ``PUB_EXT``, an empty header means a message without one. If this
+    command gets an error frame, close the connection: the server stops reading
+    inside the batch and reads the rest as commands.
 
     Raises:
         ConfigError: As for :func:`encode_mpub` and :func:`encode_pub_ext`.
@@ -306,10 +306,11 @@ def _check_trace_id(trace_id: int) -> int:
 def encode_fin(message_id: bytes) -> bytes:
     r"""Encode ``FIN <16 id bytes>\n``, exactly 21 bytes; has no success answer.
 
-    The id is raw: a newline or blank in it is part of it, the server counts.
+    The id is raw bytes, and the server reads it by length: a newline or blank is
+    part of it.
 
     Raises:
-        ConfigError: The id has not 16 bytes.
+        ConfigError: The id does not have 16 bytes.
 
     Source: protocol reference 7; ``protocol_v2.go`` ``IOLoop``, ``FIN``.
     """
@@ -319,10 +320,10 @@ def encode_fin(message_id: bytes) -> bytes:
 
 
 def encode_fins(message_ids: Sequence[bytes]) -> bytes:
-    """Encode many ``FIN`` in one run of bytes, at a third of the price of one by one; none give no bytes.
+    """Encode many ``FIN`` as one run of bytes, at a third of the cost of one by one; no ids give no bytes.
 
     Raises:
-        ConfigError: An id has not 16 bytes.
+        ConfigError: An id does not have 16 bytes.
 
     Source: as for :func:`encode_fin`.
     """
@@ -337,8 +338,8 @@ def encode_req(message_id: bytes, delay_ms: int) -> bytes:
     r"""Encode ``REQ <16 id bytes> <milliseconds>\n``; has no success answer.
 
     Raises:
-        ConfigError: The id has not 16 bytes, or the delay is no int from 0 to
-            :data:`MAX_DELAY_MS`.
+        ConfigError: The id does not have 16 bytes, or the delay is not an int
+            from 0 to :data:`MAX_DELAY_MS`.
 
     Source: protocol reference 7; ``protocol_v2.go`` ``REQ``.
     """

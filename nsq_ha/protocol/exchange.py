@@ -48,7 +48,7 @@ PUBLISH_REFUSALS: Final = frozenset(
 """Error codes that refuse a publish, of partitioned and upstream nsqds."""
 
 _TRACED_BYTES: Final = 30
-_MAX_ERROR_BYTES: Final = 4096  # of an error text; ids and names take far less
+_MAX_ERROR_BYTES: Final = 4096  # Maximum length of an error text; ids and names take far less.
 
 
 class Request(enum.Enum):
@@ -71,8 +71,8 @@ class Received(msgspec.Struct, eq=False):
             its response, or the error.
         heartbeats: Number of heartbeats; answer them with one ``NOP``.
         refusals: Errors that answer no request: failed FIN, REQ and TOUCH (the
-            message comes again), and on a subscribed connection what precedes
-            a close.
+            message is redelivered), and on a subscribed connection an error
+            before the server closes it.
         damaged: Messages that cannot be decoded; they are in flight and must be
             answered like others.
     """
@@ -147,7 +147,7 @@ def refuses_publish(error: ServerError) -> bool:
 
 
 def read_error(data: bytes) -> ServerError:
-    """Return the error that an error frame holds.
+    """Return the error in an error frame.
 
     Raises:
         RemoteProtocolError: It holds no error.

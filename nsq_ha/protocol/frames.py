@@ -1,13 +1,13 @@
-"""Frames: the units in which nsqd sends.
+"""Frames: the length-prefixed units in which nsqd sends answers, errors and messages.
 
-Every answer, error and message of the server stands in a frame::
+The layout of a frame::
 
     0   4 bytes  size of all that follows, signed, 4 or more
     4   4 bytes  type: 0 response, 1 error, 2 message
     8   ...      data, size - 4 bytes
 
-Owns that layout for tools, tests and the server's side. The client's own hot
-path reads the same layout without making frame objects (``protocol.client``).
+Owns this layout for tools, tests and the server's side. The client's own hot path
+reads the same layout without creating frame objects (``protocol.client``).
 
 The invariant: a size is checked before memory is reserved for it.
 
@@ -84,7 +84,7 @@ _OTHER_PROTOCOLS: Final = {
     int.from_bytes(b"\x15\x03\x01\0"): "HTTPS",
     int.from_bytes(b"\x15\x03\x03\0"): "HTTPS",
 }
-"""The first four bytes of an answer of another protocol, taken for a size word."""
+"""The first four bytes of other protocols' answers, read as a size word."""
 _BARE_ERROR: Final = int.from_bytes(b"E_BA")
 """The type word of an answer of nsqlookupd's TCP port, whose frames have no type: ``E_BAD_PROTOCOL``."""
 FRAME_TYPES: Final[frozenset[int]] = frozenset(FrameType)

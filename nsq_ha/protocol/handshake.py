@@ -1,6 +1,6 @@
 """The handshake of a client's connection, as steps: IDENTIFY, TLS, compression, AUTH.
 
-Owns what is sent in which order, and the rules that protect the client from what comes back:
+This module decides what is sent in which order, and has the rules that protect the client from bad answers:
 
 - If TLS was asked for, the connection uses TLS or is refused.
 - A layer that was not offered is refused.

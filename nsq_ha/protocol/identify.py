@@ -24,10 +24,10 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import OK
 
 LEAST_GATHER_MS: Final = 10
-"""Least time that the HA server gathers messages for; it takes a lower number as this one."""
+"""Shortest time for which the HA server gathers messages; it treats a lower number as this one."""
 
 LEAST_UPSTREAM_GATHER_MS: Final = 25
-"""Least time that an upstream nsqd gathers for by its default settings; it refuses IDENTIFY with less."""
+"""Shortest time for which an upstream nsqd gathers by default; it refuses IDENTIFY with less."""
 
 _AUTH_TEXTS: Final = frozenset(
     (
@@ -73,7 +73,7 @@ class Offer:
         compression: Ask for it; the server may not support it.
         deflate_level: 1..6.
         desired_tag: Dispatch tag; empty for none.
-        extend_support: Must be what the topic is: true for extended topics only.
+        extend_support: Must match the topic: true for extended topics only.
         ext_filter: Filter of the server on extension headers. None for none.
     """
 
@@ -154,10 +154,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     The defaults are nsqd's, for a server that answers a plain ``OK``.
 
     Attributes:
-        version: Of the server; empty if it did not tell.
+        version: The server's version; empty if it is unknown.
         max_rdy_count: Largest RDY.
         max_msg_timeout: How long TOUCH can keep a message, milliseconds.
-        msg_timeout: Of this connection, milliseconds.
+        msg_timeout: Message timeout of this connection, milliseconds.
         tls_v1: Switch to TLS.
         deflate: Switch to DEFLATE.
         deflate_level: Of the server's side.
@@ -165,8 +165,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         snappy: Switch to snappy.
         sample_rate: Percent; 0 for all.
         auth_required: AUTH must come next.
-        output_buffer_size: Bytes that the server gathers.
-        output_buffer_timeout: Milliseconds that it gathers.
+        output_buffer_size: Bytes that the server gathers before it writes.
+        output_buffer_timeout: Milliseconds for which it gathers.
         desired_tag: Dispatch tag; empty for none.
     """
 
@@ -286,15 +286,15 @@ def _gather_ms(config: ClientConfig) -> int:
 
 
 def named_refusal(error: ServerError) -> ServerError:
-    """Return a refusal of IDENTIFY that names the option whose value the server does not take.
+    """Return a refusal of IDENTIFY that names the option whose value the server rejects.
 
-    What servers allow is their operators' choice, so it cannot be checked beforehand.
+    Operators configure the allowed values, so the client cannot check them beforehand.
 
     Args:
         error: The server's answer.
 
     Returns:
-        An error of the same class and code; ``error`` itself where it is about no option.
+        An error of the same class and code; ``error`` itself if it concerns no option.
     """
     for words, option in _OPTIONS_BY_WORDS.items():
         if words in error.detail:
@@ -307,7 +307,7 @@ def without_secret(error: ServerError, secret: str) -> ServerError:
 
     Args:
         error: The server's answer.
-        secret: What was sent.
+        secret: The secret that was sent.
 
     Returns:
         An error of the same class and code. It keeps the server's text if that is one of nsqd's own.

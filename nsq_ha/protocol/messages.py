@@ -1,7 +1,7 @@
-"""Messages: what stands in a frame of type 2, and the answer to a traced publish.
+"""Decode and encode messages (frames of type 2) and the answers to traced publishes.
 
-Nothing in a frame tells its layout: it is fixed by the subscription's command
-and by the topic (see :func:`layout_for`). After the head of 26 bytes come::
+A frame does not name its layout: the subscription's command and the topic
+determine it (see :func:`layout_for`). After the head of 26 bytes come::
 
     plain       body
     ext         ext part, body
@@ -11,8 +11,8 @@ and by the topic (see :func:`layout_for`). After the head of 26 bytes come::
 The ext part is a version byte, and unless that is 0 a 16-bit length and as many
 bytes. Offset is 8 bytes, raw size 4. All integers are big-endian.
 
-Owns those layouts in both directions. The readers here are the hot path: one
-pass over what was read, one ``unpack_from`` a message, a body copied once.
+This module has the layouts in both directions. The readers are the hot path: one
+pass over the received data, one ``unpack_from`` per message, one copy per body.
 
 Source: protocol reference 2; youzan/nsq ``nsqd/message.go`` ``WriteToClient``.
 """
@@ -41,7 +41,7 @@ _SMALLEST: Final = 30  # size word of a message frame without anything after its
 
 
 class Layout(enum.Enum):
-    """What stands between a message's head and its body; the value is (ext, detail)."""
+    """The parts between a message's head and its body; the value is (ext, detail)."""
 
     PLAIN = (False, False)
     EXT = (True, False)
@@ -63,10 +63,10 @@ def layout_for(*, detail: bool, ext: bool) -> Layout:
     """Return the layout of a subscription.
 
     Args:
-        detail: It was made with ``SUB_ADVANCED`` or ``SUB_ORDERED``. The
-            command decides, not the channel: a plain ``SUB`` on a channel that
-            is ordered gets the plain layout.
-        ext: The topic is extended and IDENTIFY said ``extend_support``.
+        detail: Whether it uses ``SUB_ADVANCED`` or ``SUB_ORDERED``. The command
+            decides, not the channel: a plain ``SUB`` on an ordered channel gets
+            the plain layout.
+        ext: Whether the topic is extended and IDENTIFY had ``extend_support``.
 
     Source: protocol reference 2, "The layout is fixed by".
     """
@@ -75,13 +75,13 @@ def layout_for(*, detail: bool, ext: bool) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A message whose head is whole and whose parts are not.
+    """A message with a complete head and damaged parts.
 
-    The stream stays aligned, so the messages after it are good. It is in flight
-    like any other: finish it, or it is delivered over and over.
+    The stream stays aligned, so the messages after it are valid. It is in flight
+    like any other: finish it, or the server redelivers it again and again.
 
     Attributes:
-        message_id: The 16 bytes to answer with.
+        message_id: The 16 bytes for answers to it.
         attempts: Deliveries so far.
         timestamp_ns: Time of the publish.
         reason: What is wrong with it.
@@ -94,7 +94,7 @@ class DamagedMessage:
 
 
 Reader = Callable[[bytes, int, int, MessageSource, list[Message]], int]
-"""Read whole, sound message frames of one layout from ``data``, from a position on.
+"""Read complete, valid message frames of one layout from ``data``, from a position on.
 
 Arguments are the data, the position of a frame, the largest size word, the
 source and the list to append to. Returns the position of the first frame that
@@ -135,7 +135,7 @@ def _read_detail(data: bytes, position: int, largest: int, source: MessageSource
 def _read_extended(
     data: bytes, position: int, largest: int, source: MessageSource, sink: list[Message], *, detail: int
 ) -> int:
-    """Read the layouts with an ext part; ``detail`` is how many bytes stand between it and the body, 0 or 12."""
+    """Read the layouts with an ext part; ``detail`` is the number of bytes between it and the body, 0 or 12."""
     unpack = _FRAME.unpack_from
     unpack_detail = _DETAIL.unpack_from
     append = sink.append
@@ -150,7 +150,7 @@ def _read_extended(
             break
         ext: bytes | None = None
         after = position + 35
-        # Every nonzero version is length-prefixed; 4 is JSON, others are not written by the server of today.
+        # Every nonzero version is length-prefixed; 4 is JSON, and today's server writes no others.
         if data[position + 34]:
             after = position + 37
             if after > stop:
@@ -183,7 +183,7 @@ def reader_for(layout: Layout) -> Reader:
 
 
 def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
-    """Describe a message that its reader refused.
+    """Describe a message that its reader rejected.
 
     Frames have no checksum. A frame whose size word is damaged can end exactly where a later frame ends: then its
     "body" holds the messages in between, and only the size in the partition's log shows it. A frame may
@@ -192,11 +192,11 @@ def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
 
     Args:
         data: The data of its frame.
-        layout: What the subscription says it should be.
+        layout: The layout of the subscription.
 
     Raises:
-        RemoteProtocolError: Not even the head is whole, so it cannot be
-            answered, or the frame has a false size: drop the connection.
+        RemoteProtocolError: The head is incomplete, so the message cannot be
+            answered, or the frame has a wrong size: drop the connection.
     """
     if len(data) < _HEAD.size:
         raise RemoteProtocolError(f"message frame has {len(data)} bytes, less than the head of {_HEAD.size}")
@@ -241,9 +241,9 @@ def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON
     """Encode the data of a message frame; the server's side.
 
     Args:
-        message: What to deliver. ``offset`` and ``raw_size`` None count as 0.
-        layout: Of the subscription that receives it. Without an ext part in it
-            the header is left out, as the server does for old clients.
+        message: The message. ``offset`` and ``raw_size`` count as 0 if they are None.
+        layout: The layout of the subscription. If it has no ext part, the header
+            is left out, as the server does for old clients.
         ext_version: Version byte of a message that has a header, 1..255.
     """
     parts = [_HEAD.pack(message.timestamp_ns, message.attempts, message.id)]
@@ -259,13 +259,13 @@ def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What the server tells of a traced publish.
+    """The server's answer to a traced publish.
 
     Attributes:
         internal_id: The server's id of the message, of the first one in a batch.
         trace_id: The trace id as it was sent; 0 for a batch.
         offset: Byte position in the partition's disk queue.
-        raw_size: Bytes it takes there; of the whole batch.
+        raw_size: Its size there in bytes; for a batch, the size of all messages.
     """
 
     internal_id: int
@@ -308,7 +308,7 @@ def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collec
         sizes: What the message, or the whole batch, can take on disk.
 
     Raises:
-        RemoteProtocolError: It does not. No later answer on this connection can be
+        RemoteProtocolError: It does not. Later answers on this connection cannot be
             trusted: drop it, and report the publish as uncertain.
     """
     found = traced.internal_id >> PARTITION_SHIFT

@@ -4,8 +4,8 @@ Every rule about *when* a command may be sent or an answer may arrive is in
 ``TRANSITIONS``; no other module compares states. A missing entry is an error:
 ours if we were about to send, the peer's if it already sent.
 
-The table is asked for the handshake, for subscriptions and for control; a
-message or a publish of a running connection costs no look-up.
+Only handshakes, subscriptions and control commands look up the table; a message
+or a publish on a running connection does not.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqd/client_v2.go`` states and
 ``nsqdserver/protocol_v2.go`` checks of them. Stricter than the server in one
@@ -117,10 +117,10 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
         **{(state, _I.RECV_EOF): _S.CLOSED for state in State},
     }
 )
-"""State and input to the next state; what is missing is forbidden."""
+"""Maps state and input to the next state; missing pairs are forbidden."""
 
 PUBLISHING: Final = tuple(state for state in State if TRANSITIONS.get((state, Input.SEND_PUBLISH)) is state)
-"""Where a publish may be sent and changes nothing: to ask the table each time would cost as much as the publish."""
+"""States in which a publish is allowed and changes nothing: a look-up each time would cost as much as the publish."""
 
 
 _WORDS: Final[Mapping[Input, str]] = MappingProxyType(

@@ -1,6 +1,6 @@
 """Describe what a client sends and receives, one line for each command and frame, for a log.
 
-Owns the texts, and what they may show:
+This module has the texts, and the rules for what they may show:
 
 - The body of AUTH and its answer are not shown, nor are fields of IDENTIFY that are named like secrets.
 - Known secrets are replaced, see :mod:`nsq_ha.redaction`.
@@ -79,7 +79,7 @@ class WireText:
             return [self._frame(frame) for frame in self._frames.feed(data)]
         except RemoteProtocolError:
             self._frames = None
-            # Not the bytes: they may hold a part of a secret, which nothing recognises.
+            # Not the bytes: they may contain a part of a secret, which cannot be recognised.
             return [f"{len(data)} bytes that are no frame"]
 
     def _command(self, command: commands.Command) -> str:

@@ -55,7 +55,7 @@ def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _complaint(header: bytes, error: Exception) -> str:
-    """Word the three most common faults as the server's JSON parser does; others only begin alike."""
+    """Describe the three most common faults like the server's JSON parser; other texts only begin like the server's."""
     if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
         tail = error.doc[error.pos :].encode("utf-8", "surrogateescape")
         return f"unexpected tail: {_shortened(tail)}"
