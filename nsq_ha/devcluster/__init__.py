@@ -4,9 +4,10 @@ It speaks the HTTP of nsqlookupd and nsqd and the TCP protocol of nsqd on the
 loopback; it replicates, elects and fails like the real cluster. It writes nothing
 to disk. The documentation lists what it does not do.
 
-``host`` is the ground: clock, delays, chance and switches. On it stand ``storage``
-(logs and channels), ``nsqd`` (processes and TCP), ``control`` (who leads), ``http``
-(routes), and :class:`DevCluster`. Imports point down this list only.
+The layers, from the bottom: ``host`` (clock, delays, randomness and switches),
+``storage`` (logs and channels), ``nsqd`` (processes and TCP), ``control``
+(elections), ``http`` (routes), and :class:`DevCluster`. A layer imports only those
+below it.
 """
 
 from nsq_ha.devcluster.cluster import DevCluster

@@ -43,7 +43,7 @@ class Faults(Runtime):
             self._state().lookupd_went(node)
 
     def stop(self, node: str) -> None:
-        """Stop a process in good order, and wait until it has ended.
+        """Shut a process down cleanly, and wait until it has ended.
 
         An nsqd hands over its partitions within about a second (scaled).
         """
@@ -59,7 +59,7 @@ class Faults(Runtime):
                 coordinator.lookupd_went(found)
             return
         if not found.reachable:
-            if found.alive:  # A frozen process cannot stop in good order.
+            if found.alive:  # A frozen process cannot shut down cleanly.
                 found.kill()
             return
         if found.exiting:

@@ -1,4 +1,4 @@
-"""The common ground of all nodes: clock, delays, chance, switches, and the state of a process.
+"""The environment of all nodes: clock, delays, randomness, switches, and the state of a process.
 
 Storage, nsqd and HTTP see the rest of the cluster only through :class:`Host`.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.security import Security
 
 VERSION: Final = "0.3.7-HA.1.13.0"
-"""The version that the nodes report: they behave like this one."""
+"""The version that the nodes report and imitate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Host:
         loop: The loop that runs the cluster.
         timing: How long things take.
         security: TLS and HTTP access of all nodes.
-        chance: The only source of chance, seeded.
+        chance: The only source of randomness, seeded.
         writes_disabled: An operator disabled writing in the whole cluster.
     """
 
@@ -139,7 +139,7 @@ class Host:
 
 
 class Absence:
-    """One time that a node is away. Plans made for it are void once the node is back."""
+    """One period in which a node is away. Its plans are void once the node is back."""
 
     def __init__(self, since: float) -> None:
         self.since = since

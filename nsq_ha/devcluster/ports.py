@@ -223,7 +223,7 @@ class WebServer:
 
 
 class _Named(logging.LoggerAdapter[logging.Logger]):
-    """Says whose line it is; uvicorn's own logger would print "Invalid HTTP request received." and nothing else."""
+    """Names the port in log lines; uvicorn's own logger would only print "Invalid HTTP request received."."""
 
     level = logging.WARNING
 

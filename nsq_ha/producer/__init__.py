@@ -1,4 +1,4 @@
-"""Publishing: the producer, and one sender for each partition."""
+"""Publishing: the producer, its topics, and one sender per partition."""
 
 from nsq_ha.producer.producer import Producer
 

@@ -1,4 +1,4 @@
-"""Many messages in one call: planned as commands that the server accepts, queued in order, one outcome for each.
+"""Publish many messages in one call: plan the commands, queue them in order, return an outcome for each message.
 
 The invariants: no message is queued before all are checked. A small batch is
 queued in one iteration of the event loop; a large one at the front of its
@@ -33,7 +33,7 @@ BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
 STEP: Final = 1_000
-"""Messages with keys, traces or headers that are handled between two breaks for others."""
+"""Number of messages with keys, traces or headers that are handled between two breaks for other tasks."""
 
 _ANY: Final = OutgoingMessage(b"x")
 """Stands for a message that may go to any partition."""
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     Attributes:
         request: The command; its keys are set.
         positions: Positions of its messages in the batch.
-        partition: Where it goes. None: chosen when it is queued.
+        partition: The partition. None: it is chosen when the command is queued.
     """
 
     request: MpubRequest
@@ -61,12 +61,12 @@ class BatchPlan:
 
     Args:
         topic: The topic.
-        messages: The caller's, one at least; kept, not copied.
+        messages: The caller's messages, at least one; kept, not copied.
         trace_id_of: Returns the id to trace a message with. None for no trace.
 
     Attributes:
-        size: Bytes of the bodies, known when they are checked.
-        is_small: Whether it takes no longer than one command.
+        size: Bytes of the bodies, known after they are checked.
+        is_small: Whether planning and queueing it is quick, so it needs no breaks for other tasks.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BatchPlan:
         """Check the messages, with breaks.
 
         Raises:
-            ConfigError: A message is not legal; its position is named.
+            ConfigError: A message is not valid; the text names its position.
         """
         if self._sizes is not None:
             return
@@ -116,7 +116,7 @@ class BatchPlan:
     def parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         """Plan the commands: by partition and kind, within the server's limits, in order.
 
-        The first one comes when it is known that the topic accepts all messages.
+        It yields the first one after it has checked that the topic accepts all messages.
 
         Yields:
             The next command. None for a break.
@@ -316,7 +316,7 @@ def as_list(messages: object) -> list[bytes | OutgoingMessage]:
 def single_mpub(
     topic: str, messages: Sequence[object], new_future: Callable[[], asyncio.Future[list[Receipt]]]
 ) -> MpubRequest | None:
-    """Return a small batch of plain bodies as one command. None if it is not that plain: use :class:`BatchCall`."""
+    """Return a small batch of plain bodies as one command. None for any other batch: use :class:`BatchCall`."""
     if not 0 < len(messages) <= BATCH_COUNT:
         return None
     first = messages[0]
@@ -330,5 +330,5 @@ def single_mpub(
 
 
 def at_position(position: int, error: ConfigError) -> ConfigError:
-    """Return ``error`` with the position of the message that it is about."""
+    """Return ``error`` with the position of its message."""
     return ConfigError(f"message {position}: {error}")

@@ -1,4 +1,4 @@
-"""Which partition of a topic a message goes to."""
+"""Choose the partition of a topic for each message."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PartitionChoice:
             view: What is known of the topic.
 
         Returns:
-            The partition, and whether another one would do as well.
+            The partition, and whether the message may go to another one.
 
         Raises:
             ConfigError: The partition does not exist, the key does not suit the
@@ -112,9 +112,9 @@ class PartitionChoice:
         return round_robin(candidates, self._turn)
 
     def quick(self, request: Request, view: TopicView | None) -> Sender | None:
-        """Choose the sender of a plain request that names no partition, while nothing is out of the ordinary.
+        """Choose the sender of a plain request that names no partition, if nothing unusual is going on.
 
-        That is nearly always so, and takes a fraction of the time of :meth:`partition_for`, with the same result.
+        This is the usual case. It takes a fraction of the time of :meth:`partition_for`, with the same result.
 
         Returns:
             The sender. None otherwise: then ask :meth:`partition_for`.
@@ -134,7 +134,7 @@ class PartitionChoice:
         return sender
 
     def prepare_quick(self, view: TopicView) -> None:
-        """Let :meth:`quick` choose by ``view``, which can be used, if nothing is out of the ordinary in it."""
+        """Let :meth:`quick` choose by ``view``, which is usable, if nothing in it is unusual."""
         if view is self._calm_view:
             return
         self._calm_view = None
@@ -163,7 +163,7 @@ class PartitionChoice:
         return next(probed, None)
 
     def is_healthy(self, partition: int) -> bool:
-        """Return whether nothing is known against a partition."""
+        """Return whether a partition has no known problem."""
         sender = self._senders.get(partition)
         return sender is None or sender.trouble is None
 

@@ -1,4 +1,4 @@
-"""Where one sender connects to: the partition's leader; and the connections that it has replaced.
+"""The leader that one sender connects to, and the connections that it has replaced.
 
 A replaced connection is kept until everything written to it is answered.
 ``policy.tls_renewal`` says what to do when; ``policy.lane`` knows which publishes
@@ -53,7 +53,7 @@ class Leader:
         return node
 
     def differs(self, node: Node) -> bool:
-        """Return whether another node than ``node`` is known to lead."""
+        """Return whether a node other than ``node`` is known to lead."""
         view = self._watch.view
         leader = view.leaders.get(self._partition) if view is not None else None
         return leader is not None and leader != node
@@ -129,7 +129,7 @@ class OldConnections:
         self._answering = retired
 
     def answered(self) -> None:
-        """Note that everything written to replaced connections is answered."""
+        """Record that everything written to replaced connections is answered."""
         if self._answering is not None:
             self._answering.changed()
 

@@ -1,7 +1,7 @@
 """The connection of one sender to the leader of its partition.
 
-Opens, replaces and closes it as ``policy.sender_life`` says. What is written
-over it and what answers mean is the sender's.
+Opens, replaces and closes it as ``policy.sender_life`` says. The sender decides
+what to write and interprets the answers.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("nsq_ha.producer")
 
 MOVE_GRACE: Final = 0.2
-"""Seconds that the old leader has to answer what it was sent, once the look-up names another one."""
+"""Seconds that the old leader has to answer pending publishes after a look-up names another one."""
 
 _CLOSED: Final = "the producer was closed"
 
 
 class LinkUser(Protocol):
-    """What a link needs of its sender.
+    """The methods of the sender that a link uses.
 
     Attributes:
-        last_used: When something was written last, in the loop's time.
+        last_used: Time of the last write, in the loop's time.
     """
 
     last_used: float
@@ -58,13 +58,13 @@ class LinkUser(Protocol):
         """Write soon."""
 
     def left(self, reason: NsqError) -> None:
-        """Take back what is unanswered: the connection is closed."""
+        """Take back the unanswered publishes: the connection is closed."""
 
     def in_trouble(self, error: NsqError) -> None:
         """Record a failure."""
 
     def old_lost(self, reason: NsqError) -> None:
-        """Take back what is unanswered on the replaced connection: it is gone."""
+        """Take back the unanswered publishes on the replaced connection, which is lost."""
 
     def stored(self, count: int, *, apart: bool = False) -> None:
         """Take that many answers that are all ``OK``; ``apart``: over the replaced connection."""
@@ -138,7 +138,7 @@ class Link:
         self._work.set()
 
     def news(self) -> None:
-        """Look again at what to do with the connection."""
+        """Decide again what to do with the connection."""
         self._news.set()
 
     def leads(self, node: Node) -> None:
@@ -215,7 +215,7 @@ class Link:
 
     async def _pause(self) -> None:
         """Report the failure and wait before the next attempt; a change of the leader ends the wait."""
-        self._news.clear()  # only what comes now may end the pause: what fails at once must not fail in a loop
+        self._news.clear()  # only news from now on may end the pause: an immediate failure must not repeat in a loop
         failure, self._failure = self._failure, None
         if failure is not None:
             self._user.in_trouble(failure)

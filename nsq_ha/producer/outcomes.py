@@ -1,7 +1,7 @@
-"""How publishes to one partition end: receipts and errors for their callers, warnings for the log.
+"""End the publishes to one partition with receipts or errors, and log warnings about outages.
 
-What an answer means for the connection is decided in ``producer.sender``;
-when to warn, in ``policy.timing``.
+``producer.sender`` decides what an answer means for the connection;
+``policy.timing`` decides when to warn.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Outcomes:
                 try:
                     self._stored(entry, OK)
                 except RemoteProtocolError as error:
-                    # Answers and publishes may have been misaligned before; from here on they surely are.
+                    # Answers and publishes may have been misaligned before; from here on they definitely are.
                     for doubtful in done[done.index(entry) :]:
                         self._fail_in_doubt(doubtful, error)
                     self._pending.free(freed)
@@ -131,7 +131,7 @@ class Outcomes:
         entry.fail(failed)
 
     def fail_all(self, error: NsqError) -> None:
-        """Fail everything that is queued, unanswered or waiting for room; what is unanswered may be stored."""
+        """Fail everything that is queued, unanswered or waiting for room; unanswered publishes may be stored."""
         for entry in self._lane.pending():
             if not entry.given_up:
                 self.give_up(entry, error)

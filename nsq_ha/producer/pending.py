@@ -1,4 +1,4 @@
-"""The publishes that are pending: their bytes, their ends, and the one timer that ends each at its time limit.
+"""All pending publishes of a producer: their bytes, and the one timer that ends each at its time limit.
 
 A timer for each publish would cost more than all the rest of it. Publishes with
 equal limits end in the order in which they began, so for each limit only the
@@ -176,7 +176,7 @@ class PendingPublishes:
                 if not request.future.done():
                     expired.append(request)
         for request in expired:
-            if request.place is not None:  # else it waits in its topic's queue, which has its own limit
+            if request.place is not None:  # otherwise it waits in its topic's queue, which has its own limit
                 request.place.expire(request)
         if following < math.inf:
             self._check_at(following)

@@ -1,6 +1,6 @@
-"""The producer: the object with which an application publishes.
+"""The producer: the object that applications publish with.
 
-Owns the public calls and the lives of topics and senders. ``producer.topic``
+Owns the public calls, and starts and stops topics and senders. ``producer.topic``
 admits publishes, ``producer.choice`` chooses partitions, ``producer.sender``
 writes.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FORGET_INTERVAL: Final = 5.0
-"""Seconds between two searches for topics that nobody publishes to."""
+"""Seconds between two searches for unused topics."""
 
 
 class Producer(SingleUseClient):
@@ -102,7 +102,7 @@ class Producer(SingleUseClient):
         If it is cancelled, it closes without waiting.
 
         Raises:
-            ConfigError: It was called from another event loop than the one that entered the producer. Nothing changed.
+            ConfigError: The call is not from the event loop that entered the producer. Nothing changed.
         """
         if self._directory is None or self._close.is_done:
             return
@@ -131,7 +131,7 @@ class Producer(SingleUseClient):
             await self._directory.aclose()
 
     async def _supervise(self, ready: asyncio.Event) -> None:
-        """Own the tasks of the senders; ends when the producer is closed, or by a bug of ours."""
+        """Own the tasks of the senders; ends when the producer closes, or because of a bug."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -318,7 +318,7 @@ class Producer(SingleUseClient):
     async def _publish_batch(
         self, pending: PendingPublishes, topic: str, messages: list[bytes | OutgoingMessage], timeout: float | None
     ) -> list[Receipt | PublishError]:
-        """Publish what takes more than one command, or more than bodies."""
+        """Publish a batch that needs more than one command, or has more than bodies."""
         limit = self.config.publish_timeout if timeout is None else _check_timeout(timeout)
         publisher = self._publisher(topic, pending)
         plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message))
@@ -364,7 +364,7 @@ class Producer(SingleUseClient):
         task.add_done_callback(lambda _: self._sender_tasks.pop(sender, None))
 
     def _forget_idle(self) -> None:
-        """Forget topics that nobody publishes to; the next publish starts them again."""
+        """Forget unused topics; the next publish starts them again."""
         for topic, publisher in tuple(self._topics.items()):
             if self._directory is None or not publisher.is_forgotten():
                 continue

@@ -1,4 +1,4 @@
-"""What publishing to one topic does when the topic's number of partitions changes.
+"""Handle changes of a topic's number of partitions.
 
 Owns the number that keys are hashed over and the option ``partition_change``.
 ``policy.choice`` decides when a new number is due.
@@ -55,10 +55,10 @@ class Repartition:
         return not (self._count.is_pending or self._draining or self._refusal is not None)
 
     def view_changed(self, view: TopicView) -> None:
-        """Take over what the newest view says about the topic."""
+        """Use the newest view of the topic."""
         if view.meta is None:
             if not view.exists:
-                # Created again it is another topic: nothing in it could be out of order.
+                # A re-created topic is a new topic: nothing in it can be out of order.
                 self._count = PartitionCount()
             return
         self._is_partitioned = view.meta.is_partitioned

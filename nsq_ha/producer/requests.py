@@ -1,8 +1,8 @@
 """The commands that publish, as data: a PUB of one message, or an MPUB of many.
 
-Each knows its bytes on the wire and the receipts that an answer makes. How a
-request stands in its partition's lane is in the fields of ``policy.lane.Entry``:
-one object for both, since one is made for each publish.
+Each encodes itself and creates the receipts for an answer. A request is also the
+``policy.lane.Entry`` of its partition's lane: one object for both, since each
+publish creates one.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Request(Entry, eq=False, kw_only=True):
         count: Number of messages.
         is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
         closes_when_refused: Whether the connection cannot be used after a refusal.
-        place: Where it was handed to; it may move while it waits. None before.
-        timeout: Seconds that it has. None for the producer's default.
+        place: The partition that it was handed to; it may move while it waits. None before.
+        timeout: Its time limit in seconds. None for the producer's default.
         waits_for_room: Whether it waits for room, or ended while it did: its bytes do not count.
-        deadline: When its time is over, in the loop's time.
+        deadline: When its time limit ends, in the loop's time.
         began_ns: When the call began, nanoseconds since the epoch; 0 if it is not traced.
     """
 
@@ -99,7 +99,7 @@ class Request(Entry, eq=False, kw_only=True):
         raise NotImplementedError
 
     def fail(self, error: PublishError) -> None:
-        """Raise ``error`` in the caller, if it still waits."""
+        """Raise ``error`` in the caller if it still waits."""
         if not self.future.done():
             self.future.set_exception(error)
 

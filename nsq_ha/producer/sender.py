@@ -4,8 +4,8 @@
 ``producer.link`` opens and closes the connection to the leader.
 
 The invariant: the lane's order of unanswered publishes is the order in which
-they were written to the current connection; those on the connection before it,
-if there is one, are set apart.
+they were written to the current connection; those on the previous connection, if
+there is one, are kept separately.
 """
 
 from __future__ import annotations
@@ -172,11 +172,11 @@ class Sender:
     # ------------------------------------------------------------ answers
 
     def stored(self, count: int, *, apart: bool = False) -> None:
-        """Take ``count`` answers that are all ``OK``, which they are while nothing is wrong.
+        """Take ``count`` answers that are all ``OK``, the usual case.
 
         Args:
             count: How many.
-            apart: They came over the connection before.
+            apart: Whether they came over the previous connection.
         """
         connection = self.link.old.answering if apart else self.link.connection
         if connection is None:
@@ -209,7 +209,7 @@ class Sender:
         self._go_on(len(answers), apart=apart)
 
     def _go_on(self, count: int, *, apart: bool) -> None:
-        """Write what waits, after ``count`` answers."""
+        """Write waiting publishes, after ``count`` answers."""
         lane = self.lane
         if apart and not lane.unanswered_apart:
             self.link.old.answered()
@@ -219,8 +219,8 @@ class Sender:
         elif lane.waiting and not lane.unanswered:
             self.pump()
         elif count > 1 or lane.waiting or lane.unanswered:
-            # Behind the callers that were woken, in the same iteration of the event loop: what they publish next
-            # leaves in one write.
+            # Run after the woken callers, in the same iteration of the event loop: their next publishes then leave
+            # in one write.
             self.kick()
 
     def _went_well(self, request: Request) -> None:
@@ -246,7 +246,7 @@ class Sender:
             # The server reads the rest of the batch as commands: its next answers belong to no publish.
             self._close(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
-            # Answers carry no number, so nobody knows which publish the next one belongs to.
+            # Answers carry no number, so it is unknown which publish the next one belongs to.
             self._close(RemoteProtocolError(f"closed after an error that answers no publish: {error}"), apart=apart)
 
     # ------------------------------------------------------------ trouble
@@ -269,7 +269,7 @@ class Sender:
         """Record a failure, look the topic up, and move or fail the publishes that need not wait."""
         before = self.trouble
         if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
-            error = before  # nsqd closed the connection because of that
+            error = before  # nsqd closed the connection because of it
         elif self._config.nsqd:
             error = explained(error, self._watch.topic)
         self.trouble = error
@@ -327,7 +327,7 @@ class Sender:
         self._take_back(reason, apart=False)
 
     def old_lost(self, reason: NsqError) -> None:
-        """Take back what is unanswered on the connection before: it is gone."""
+        """Take back the unanswered publishes on the previous connection, which is lost."""
         self._take_back(reason, apart=True)
         self._retry_pause.begin()  # one publish tests whether the leader answers, before all are written again
         self.in_trouble(reason)
@@ -336,10 +336,10 @@ class Sender:
     def _take_back(self, reason: NsqError, *, apart: bool) -> None:
         for request in self.lane.lost(apart=apart):
             if self._config.on_unreachable == "fail" and not request.given_up:
-                self._outcomes.give_up(request, reason)  # another leader must not get what its caller was told failed
+                self._outcomes.give_up(request, reason)  # reported as failed: not for another leader
 
     def _close(self, reason: NsqError, *, apart: bool) -> None:
-        """Close the connection, or the one before it."""
+        """Close the connection, or the previous one."""
         if not apart:
             self.link.lost(reason)
             return
@@ -351,7 +351,7 @@ class Sender:
     # ------------------------------------------------------------ ends
 
     def fail_all(self, error: NsqError) -> None:
-        """Fail everything that is queued or unanswered here; what is unanswered may be stored."""
+        """Fail everything that is queued or unanswered here; unanswered publishes may be stored."""
         self._outcomes.fail_all(error)
 
     def _give_up(self, request: Request) -> None:

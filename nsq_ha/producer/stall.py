@@ -83,7 +83,7 @@ class StallDetector:
         self.is_watching = False
 
     def watch(self) -> None:
-        """Start the timer, if it does not run."""
+        """Start the timer if it does not run."""
         if self._handle is None:
             self.is_watching = True
             self._handle = self._loop.call_later(STALLED_AFTER, self._check)

@@ -128,8 +128,8 @@ class TopicPublisher:
     async def admitted(self, deadline: float, *, is_quick: bool) -> AsyncIterator[None]:
         """Wait for the front of the topic's queue and keep it inside the block.
 
-        There is one queue for all reasons to wait: a later publish of the same key
-        must not overtake.
+        There is one queue for all reasons to wait, since a later publish of the same
+        key must not overtake an earlier one.
 
         Args:
             deadline: When the wait and the block must be over, in the loop's time.
@@ -176,7 +176,7 @@ class TopicPublisher:
             self._wait_for_room(request, sender)
 
     def _wait_for_room(self, request: Request, sender: Sender) -> None:
-        """Queue what found no room at ``sender``: at another partition if it may go anywhere, or let it wait."""
+        """Queue a request that found no room at ``sender`` at another partition if possible, or let it wait."""
         buffer = sender.buffer
         if not request.keys:
             healthy = (self.sender(partition) for partition in self.choice.routes if self.choice.is_healthy(partition))
@@ -334,7 +334,7 @@ class AdmissionQueue:
         """Wait for the front and keep it inside the block. A cancelled wait leaves the queue.
 
         Args:
-            is_quick: The block takes no time once the topic is known.
+            is_quick: Whether the block takes no time once the topic is known.
         """
         ticket = _Ticket(is_quick)
         self._tickets.append(ticket)

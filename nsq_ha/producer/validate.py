@@ -1,4 +1,4 @@
-"""The checks of a message before anything is sent, and the form in which it goes onto the wire."""
+"""Check messages before anything is sent, and convert them to the form for the wire."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 KEY_TYPES: Final = frozenset((str, bytes, int))
-"""Types of legal keys, and bool is none of them; their subclasses are legal, too."""
+"""Types of valid keys, including subclasses, but not bool."""
 
 NO_KEY: Final = object()
-"""The one lane key of all messages that name a partition and no key."""
+"""The lane key that all messages with a partition and without a key share."""
 
 _HEADER_SIZE_WORD: Final = 2
 
 
 class CheckedMessage(msgspec.Struct, frozen=True):
-    """One legal message in the form that the wire needs.
+    """One valid message in the form for the wire.
 
     Attributes:
         body: The payload.
-        trace_id: None if it is sent without a trace.
+        trace_id: The trace id. None if it is sent without one.
         ext: The extension header as JSON. None if the message has none.
     """
 
@@ -45,7 +45,7 @@ class CheckedMessage(msgspec.Struct, frozen=True):
 
     @property
     def wire_bytes(self) -> int:
-        """Most bytes that it takes in a batch, its size word included."""
+        """Maximum number of bytes that it takes in a batch, including its size word."""
         return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
 
 
@@ -57,7 +57,7 @@ def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMess
         trace_id: The id to trace it with. None for no trace.
 
     Raises:
-        ConfigError: Body, key, partition, trace id, headers or tag are not legal; nothing was sent.
+        ConfigError: Body, key, partition, trace id, headers or tag are not valid; nothing was sent.
     """
     body: object = message.body
     key: object = message.key
@@ -131,7 +131,7 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None) -> None
 
 
 def lane_key(key: Key | None) -> Hashable:
-    """Return what publishes that must keep their order have in common: equal for all forms of one key."""
+    """Return the key that orders publishes in a lane; it is equal for all forms of one key."""
     if key is None:
         return NO_KEY
     if isinstance(key, str):

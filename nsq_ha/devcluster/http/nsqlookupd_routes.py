@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP.
+"""nsqlookupd's HTTP: look-ups, and changes of topics.
 
 Source: protocol reference 12; failures reference 2.
 """

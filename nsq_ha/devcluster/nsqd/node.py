@@ -72,7 +72,7 @@ class Nsqd(StorageNode):
         self._web.open()
 
     def leave(self) -> None:
-        """Begin to stop in good order: disconnect consumers, refuse publishers."""
+        """Begin a clean shutdown: disconnect consumers, refuse publishers."""
         self.exiting = True
         for replica in self.replicas.values():
             replica.drop_consumers()
