@@ -40,7 +40,7 @@ MAX_EXT_BYTES: Final = 0xFFFF
 """Maximum size of an extension header, whose length has 16 bits."""
 
 MAX_TRACE_ID: Final = 2**64 - 1
-"""Largest trace id: unsigned 64 bit."""
+"""Maximum trace id, since ids are unsigned and have 64 bits."""
 
 MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
 """Above this the server's clock arithmetic overflows and it requeues at once. It limits delays to 3 days, far below."""
