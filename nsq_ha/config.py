@@ -360,8 +360,9 @@ class ConsumerConfig(ClientConfig):
     start_timeout: float = 5.0
     """How long `async with` waits for all partitions; then it logs a warning and continues in the background."""
     max_attempts: int | None = None
-    """Number of deliveries after which ``on_give_up`` applies, as soon as the last one fails; at most 4000, since the
-    server counts no further. None never gives up, so that no message is dropped unless you ask for it."""
+    """Number of deliveries from which on a failure gives the message up, by ``on_give_up``; at most 4000, since the
+    server counts no further. A message is given up unhandled only after 10 deliveries more. None never gives up, so
+    that no message is dropped unless you ask for it."""
     warn_attempts: int = 10
     """Delivery of a message at which a warning is logged, and again at each doubling. 0 for never."""
     on_give_up: GiveUp = "drop"

@@ -13,7 +13,7 @@ import asyncio
 import copy
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.closing import Returned
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import TopicMeta, TopicView
+
+SPARE_DELIVERIES: Final = 10
+"""Deliveries beyond ``max_attempts`` after which a message is given up though no handler failed on it here.
+
+nsqd counts deliveries, and some reach no handler: those to a client that restarts, or that time out in its queue. So a
+message with more deliveries than ``max_attempts`` is still handled, and given up if that fails. But a message that ends
+each process that handles it never fails, and must come to its end, too.
+"""
+MOST_REMEMBERED: Final = 10_000
+"""Messages whose giving up failed; beyond that, one of them may be handled once more."""
 
 log = logging.getLogger("nsq_ha.consumer")
 
@@ -169,6 +179,7 @@ class AttemptPolicy:
         self._publisher = publisher
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._not_given_up: set[bytes] = set()  # ids of messages that come again only to be given up
         self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
         warn = config.warn_attempts or 65536
         self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
@@ -181,11 +192,11 @@ class AttemptPolicy:
         """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""
         attempts, warn = message.attempts, self._config.warn_attempts
         limit = self._config.max_attempts
-        if limit is None or attempts <= limit:
+        if limit is None or (attempts <= limit + SPARE_DELIVERIES and message.id not in self._not_given_up):
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
                 log.warning("%r keeps coming: delivery %d", message, attempts)
             return True
-        # It was lost, timed out or could not be given up after its last failure.
+        self._not_given_up.discard(message.id)
         log.warning("giving up %r unhandled: delivery %d, max_attempts=%d", message, attempts, limit)
         await self._give_up(message)
         return False
@@ -260,7 +271,10 @@ class AttemptPolicy:
 
     def _log_last(self, message: Message) -> None:
         limit = self._config.max_attempts
-        log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
+        if limit is not None and message.attempts > limit:
+            log.warning("giving up %r: delivery %d failed, max_attempts=%d", message, message.attempts, limit)
+        else:
+            log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
 
     async def _give_up(self, message: Message) -> None:
         task = asyncio.current_task()
@@ -272,6 +286,9 @@ class AttemptPolicy:
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
                 raise
             log.warning("%r could not be given up, it comes again: %s", message, error)
+            if len(self._not_given_up) >= MOST_REMEMBERED:
+                self._not_given_up.clear()
+            self._not_given_up.add(message.id)
             if not message.answered:
                 message.requeue()
         except BaseException:  # ends the iteration or the run: not to be given up once more on its way

@@ -15,7 +15,7 @@ from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy, GiveUpPublisher, Publisher
 from nsq_ha.consumer.closing import supervisor_ended
-from nsq_ha.consumer.handling import Handling, check_concurrency
+from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
@@ -76,6 +76,8 @@ class Consumer(SingleUseClient):
             check_partition(partition)
         if self.config.partitions == ():
             raise ConfigError("partitions must name one at least; None takes all")
+        if callable(self.config.on_give_up):
+            check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._attempts = AttemptPolicy(self.config, self._give_up_publisher)
         self._inbox = ConsumerInbox(f"{self.topic}/{self.channel}", self.config, self._attempts, self._check_loop)
@@ -282,10 +284,10 @@ class Consumer(SingleUseClient):
 
         Args:
             handler: Takes a :class:`~nsq_ha.Message`; a coroutine function or a plain one.
-            concurrency: Handlers that run at once, 1 or more.
+            concurrency: Handlers that run at once, 1..10000.
 
         Raises:
-            ConfigError: ``concurrency`` is no int of 1 or more, ``handler`` is no function of one argument, or this is
+            ConfigError: ``concurrency`` is no int of 1..10000, ``handler`` is no function of one argument, or this is
                 another event loop than the one that entered it.
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died.

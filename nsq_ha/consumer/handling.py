@@ -49,29 +49,33 @@ class Desk(Protocol):
         """Record that handling of ``message`` took long, before it is answered."""
 
 
+MOST_WORKERS: Final = 10_000
+"""Each worker is a task that is started at once: 100,000 of them held the event loop for 8.6 s."""
+
+
 def check_concurrency(concurrency: object) -> None:
     """Check the option.
 
     Raises:
-        ConfigError: ``concurrency`` is not an int of 1 or more.
+        ConfigError: ``concurrency`` is not an int of 1..10000.
     """
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ConfigError(f"concurrency must be an int of 1 or more, not {concurrency!r}")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_WORKERS:
+        raise ConfigError(f"concurrency must be an int of 1..{MOST_WORKERS}, not {concurrency!r}")
 
 
-def check_handler(handler: object) -> None:
+def check_handler(handler: object, option: str = "handler") -> None:
     """Check that ``handler`` can be called with a message, and does something then.
 
     Raises:
         ConfigError: It is no function, a generator function, or takes another number of arguments.
     """
     if not callable(handler):
-        raise ConfigError(f"handler must be a function of a message, not {type(handler).__name__}")
+        raise ConfigError(f"{option} must be a function of a message, not {type(handler).__name__}")
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
     # Of an object the method __call__ says what a call does.
     for called in (handler, type(handler).__call__):
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            raise ConfigError(f"handler must be a function of a message, not a generator: {name} would never run")
+            raise ConfigError(f"{option} must be a function of a message, not a generator: {name} would never run")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # some built-in functions have none
@@ -79,7 +83,9 @@ def check_handler(handler: object) -> None:
     try:
         signature.bind(None)
     except TypeError as error:
-        raise ConfigError(f"handler must take one argument, the message; {name}{signature} does not: {error}") from None
+        raise ConfigError(
+            f"{option} must take one argument, the message; {name}{signature} does not: {error}"
+        ) from None
 
 
 class _Job(NamedTuple):
@@ -195,7 +201,7 @@ class Handling:
         """Run ``concurrency`` workers until the messages end.
 
         Args:
-            concurrency: How many, 1 or more.
+            concurrency: How many, 1..10000.
             closed: Set when answers can no longer be sent; running handlers are cancelled then.
 
         Raises:

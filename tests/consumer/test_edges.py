@@ -63,7 +63,8 @@ async def generates_too(message: Message) -> AsyncIterator[Message]:
 
 
 @pytest.mark.parametrize(
-    ("handler", "concurrency"), [(None, 1), (print, 0), (print, "8"), (print, True), (generates, 1), (generates_too, 1)]
+    ("handler", "concurrency"),
+    [(None, 1), (print, 0), (print, "8"), (print, True), (print, 10_001), (generates, 1), (generates_too, 1)],
 )
 async def test_what_is_no_handler_or_no_number_is_refused(stage: Stage, handler: object, concurrency: object) -> None:
     async with stage.consumer() as consumer:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from nsq_ha import Backoff, Message
+from nsq_ha.consumer.attempts import SPARE_DELIVERIES
 from nsq_ha.protocol import Close, Command, Finish, Identity, Ready, Requeue, Touch
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
 from tests.support.stage import Stage
@@ -380,7 +381,7 @@ async def test_a_cancelled_give_up_loses_no_message(stage: Stage) -> None:
 
     async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
         peer = await stage.nsqd.subscriber()
-        peer.message(b"bad", message_id(2), attempts=2)
+        peer.message(b"bad", message_id(2), attempts=2 + SPARE_DELIVERIES)
         peer.message(b"good", message_id(3))
         waiting = asyncio.create_task(anext(consumer))
         await asyncio.wait_for(entered.wait(), LIMIT)

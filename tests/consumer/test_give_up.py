@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ClosedError, ConfigError, Consumer, Message, Producer
+from nsq_ha.consumer.attempts import SPARE_DELIVERIES
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import TopicNotFoundError
 from nsq_ha.protocol import Close, Finish, Requeue
@@ -275,7 +276,7 @@ async def test_the_log_counts_the_attempts_that_the_handler_saw(stage: Stage, ca
         for attempt in (1, 2, 3):
             peer.message(b"x", message_id(2), attempts=attempt)
             await answered(attempt)
-        peer.message(b"late", message_id(3), attempts=5)
+        peer.message(b"late", message_id(3), attempts=3 + SPARE_DELIVERIES + 1)
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
         await consumer.aclose()
         await running
@@ -284,5 +285,61 @@ async def test_the_log_counts_the_attempts_that_the_handler_saw(stage: Stage, ca
     assert len(logged) == 2
     assert "attempts=3" in logged[0]
     assert logged[0].endswith(": attempt 3 of 3 failed")
-    assert "attempts=5" in logged[1]
-    assert logged[1].endswith(" unhandled: delivery 5, max_attempts=3")
+    assert "attempts=14" in logged[1]
+    assert logged[1].endswith(" unhandled: delivery 14, max_attempts=3")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_message_that_no_handler_has_seen_is_handled_whatever_its_deliveries(
+    stage: Stage, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """Restarts and timeouts in the client's queue count as deliveries: five of eight messages were dropped so."""
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.attempts)
+        if fails:
+            raise ValueError("no")
+
+    async with stage.consumer(max_attempts=3) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handle))
+        peer.message(b"x", message_id(2), attempts=3 + SPARE_DELIVERIES)
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await consumer.aclose()
+        await running
+    assert seen == [13]
+    logged = [text for text in caplog.messages if text.startswith("giving up")]
+    assert [text.endswith(": delivery 13 failed, max_attempts=3") for text in logged] == [True] * fails
+
+
+async def test_a_message_whose_giving_up_failed_comes_again_for_that_alone(stage: Stage) -> None:
+    seen: list[int] = []
+    given: list[int] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.attempts)
+        raise ValueError("no")
+
+    def give_up(message: Message) -> None:
+        given.append(message.attempts)
+        if len(given) == 1:
+            raise OSError("not now")
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up, requeue_backoff=Backoff(0.01, 0.01)) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handle))
+        peer.message(b"x", message_id(2), attempts=1)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        peer.message(b"x", message_id(2), attempts=2)
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await consumer.aclose()
+        await running
+    assert (seen, given) == ([1], [1, 2])
+
+
+@pytest.mark.parametrize("give_up", [lambda: None, lambda message, other: None])
+def test_a_function_that_takes_no_message_is_refused(give_up: Any) -> None:  # noqa: ANN401 - wrong on purpose
+    """Its message used to come again for ever, and no handler saw it."""
+    with pytest.raises(ConfigError, match="on_give_up must take one argument, the message"):
+        Consumer("payments", "work", nsqd="127.0.0.1:4150", max_attempts=2, on_give_up=give_up)

@@ -63,9 +63,13 @@ async def test_faults_leave_every_key_in_order(cluster: DevCluster, topic: str, 
     assert [line.split()[0] for line in told if not line.startswith("partition")] == ["moved", "killed", "started"]
 
 
+STALL = 12
+"""A busy machine has held up the first acknowledgements for more than 5 s."""
+
+
 async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     told: list[str] = []
-    job = job_of(cluster, topic, rows, told.append, stall_limit=5, rate=1000)
+    job = job_of(cluster, topic, rows, told.append, stall_limit=STALL, rate=1000)
     running = asyncio.create_task(job.run())
     await job.reached(0.2)
     cluster.refuse_writes()
@@ -73,11 +77,11 @@ async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str
         await running
     finally:
         cluster.refuse_writes(refuse=False)
-    assert told[-1] == "gave up: nothing moved for 5 s"
+    assert told[-1] == f"gave up: nothing moved for {STALL} s"
     assert 80 <= job.audit.acknowledged < 400
     assert not job.audit.is_clean
     assert job.audit.lost == 0
-    assert job.audit.publish_stall.longest >= 5
+    assert job.audit.publish_stall.longest >= STALL
 
 
 async def test_waiting_for_a_share_ends_with_the_job(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
