@@ -50,7 +50,7 @@ def test_what_is_not_committed_yet_is_waited_for() -> None:
 def test_patience_follows_the_leader_and_has_an_end() -> None:
     place = search_in_log(Log([10, 20, 30]), patience=0.01)
     model = cast("Model", place.cluster)
-    elsewhere = dataclasses.replace(place, node=NODES[1])
+    elsewhere = dataclasses.replace(place, node=NODES[1], patience=3600.0)
     model.deaf.add(NODES[1])
     assert elsewhere.patiently(lambda there: there.boundary(5)) == 10, "the nsqlookupds name another leader"
     model.deaf.add(NODES[0])
