@@ -152,6 +152,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return server
 
 
+DAY: Final = 86_400.0
+"""Seconds from the loop's start; no test is about more."""
+
+
 class _Selector(selectors.DefaultSelector):
     """Jumps instead of waiting."""
 
@@ -168,6 +172,9 @@ class _Selector(selectors.DefaultSelector):
             return ready
         if timeout is None:
             return super().select(None)  # only a thread or a signal can go on
+        if self._loop.time() > DAY:
+            # Timers that come again and again would go on for ever: pytest's time limit is swallowed by callbacks.
+            raise AssertionError("a day of virtual time has passed: the test waits for something that never comes")
         if self._loop.is_thread_at_work:
             began = time.monotonic()
             ready = super().select(timeout)
