@@ -266,14 +266,15 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f": did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def number(low: float, high: float) -> Rule:
-    """Allow numbers of a range."""
-    return Check(f"{low:g}..{high:g}", lambda value: is_number(value) and low <= value <= high)
+def number(low: float, high: float, unit: str = "") -> Rule:
+    """Allow numbers of a range; errors name the unit, if there is one."""
+    wanted = f"{low:g}..{high:g} {unit}".rstrip()
+    return Check(wanted, lambda value: is_number(value) and low <= value <= high)
 
 
 def seconds(low: float, high: float) -> Rule:
     """Allow times of a range."""
-    return Check(f"{low:g}..{high:g} seconds", lambda value: is_number(value) and low <= value <= high)
+    return number(low, high, "seconds")
 
 
 def whole(low: int, high: int) -> Rule:

@@ -1,4 +1,4 @@
-"""The map of the tree: the directive ``module-map`` (in MyST) lists each module with the first line of its docstring.
+"""The map of the tree: ``.. module-map::`` lists each module with the first line of its docstring.
 
 The lines are the docstrings themselves, so that the map cannot drift. A module without one is an error of the build.
 """
@@ -10,7 +10,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from docs._ext.reference import Made
+from docs._ext.reference import Made, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,15 +40,14 @@ def folders() -> Iterator[tuple[Path, list[Path]]]:
 
 
 def module_map() -> str:
-    """Return the map as MyST text: a paragraph for each folder, a row for each module."""
-    lines = []
+    """Return the map: a paragraph for each folder, a row for each module."""
+    parts = []
     for folder, modules in folders():
-        lines += [f"**`{folder.relative_to(ROOT)}`**: {first_line(folder / '__init__.py')}", ""]
+        parts.append(f"**{folder.relative_to(ROOT)}**: {first_line(folder / '__init__.py')}\n")
         if modules:
-            lines += ["| module | what it is |", "|---|---|"]
-            lines += [f"| `{path.name}` | {first_line(path).replace('|', chr(92) + '|')} |" for path in modules]
-            lines.append("")
-    return "\n".join(lines)
+            rows = [(f"``{path.name}``", first_line(path)) for path in modules]
+            parts.append(table(("Module", "What it is"), rows, widths="25 75"))
+    return "\n".join(parts)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

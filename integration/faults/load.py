@@ -113,21 +113,22 @@ class Load:
 
     def kept_back(self) -> dict[int, int]:
         """Count what is acknowledged and not delivered, by partition."""
+        return collections.Counter(ack.partition for _, ack in self._undelivered())
+
+    def _undelivered(self) -> list[tuple[str, Ack]]:
+        """Return what is acknowledged and not delivered, with its key."""
         missing = self.audit.missing
-        return collections.Counter(
-            ack.partition for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing
-        )
+        return [(key, ack) for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing]
 
     def story_of_missing(self, most: int = 5) -> list[str]:
         """Describe what is acknowledged and not delivered, beside the last delivery from the same partition."""
-        missing, last = self.audit.missing, self.audit.last_deliveries()
-        lost = [(key, ack) for key, acks in self.audit.acks.items() for ack in acks if (key, ack.seq) in missing]
+        last = self.audit.last_deliveries()
         now = time.monotonic()
         return [
             f"{key}:{ack.seq} was acknowledged by {ack.nsqd} for partition {ack.partition}"
             f" {now - ack.at:.2f} s ago (attempts {ack.attempts}); the last delivery from there was"
             + (f" {now - last[ack.partition].at:.2f} s ago" if ack.partition in last else " never")
-            for key, ack in sorted(lost, key=lambda one: one[1].at)[:most]
+            for key, ack in sorted(self._undelivered(), key=lambda one: one[1].at)[:most]
         ]
 
     def has_recovered(self, since: float, now: float) -> bool:

@@ -19,6 +19,7 @@ from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.closing import Returned
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
+from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.transport.single_use import SingleUseClient, check_entered
 from nsq_ha.transport.waiting import is_foreign
 
@@ -36,8 +37,6 @@ nsqd counts deliveries, and some reach no handler: those to a client that restar
 message with more deliveries than ``max_attempts`` is still handled, and given up if that fails. But a message that ends
 each process that handles it never fails, and must come to its end, too.
 """
-MOST_REMEMBERED: Final = 10_000
-"""Messages whose giving up failed; beyond that, one of them may be handled once more."""
 
 log = logging.getLogger("nsq_ha.consumer")
 
@@ -140,17 +139,14 @@ class GiveUpPublisher:
         options: dict[str, Any] = {}
         if message.ext:
             options |= {"headers": message.headers, "tag": message.tag}
+        letters = self._config.dead_letter_topic
         if not self._is_plain:  # nsqds without partitions know neither keys nor traces
             options["trace_id"] = message.trace_id or None
-        letters = self._config.dead_letter_topic
-        if letters is None:
-            if not self._is_plain:
+            if letters is None:
                 options["partition"] = message.partition
-            await self._producer.publish(message.topic, message.body, **options)
-        else:
-            if not self._is_plain:
+            else:
                 options["key"] = f"{message.topic}-{message.partition}"
-            await self._producer.publish(letters, message.body, **options)
+        await self._producer.publish(message.topic if letters is None else letters, message.body, **options)
 
     async def _look_up(self, topic: str, options: ClientConfig) -> TopicView | None:
         """Ask the producer's nsqlookupds. Return None if none answers in time."""
@@ -286,7 +282,7 @@ class AttemptPolicy:
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
                 raise
             log.warning("%r could not be given up, it comes again: %s", message, error)
-            if len(self._not_given_up) >= MOST_REMEMBERED:
+            if len(self._not_given_up) >= MOST_REMEMBERED:  # one of those may be handled once more
                 self._not_given_up.clear()
             self._not_given_up.add(message.id)
             if not message.answered:

@@ -253,7 +253,7 @@ class ConsumerInbox:
         self.flow.stop()
 
     def wake(self) -> None:
-        """Let everybody who waits look again."""
+        """Wake all waiting tasks, so that they check again."""
         self._arrivals.wake()
         self.changed.set()
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
@@ -22,6 +23,25 @@ async def deliver(stage: Stage, count: int) -> Peer:
     peer = await stage.nsqd.subscriber()
     for number in range(count):
         peer.message(b"%d" % number, message_id(number + 2))
+    return peer
+
+
+async def read_and_leave(
+    stage: Stage, read: object, count: int, ends: AbstractContextManager[object] | None = None
+) -> Peer:
+    """Deliver messages to ``read``, and wait until it has left the block, as ``ends`` wants it."""
+    assert callable(read)
+
+    async def work() -> None:
+        async with stage.consumer(close_timeout=LONG) as consumer:
+            await read(consumer)
+
+    async with asyncio.timeout(LIMIT):
+        working = asyncio.create_task(work())
+        peer = await deliver(stage, count)
+        with ends or nullcontext():
+            await working
+        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
     return peer
 
 
@@ -54,19 +74,8 @@ async def test_an_exception_gives_back_the_message_that_it_was_raised_at(
     stage: Stage, read: object, *, ordered: bool
 ) -> None:
     """It used to take the whole ``close_timeout``."""
-    assert callable(read)
     stage.lead({0: stage.nsqd}, ordered=ordered)
-
-    async def work() -> None:
-        async with stage.consumer(close_timeout=LONG) as consumer:
-            await read(consumer)
-
-    async with asyncio.timeout(LIMIT):
-        working = asyncio.create_task(work())
-        peer = await deliver(stage, 2)
-        with pytest.raises(ZeroDivisionError):
-            await working
-        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    peer = await read_and_leave(stage, read, 2, pytest.raises(ZeroDivisionError))
     # RDY 0 comes before the requeue, or the server would deliver it here again.
     assert answers(peer) == [Finish(message_id(2)), Close(), Requeue(message_id(3), 0)]
 
@@ -113,18 +122,7 @@ async def collect_until_cancelled(consumer: Consumer) -> None:
 @pytest.mark.parametrize("read", [collect, collect_until_cancelled])
 async def test_all_messages_that_the_leaving_task_collected_are_requeued(stage: Stage, read: object) -> None:
     """Only the last one used to be; the others took the whole ``close_timeout``."""
-    assert callable(read)
-
-    async def work() -> None:
-        async with stage.consumer(close_timeout=LONG) as consumer:
-            await read(consumer)
-
-    async with asyncio.timeout(LIMIT):
-        working = asyncio.create_task(work())
-        peer = await deliver(stage, 4)
-        with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
-            await working
-        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    peer = await read_and_leave(stage, read, 4, pytest.raises((ZeroDivisionError, asyncio.CancelledError)))
     requeued = [Requeue(message_id(number), 0) for number in (2, 4, 5)]
     assert answers(peer) == [Finish(message_id(3)), Close(), *requeued]
 
@@ -161,17 +159,7 @@ async def stop_within_a_time_limit(consumer: Consumer) -> None:
 @pytest.mark.parametrize("read", [stop_by_break, stop_by_return, stop_by_closing, stop_within_a_time_limit])
 async def test_leaving_without_an_exception_gives_back_the_message_in_hand(stage: Stage, read: object) -> None:
     """It used to take the whole ``close_timeout``."""
-    assert callable(read)
-
-    async def work() -> None:
-        async with stage.consumer(close_timeout=LONG) as consumer:
-            await read(consumer)
-
-    async with asyncio.timeout(LIMIT):
-        working = asyncio.create_task(work())
-        peer = await deliver(stage, 2)
-        await working
-        await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    peer = await read_and_leave(stage, read, 2)
     # The end of the connection gives it back, and counts no attempt: closing is no failure.
     assert answers(peer) == [Finish(message_id(2)), Close()]
 

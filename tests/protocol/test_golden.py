@@ -22,7 +22,7 @@ from nsq_ha.protocol import (
     decode_traced,
     layout_for,
 )
-from nsq_ha.protocol import commands as every_command
+from nsq_ha.protocol import commands as commands_module
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import MAGIC
@@ -173,7 +173,7 @@ def test_every_legal_kind_of_command_is_among_the_recorded_ones() -> None:
         for command in decode_commands(step.data)
     }
     written = {
-        value for value in vars(every_command).values() if isinstance(value, type) and issubclass(value, Command)
+        value for value in vars(commands_module).values() if isinstance(value, type) and issubclass(value, Command)
     }
     assert kinds - {Malformed} == written - {Command}
 

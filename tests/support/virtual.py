@@ -123,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if port not in self._ports:
             self._become_real()
             return await super().create_connection(protocol_factory, host, port, **more)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, which a connection takes at least
         server = self._listeners.get(port)
         if server is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed ({host!r}, {port})")

@@ -44,4 +44,4 @@ def block(seconds: float) -> None:
     if isinstance(loop, VirtualLoop) and loop.is_virtual:
         loop.advance(seconds)
     else:
-        time.sleep(seconds)
+        time.sleep(seconds)  # what the test is about: nothing else runs meanwhile
