@@ -122,7 +122,7 @@ class LookupUnavailableError(DiscoveryError):
         """Build the text from the message and the causes."""
         listed = "; ".join(f"{address}: {reason}" for address, reason in causes)
         super().__init__(f"{message} ({listed})" if listed else message)
-        self.causes = tuple((address, redact(reason)) for address, reason in causes)
+        self.causes: tuple[tuple[str, str], ...] = tuple((address, redact(reason)) for address, reason in causes)
 
 
 class TopicNotFoundError(DiscoveryError):
@@ -143,8 +143,8 @@ class ServerError(NsqError):
 
     def __init__(self, code: str, detail: str = "") -> None:
         """Escape control characters in the text that is shown."""
-        self.code = code if code in SERVER_ERRORS else redact(code)
-        self.detail = redact(detail)
+        self.code: str = code if code in SERVER_ERRORS else redact(code)
+        self.detail: str = redact(detail)
         super().__init__(_printable(self._text()))
 
     def _text(self) -> str:

@@ -44,7 +44,7 @@ class TraceSwitch:
         self._all = False
         self._topics: frozenset[str] = frozenset()
         self._held: Counter[str] = Counter()
-        self.is_any = False
+        self.is_any: bool = False
 
     def enable(self, *topics: str) -> None:
         """Switch on for ``topics``; for all when none is named."""

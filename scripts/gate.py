@@ -1,8 +1,8 @@
 """The gate: every check that a change must pass, in one run.
 
-All steps run even after one has failed, so that one run tells everything; the exit code is 1 if any failed. The faults
-mostly wait, and Spark's tests wait for Java, so these run beside the other steps and are told at the end. Called by
-``make test`` with the Python of the virtual environment. Settings are in ``pyproject.toml``, none are here.
+All steps run even after one has failed, so that one run shows everything; the exit code is 1 if any failed. The faults
+mostly wait, and Spark's tests wait for Java, so these run in parallel with the other steps and are reported at the end.
+``make test`` calls this with the Python of the virtual environment. All settings are in ``pyproject.toml``.
 """
 
 import os
@@ -16,17 +16,22 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+# Some programs run others, and pyright looks for the packages of the first python there.
+ENVIRONMENT = os.environ | {
+    "PATH": os.pathsep.join((str(BIN), os.environ.get("PATH", os.defpath))),
+    "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
+}
 
 
 class Step(NamedTuple):
-    """One check: a name for people and the command, its program taken from the virtual environment."""
+    """One check: its name and its command, whose program is the virtual environment's."""
 
     name: str
     command: tuple[str, ...]
 
 
 def fully_covered(package: str) -> Step:
-    """Return the step that wants each line and branch of a pure package to have been run by the pure tests."""
+    """Return the step that fails unless the pure tests run each line and branch of a pure package."""
     return Step(
         f"coverage of {package}",
         ("coverage", "report", f"--include=nsq_ha/{package}/*", "--precision=2", "--fail-under=100"),
@@ -37,15 +42,15 @@ SHORT = () if os.environ.get("NSQ_HA_FULL") else ("-m", "not slow")
 """Spark's own servers, and the whole demo with Spark, are left to ``make test-full``."""
 
 FAULTS = ("tests/faults",)
-"""The rows of the table of faults, and what has to do with them."""
+"""The rows of the fault table, and the tests of their tools."""
 CHAOS = ("tests/faults/test_chaos.py",)
-"""Three minutes, of which most is waiting."""
+"""Runs for three minutes, and mostly waits."""
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
 PURE = ("tests/protocol", "tests/policy")
 """Tests without input, output or clock. Only they are measured: measuring doubles the time of a test."""
 CLIENTS = ("tests/producer", "tests/consumer", "tests/transport", "tests/discovery")
-"""Tests that mostly wait for limits of the clients."""
+"""Tests that mostly wait for the clients' time limits."""
 ELSEWHERE = tuple(f"--ignore={path}" for path in FAULTS + SPARK + PURE + CLIENTS)
 
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
@@ -54,6 +59,8 @@ STEPS = (
     Step("format", ("ruff", "format", "--check", "--output-format=concise", ".")),
     Step("lint", ("ruff", "check", "--output-format=concise", ".")),
     Step("types", ("mypy",)),
+    # Every public name has a type that all type checkers read in the same way.
+    Step("public types", ("pyright", "--verifytypes", "nsq_ha", "--ignoreexternal")),
     Step("layers", ("lint-imports", "--no-logo")),
     Step("pure tests", ("coverage", "run", "-m", *PYTEST, *PURE)),
     fully_covered("protocol"),
@@ -61,7 +68,7 @@ STEPS = (
     Step("tests", (*PYTEST, *ELSEWHERE, *SHORT)),
     Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
 )
-BESIDE = (
+PARALLEL = (
     (
         Step("chaos", (*PYTEST, *CHAOS)),
         Step("tests of the clients", (*PYTEST, *CLIENTS)),
@@ -71,71 +78,77 @@ BESIDE = (
         Step("spark", (*PYTEST, *SPARK, *SHORT)),
     ),
 )
-"""What runs one after another, beside the others."""
+"""Steps that run one after another, in parallel with the others."""
 
 
-class Aside(threading.Thread):
-    """Steps that run one after another beside the others; what they print is kept until it is asked for."""
+class Parallel(threading.Thread):
+    """Runs steps one after another, in parallel with the others, and keeps their output until the end."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         super().__init__(daemon=True)
         self._steps = steps
-        self._told: list[bytes] = []
-        self._under_way: subprocess.Popen[bytes] | None = None
+        self._output: list[bytes] = []
+        self._running: subprocess.Popen[bytes] | None = None
         self._ended = False
         self.failed: list[str] = []
         self.start()
 
     def run(self) -> None:
-        """Run them all."""
+        """Run all steps."""
         for step in self._steps:
             started = time.monotonic()
             with subprocess.Popen(
-                arguments(step), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            ) as self._under_way:
+                arguments(step),
+                cwd=ROOT,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            ) as self._running:
                 if self._ended:
-                    self._under_way.kill()
-                output, _ = self._under_way.communicate()
-            passed = self._under_way.returncode == 0
+                    self._running.kill()
+                output, _ = self._running.communicate()
+            passed = self._running.returncode == 0
             self.failed += [] if passed else [step.name]
-            self._told += [announcement(step).encode(), output, verdict(step, started, passed=passed).encode()]
+            self._output += [announcement(step).encode(), output, verdict(step, started, passed=passed).encode()]
             if self._ended:
                 return
 
-    def tell(self) -> None:
-        """Wait for their end and print what they printed."""
+    def report(self) -> None:
+        """Wait until all steps have ended, then print their output."""
         self.join()
-        print(b"".join(self._told).decode(errors="replace"), end="", flush=True)
+        print(b"".join(self._output).decode(errors="replace"), end="", flush=True)
 
     def end(self) -> None:
-        """End them, if they have not ended."""
+        """Kill the step that runs, and start no other."""
         self._ended = True
-        if self._under_way is not None:
-            self._under_way.kill()
+        if self._running is not None:
+            self._running.kill()
         self.join()
 
 
 def arguments(step: Step) -> list[str | Path]:
-    """Return its command with the program of the virtual environment."""
+    """Return the command, with the virtual environment's program."""
     program, *rest = step.command
     return [BIN / program, *rest]
 
 
 def announcement(step: Step) -> str:
-    """Return what is printed before it."""
+    """Return the line to print before the step."""
     return f"\n=== {step.name}: {' '.join(step.command)}\n"
 
 
 def verdict(step: Step, started: float, *, passed: bool) -> str:
-    """Return what is printed after it."""
+    """Return the line to print after the step."""
     return f"--- {step.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)\n"
 
 
 def run(step: Step) -> bool:
-    """Run one step, its output going straight to the terminal, and return whether it passed."""
+    """Run one step in the foreground and return whether it passed."""
     print(announcement(step), end="", flush=True)
     started = time.monotonic()
-    passed = subprocess.run(arguments(step), cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode == 0
+    done = subprocess.run(arguments(step), cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, check=False)
+    passed = done.returncode == 0
     print(verdict(step, started, passed=passed), end="", flush=True)
     return passed
 
@@ -144,15 +157,15 @@ def main() -> int:
     """Run every step and return the exit code."""
     print(f"=== gate on Python {sys.version.split()[0]}")
     started = time.monotonic()
-    asides = [Aside(steps) for steps in BESIDE]
+    parallel = [Parallel(steps) for steps in PARALLEL]
     try:
         failed = [step.name for step in STEPS if not run(step)]
-        for aside in asides:
-            aside.tell()
-            failed += aside.failed
+        for group in parallel:
+            group.report()
+            failed += group.failed
     finally:
-        for aside in asides:
-            aside.end()
+        for group in parallel:
+            group.end()
     result = f"FAILED: {', '.join(failed)}" if failed else "all steps passed"
     print(f"\n=== gate: {result} ({time.monotonic() - started:.0f} s)")
     return 1 if failed else 0

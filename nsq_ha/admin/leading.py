@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
     from types import TracebackType
 
+    import httpx
+
 PAUSE: Final = 0.3
 """Seconds between two checks of a change that is under way."""
 
@@ -100,8 +102,8 @@ class Leading:
     def __init__(self, urls: Iterable[str], *, timeout: float) -> None:
         configured = tuple(urls)
         self.timeout = timeout
-        self.http = new_client(configured)
-        self.servers = Servers(configured, timeout=timeout, client=self.http)
+        self.http: httpx.AsyncClient = new_client(configured)
+        self.servers: Servers = Servers(configured, timeout=timeout, client=self.http)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -113,7 +113,7 @@ class NsqdHttp(HttpPeer):
     """
 
     def __init__(self, node: Node | str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
-        self.url = node.http_url if isinstance(node, Node) else node.rstrip("/")
+        self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
         super().__init__(self.url, timeout=timeout, client=client)
 
     async def stats(self, topic: str | None = None, *, leader_only: bool = False) -> tuple[PartitionStats, ...]:

@@ -30,5 +30,5 @@ def app(verbose: int) -> None:
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
 
 
-for command in (demo, dev, topic, pub, tail, lookup, trace):
-    app.add_command(command)
+for _command in (demo, dev, topic, pub, tail, lookup, trace):
+    app.add_command(_command)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from nsq_ha.errors import ConfigError, NsqError
 
 DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -54,7 +57,7 @@ TOPIC: Final = Name("topic")
 CHANNEL: Final = Name("channel")
 PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)
 
-lookupd_option = click.option(
+lookupd_option: Callable[[_Command], _Command] = click.option(
     "--lookupd",
     multiple=True,
     metavar="URL",
@@ -66,7 +69,7 @@ lookupd_option = click.option(
     help="HTTP address of an nsqlookupd: host:port or URL. May be repeated, or several with commas.",
 )
 
-json_option = click.option(
+json_option: Callable[[_Command], _Command] = click.option(
     "--json/--table",
     "as_json",
     default=None,

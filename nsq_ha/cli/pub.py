@@ -138,7 +138,11 @@ class LinePublisher:
     """
 
     def __init__(self, producer: Producer, topic: str, options: PubOptions) -> None:
-        self.lines = self.empty = self.stored = self.failed = self.maybe_stored = 0
+        self.lines: int = 0
+        self.empty: int = 0
+        self.stored: int = 0
+        self.failed: int = 0
+        self.maybe_stored: int = 0
         self._producer = producer
         self._topic = topic
         self._options = options

@@ -38,7 +38,7 @@ message with more deliveries than ``max_attempts`` is still handled, and given u
 each process that handles it never fails, and must come to its end, too.
 """
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Publisher(Protocol):
@@ -178,7 +178,7 @@ class AttemptPolicy:
         self._not_given_up: set[bytes] = set()  # ids of messages that come again only to be given up
         self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
         warn = config.warn_attempts or 65536
-        self.fine_below = min(warn, (config.max_attempts or 65535) + 1)
+        self.fine_below: int = min(warn, (config.max_attempts or 65535) + 1)
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Tell whether ``task`` gives a message up at this moment."""

@@ -27,7 +27,7 @@ from nsq_ha.policy.redelivery import Finished
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.clock import LoopClock
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 IN_TIME: Final = 0.95
 """Share of the message timeout that counts: the server's clock started before the message arrived."""
@@ -85,7 +85,7 @@ class Backlog:
             clock: Of the event loop.
         """
         self._handlers = 0
-        self.msg_timeout = 60.0
+        self.msg_timeout: float = 60.0
         self._partitions = 0
         self._runs: set[Running] = set()
         self._clock = clock
@@ -94,7 +94,7 @@ class Backlog:
         self._messages = messages
         # Redelivered messages are compared with those that are being worked on.
         self._fine_below = min(attempts.fine_below, 2)
-        self.gives_up = attempts.gives_up
+        self.gives_up: Callable[[Message], bool] = attempts.gives_up
         self._flow = flow
         self._pace = Pace()
         self._ages = Ages()

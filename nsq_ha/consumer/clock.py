@@ -15,7 +15,7 @@ from nsq_ha.policy.liveness import Blocks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 TICK: Final = 0.5
 """Seconds between two checks."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message, MessageSource
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 CLOSED: Final = "the consumer was closed before it was answered"
 """Why closing gives a message back."""
@@ -65,12 +65,12 @@ class Returned:
 
     def __init__(self, source: MessageSource, why: str) -> None:
         """Take the place of ``source``; ``why`` completes "the message was given back because ..."."""
-        self.topic = source.topic
-        self.channel = source.channel
-        self.partition = source.partition
-        self.nsqd = source.nsqd
+        self.topic: str = source.topic
+        self.channel: str = source.channel
+        self.partition: int = source.partition
+        self.nsqd: str = source.nsqd
         self.is_ordered: bool = getattr(source, "is_ordered", False)
-        self.is_alive = False
+        self.is_alive: bool = False
         self._why = why
 
     def returned(self, message: Message, answer: str) -> None:

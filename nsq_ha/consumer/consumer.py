@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import TopicView
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Consumer(SingleUseClient):
@@ -69,9 +69,9 @@ class Consumer(SingleUseClient):
         **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
     ) -> None:
         """Check the options; connects nothing before ``async with``."""
-        self.config = options_of(ConsumerConfig, config, lookupd, options)
-        self.topic = check_topic(topic)
-        self.channel = check_channel(channel)
+        self.config: ConsumerConfig = options_of(ConsumerConfig, config, lookupd, options)
+        self.topic: str = check_topic(topic)
+        self.channel: str = check_channel(channel)
         for partition in self.config.partitions or ():
             check_partition(partition)
         if self.config.partitions == ():

@@ -107,21 +107,21 @@ class Delivery:
             on_late: Called, from any thread, when a message is answered after its connection ended; with
                 ``finish``, ``requeue`` or ``touch``.
         """
-        self.topic = topic
-        self.channel = channel
-        self.partition = partition
-        self.nsqd = ""
-        self.is_ordered = is_ordered
-        self.is_alive = False
-        self.is_arriving = False
-        self.arrived_at = 0.0
-        self.delivered = 0
-        self.in_flight = 0
-        self.may_repeat = is_ordered
-        self.msg_timeout = 60.0
-        self.peak = 0
-        self.ready = 0
-        self.touched_at = 0.0
+        self.topic: str = topic
+        self.channel: str = channel
+        self.partition: int = partition
+        self.nsqd: str = ""
+        self.is_ordered: bool = is_ordered
+        self.is_alive: bool = False
+        self.is_arriving: bool = False
+        self.arrived_at: float = 0.0
+        self.delivered: int = 0
+        self.in_flight: int = 0
+        self.may_repeat: bool = is_ordered
+        self.msg_timeout: float = 60.0
+        self.peak: int = 0
+        self.ready: int = 0
+        self.touched_at: float = 0.0
         self._backoff = backoff
         self._on_freed = on_freed
         self._on_late = on_late
@@ -132,7 +132,7 @@ class Delivery:
         self._held: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        self.granted = Granted(self._loop.time(), self.msg_timeout)
+        self.granted: Granted = Granted(self._loop.time(), self.msg_timeout)
 
     @property
     def held(self) -> int:

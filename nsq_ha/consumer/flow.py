@@ -30,7 +30,7 @@ class Flow:
 
     def __init__(self, max_in_flight: int, max_bytes: int, subscriptions: Mapping[int, Subscription]) -> None:
         """Keep a live view of the subscriptions."""
-        self.max_in_flight = max_in_flight
+        self.max_in_flight: int = max_in_flight
         self._max_bytes = max_bytes
         self._body = ready.BodySize(MAX_MESSAGE_BYTES)
         self._fitting = self._limit = ready.fitting(max_in_flight, max_bytes, self._body.bytes)

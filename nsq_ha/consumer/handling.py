@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.message import Message
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 _LONG: Final = 0.05
 """Handling for this many seconds is reported immediately."""

@@ -64,13 +64,13 @@ class ConsumerInbox:
         self.name = name
         self.subscriptions: dict[int, Subscription] = {}
         self.waiting: deque[Message] = deque()
-        self.flow = Flow(config.max_in_flight, config.max_in_flight_bytes, self.subscriptions)
-        self.gives_up = attempts.gives_up
-        self.late = LateAnswers(attempts.is_exempt)
-        self.heartbeats = Heartbeats(name, config.heartbeat_interval)
-        self.clock = LoopClock(self.heartbeats.blocked)
-        self.changed = asyncio.Event()
-        self.closing = asyncio.Event()
+        self.flow: Flow = Flow(config.max_in_flight, config.max_in_flight_bytes, self.subscriptions)
+        self.gives_up: Callable[[Message], bool] = attempts.gives_up
+        self.late: LateAnswers = LateAnswers(attempts.is_exempt)
+        self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval)
+        self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
+        self.changed: asyncio.Event = asyncio.Event()
+        self.closing: asyncio.Event = asyncio.Event()
         self.died: BaseException | None = None
         self._attempts = attempts
         self._queue = self.waiting  # until it closes
@@ -82,7 +82,7 @@ class ConsumerInbox:
         self._left: list[Message] = []
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
+        self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
 
     def start(self) -> None:
         """Begin, in the event loop that runs."""

@@ -72,7 +72,7 @@ class Messages:
         """
         self._check_loop = check_loop
         self._inbox = inbox
-        self.fine_below = fine_below
+        self.fine_below: int = fine_below
         self._owner = owner
         self._is_of_task = is_of_task
         self._last: Message | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Partitions:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.transport.connection import Callbacks, Connection
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Owner(Protocol):

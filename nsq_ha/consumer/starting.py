@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REPLICATION_LIMIT: Final = 1.0
 """Seconds for each of up to four requests; a subscription does not wait longer for an nsqd whose HTTP is closed."""
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Start:
@@ -44,7 +44,8 @@ class Start:
 
     def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
         """Take the position from ``config``."""
-        self.is_checked = self.is_set = False
+        self.is_checked: bool = False
+        self.is_set: bool = False
         self._watch = watch
         self._name = f"{watch.topic}-{partition}"
         self._where = (watch.topic, partition, channel)

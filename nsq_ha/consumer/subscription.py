@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
     from nsq_ha.protocol import DamagedMessage
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 _MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
 

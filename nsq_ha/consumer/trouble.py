@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.policy.topology import Node
 
-log = logging.getLogger("nsq_ha.consumer")
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Trouble:

@@ -57,14 +57,14 @@ class Watched:
 
     def __init__(self, origin: MessageSource, desk: Desk, taken_at: float, deadline: float) -> None:
         """Begin without copies."""
-        self.topic = origin.topic
-        self.channel = origin.channel
-        self.partition = origin.partition
-        self.nsqd = origin.nsqd
+        self.topic: str = origin.topic
+        self.channel: str = origin.channel
+        self.partition: int = origin.partition
+        self.nsqd: str = origin.nsqd
         self.is_ordered: bool = getattr(origin, "is_ordered", False)
-        self.origin = origin
-        self.taken_at = taken_at
-        self.deadline = deadline
+        self.origin: MessageSource = origin
+        self.taken_at: float = taken_at
+        self.deadline: float = deadline
         self._desk = desk
         self._copies: list[Message] = []
 

@@ -68,18 +68,18 @@ class Audit:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.published = 0
-        self.acknowledged = 0
-        self.failed = 0
-        self.maybe_stored = 0
-        self.consumed = 0
-        self.repeated = 0
-        self.out_of_order = 0
-        self.foreign = 0
+        self.published: int = 0
+        self.acknowledged: int = 0
+        self.failed: int = 0
+        self.maybe_stored: int = 0
+        self.consumed: int = 0
+        self.repeated: int = 0
+        self.out_of_order: int = 0
+        self.foreign: int = 0
         self.leaders: dict[int, str] = {}
-        self.leader_changes = 0
-        self.publish_stall = Stall()
-        self.consume_stall = Stall()
+        self.leader_changes: int = 0
+        self.publish_stall: Stall = Stall()
+        self.consume_stall: Stall = Stall()
         self._first = 0.0
         self._last = 0.0
         self._was_acknowledged = bytearray(total + 1)

@@ -56,9 +56,9 @@ class Faults:
     """
 
     def __init__(self, cluster: Controls, job: Job, *, tell: Callable[[str], None]) -> None:
-        self.leader_moves = 0
-        self.nodes_killed = 0
-        self.nodes_restarted = 0
+        self.leader_moves: int = 0
+        self.nodes_killed: int = 0
+        self.nodes_restarted: int = 0
         self._cluster = cluster
         self._job = job
         self._tell = tell

@@ -74,7 +74,7 @@ class Job:
         *,
         tell: Callable[[str], None],
     ) -> None:
-        self.audit = Audit(len(flights))
+        self.audit: Audit = Audit(len(flights))
         self.topic = topic
         self._lookupd = lookupd
         self._flights = flights

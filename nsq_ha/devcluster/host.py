@@ -113,7 +113,7 @@ class Host:
         self.loop = loop
         self.timing = timing
         self.security = security
-        self.chance = random.Random(seed)  # noqa: S311 - a test cluster's dice
+        self.chance: random.Random = random.Random(seed)  # noqa: S311 - a test cluster's dice
         self.writes_disabled = False
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -162,8 +162,11 @@ class Node:
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
         self.host = host
-        self.alive = self.frozen = self.exiting = self.writes_disabled = False
-        self.delay = 0.0
+        self.alive: bool = False
+        self.frozen: bool = False
+        self.exiting: bool = False
+        self.writes_disabled: bool = False
+        self.delay: float = 0.0
         self.absence: Absence | None = None
 
     @property
@@ -175,3 +178,23 @@ class Node:
     def refuses_writes(self) -> bool:
         """Whether an operator disabled writing on this node or in the cluster."""
         return self.writes_disabled or self.host.writes_disabled
+
+    def start(self) -> None:
+        """Start the process."""
+        self.alive, self.frozen, self.exiting = True, False, False
+
+    def leave(self) -> None:
+        """Begin a clean shutdown."""
+        self.exiting = True
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.alive = self.frozen = self.exiting = False
+
+    def freeze(self) -> None:
+        """Stop doing anything, as on a hanging machine."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Continue."""
+        self.frozen = False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.devcluster.security import App
 
-log = logging.getLogger("nsq_ha.devcluster")
+log: logging.Logger = logging.getLogger("nsq_ha.devcluster")
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512
@@ -161,7 +161,7 @@ class WebServer:
         )
         self._config.load()
         self._listener = Listener(self._protocol, port)
-        self.port = self._listener.port
+        self.port: int = self._listener.port
 
     def open(self) -> None:
         """Listen and answer."""

@@ -50,7 +50,7 @@ class LookupClient(HttpPeer):
         if len(urls) != 1:
             raise ConfigError(f"LookupClient takes the address of one nsqlookupd, not of {len(urls)}: {lookupd!r}")
         super().__init__(urls[0], timeout=timeout, client=client)
-        self.lookupd = urls[0]
+        self.lookupd: str = urls[0]
 
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
         """Ask who leads the partitions of ``topic``.

@@ -76,12 +76,12 @@ class Server:
         self.configured = configured
         self.leads = False
         self.failures = 0
-        self.probe_at = 0.0
+        self.probe_at: float = 0.0
         self.listed_at = now
         self.list: LookupdList | None = None
-        self.aliases = {_address(url)}
+        self.aliases: set[tuple[str, int]] = {_address(url)}
         # A burst over many topics must not look like a slow server: requests wait here before their time limit starts.
-        self.turns = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+        self.turns: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

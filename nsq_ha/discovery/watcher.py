@@ -64,7 +64,7 @@ class TopicWatch:
     def __init__(self, topic: str, access: Access, servers: Servers | FixedNodes, config: ClientConfig) -> None:
         self.topic = topic
         self.view: TopicView | None = None
-        self.rounds = 0
+        self.rounds: int = 0
         self.error: DiscoveryError | None = None
         self._access: Access = access
         self._servers = servers

@@ -53,7 +53,7 @@ class PartitionCount:
 
     def __init__(self) -> None:
         """Start without a number: the first one is used at once."""
-        self.used = 0
+        self.used: int = 0
         self._newest = 0
         self._due: float | None = None
 

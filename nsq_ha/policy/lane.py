@@ -111,8 +111,8 @@ class Lane(Generic[T]):
         self._sent: deque[T] = deque()
         self._apart: deque[T] = deque()
         self._by_key: dict[Hashable, deque[T]] = {}
-        self.unanswered = 0
-        self.waiting = 0
+        self.unanswered: int = 0
+        self.waiting: int = 0
 
     @property
     def oldest(self) -> T | None:

@@ -66,13 +66,14 @@ class Granted:
             now: The time.
             msg_timeout: Seconds after which the server takes a message back.
         """
-        self.most = self.ready = 0
+        self.most: int = 0
+        self.ready: int = 0
         self._beyond = self._timed_out = 0
         self._weighed_from = now
         self._msg_timeout = max(msg_timeout, SHORTEST_TIMEOUT)
         self._start = now
         self._at_start = 0
-        self.ceiling = LEAST_MARGIN
+        self.ceiling: int = LEAST_MARGIN
 
     def grant(self, ready: int) -> None:
         """Record an RDY; a lower one does not revoke messages that may be on their way."""

@@ -91,7 +91,7 @@ class BodySize:
 
     def __init__(self, largest: int) -> None:
         """Start by expecting the largest."""
-        self.bytes = largest
+        self.bytes: int = largest
         self._is_known = False
 
     def seen(self, body_bytes: int) -> None:

@@ -64,7 +64,7 @@ class OrderedRequeue:
         """
         self._touch_interval = msg_timeout * TOUCH_SHARE
         # Leave time for the REQ to arrive, and for a clock that is a little off.
-        self.until = min(now + delay, delivered_at + max_msg_timeout - self._touch_interval)
+        self.until: float = min(now + delay, delivered_at + max_msg_timeout - self._touch_interval)
 
     def look(self, now: float) -> Look:
         """Return what to do now.

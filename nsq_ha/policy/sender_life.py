@@ -175,11 +175,11 @@ class Life(Generic[N]):
 
     def __init__(self) -> None:
         """Start without a connection."""
-        self.state = State.IDLE
-        self.act = Act.WAIT
-        self.may_write = False
+        self.state: State = State.IDLE
+        self.act: Act = Act.WAIT
+        self.may_write: bool = False
         self.node: N | None = None
-        self.failures = 0
+        self.failures: int = 0
 
     def work(self) -> None:
         """Record that a publish waits."""

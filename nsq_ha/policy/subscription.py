@@ -202,13 +202,13 @@ class Life(Generic[N]):
         Args:
             settling: Seconds, see :func:`settle_time`.
         """
-        self.state = State.PAUSED
-        self.act = Act.ASK
+        self.state: State = State.PAUSED
+        self.act: Act = Act.ASK
         self.node: N | None = None
         self.target: N | None = None
-        self.failures = 0
-        self.short_lives = 0
-        self.settled_at = 0.0
+        self.failures: int = 0
+        self.short_lives: int = 0
+        self.settled_at: float = 0.0
         self._settling = settling
 
     @property

@@ -113,7 +113,7 @@ class Outage:
         """Start without an outage."""
         self.began_at: float | None = None
         self.warn_at: float | None = None
-        self.failures = 0
+        self.failures: int = 0
         self._silence = FIRST_WARNING
         self._is_warned = False
 

@@ -84,8 +84,8 @@ class BatchPlan:
         self._checked: list[CheckedMessage] = []
         self._sizes = _plain_sizes(messages) if trace_id_of(_ANY) is None else None
         if self._sizes is None:
-            self.size = 0
-            self.is_small = len(messages) <= STEP
+            self.size: int = 0
+            self.is_small: bool = len(messages) <= STEP
         else:
             self.size = sum(self._sizes)
             self.is_small = len(messages) <= BATCH_COUNT and self.size <= BATCH_BYTES

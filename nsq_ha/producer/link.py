@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.requests import Request
     from nsq_ha.producer.stall import RetryPause
 
-log = logging.getLogger("nsq_ha.producer")
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the old leader has to answer pending publishes after a look-up names another one."""
@@ -106,16 +106,16 @@ class Link:
             may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
         """
         self.connection: Connection | None = None
-        self.leader = Leader(watch, partition)
+        self.leader: Leader = Leader(watch, partition)
         self.life: Life[Node] = Life()
-        self.old = OldConnections(
+        self.old: OldConnections = OldConnections(
             lane,
             stored=lambda count: user.stored(count, apart=True),
             answers=lambda answers: user.answers(answers, apart=True),
             refusals=self._log_refusals,
             lost=user.old_lost,
         )
-        self.name = f"{watch.topic}-{partition}"
+        self.name: str = f"{watch.topic}-{partition}"
         self._watch = watch
         self._config = config
         self._lane = lane

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
     from nsq_ha.producer.requests import Request
 
-log = logging.getLogger("nsq_ha.producer")
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 
 class Outcomes:
@@ -182,7 +182,7 @@ class OutageLog:
 
     def __init__(self, topic: str, partition: int) -> None:
         """Start without an outage."""
-        self.is_on = False
+        self.is_on: bool = False
         self._name = f"{topic}-{partition}"
         self._extra = {"topic": topic, "partition": partition}
         self._outage = Outage()

@@ -47,9 +47,9 @@ class PendingPublishes:
             usual_timeout: The limit that most publishes have.
             max_bytes: See the attributes.
         """
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self.loop.create_future
-        self.total_bytes = 0
+        self.total_bytes: int = 0
         self.max_bytes = max_bytes
         self.is_open = True
         self._clock = self.loop.time
@@ -61,7 +61,7 @@ class PendingPublishes:
         self.full_buffers: dict[PartitionBuffer, None] = {}
         self._admit_is_due = False
         self._buffer_moved = asyncio.Event()
-        self.is_closed = False
+        self.is_closed: bool = False
 
     def add(self, request: Request, timeout: float | None) -> None:
         """Add a publish; its bytes count once it is queued.
@@ -211,7 +211,7 @@ class PartitionBuffer:
             give_up: Called when the caller of a queued publish has stopped waiting.
             expire: Fails a publish whose time limit has passed.
         """
-        self.held_bytes = 0
+        self.held_bytes: int = 0
         self.waiting: deque[Request] = deque()
         self._pending = pending
         self._submit = submit

@@ -61,7 +61,7 @@ class Producer(SingleUseClient):
         **options: Any,  # noqa: ANN401 - checked against the fields of ProducerConfig
     ) -> None:
         """Check the options; ``async with`` connects."""
-        self.config = options_of(ProducerConfig, config, lookupd, options)
+        self.config: ProducerConfig = options_of(ProducerConfig, config, lookupd, options)
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
         self._batches: set[asyncio.Future[None]] = set()

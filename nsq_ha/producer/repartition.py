@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
 
-log = logging.getLogger("nsq_ha.producer")
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 
 class Repartition:

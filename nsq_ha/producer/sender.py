@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
 
-log = logging.getLogger("nsq_ha.producer")
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 PROBE_INTERVAL: Final = 1.0
 """Seconds between two single publishes that probe whether a partition in trouble answers again."""
@@ -75,10 +75,12 @@ class Sender:
             pending: Holds the pending publishes.
         """
         self.lane: Lane[Request] = Lane()
-        self.buffer = PartitionBuffer(pending, submit=self.submit, give_up=self._give_up, expire=self._expire)
+        self.buffer: PartitionBuffer = PartitionBuffer(
+            pending, submit=self.submit, give_up=self._give_up, expire=self._expire
+        )
         self.partition = partition
         self.trouble: NsqError | None = None
-        self.last_used = 0.0
+        self.last_used: float = 0.0
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._watch = watch
@@ -91,7 +93,7 @@ class Sender:
         self._pump_is_due = False
         self._answered_at = 0.0
         self._probe_at = 0.0
-        self.link = Link(
+        self.link: Link = Link(
             watch,
             partition,
             config,

@@ -40,8 +40,8 @@ class RetryPause:
             backoff: How the pauses grow.
             on_end: Called when a pause is over.
         """
-        self.refusals = 0
-        self.is_on = False
+        self.refusals: int = 0
+        self.is_on: bool = False
         self._backoff = backoff
         self._on_end = on_end
         self._handle: asyncio.TimerHandle | None = None
@@ -80,7 +80,7 @@ class StallDetector:
         self._on_stall = on_stall
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        self.is_watching = False
+        self.is_watching: bool = False
 
     def watch(self) -> None:
         """Start the timer if it does not run."""

@@ -68,8 +68,8 @@ class TopicPublisher:
         """
         self.watch = watch
         self.senders: dict[int, Sender] = {}
-        self.queued = 0
-        self.used_at = pending.loop.time()
+        self.queued: int = 0
+        self.used_at: float = pending.loop.time()
         self._queue = AdmissionQueue()
         self._config = config
         self._may_connect = may_connect
@@ -78,7 +78,7 @@ class TopicPublisher:
         self._pending = pending
         self._was_known = False
         self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
-        self.choice = PartitionChoice(watch.topic, config, self._repartition, self.senders)
+        self.choice: PartitionChoice = PartitionChoice(watch.topic, config, self._repartition, self.senders)
         watch.add_listener(self._view_changed)
         if watch.view is not None:
             self._repartition.view_changed(watch.view)

@@ -63,9 +63,9 @@ class ClientProtocol:
     """
 
     def __init__(self, *, max_frame_bytes: int) -> None:
-        self.state = State.NEW
-        self.awaiting = 0
-        self.received = Received()
+        self.state: State = State.NEW
+        self.awaiting: int = 0
+        self.received: Received = Received()
         self._largest = max_frame_bytes
         self._runs: deque[Run] = deque()
         self._tail = bytearray()

@@ -120,8 +120,8 @@ class Run:
     __slots__ = ("count", "kind")
 
     def __init__(self, kind: Request, count: int) -> None:
-        self.kind = kind
-        self.count = count
+        self.kind: Request = kind
+        self.count: int = count
 
 
 def is_answer(request: Request, data: bytes) -> bool:

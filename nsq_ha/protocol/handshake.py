@@ -148,7 +148,7 @@ class Handshake:
         secret: str | None = None,
         advice: Advice | None = None,
     ) -> None:
-        self.identity = Identity()
+        self.identity: Identity = Identity()
         self._protocol = protocol
         self._offer = offer
         self._address = address

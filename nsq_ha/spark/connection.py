@@ -70,7 +70,7 @@ class BlockingConnection:
     """
 
     def __init__(self, node: Node, options: ConnectionOptions, *, extended: bool = False, gathers: bool = True) -> None:
-        self.protocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
+        self.protocol: ClientProtocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
         self.early: list[Message] = []
         self._node = node
         self._options = options

@@ -10,7 +10,7 @@ to, and pickles no connection. PySpark does not call ``stop``, so nothing depend
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -148,5 +148,9 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - overrides all signatures
         raise self._reason
 
-    initialOffset = latestOffset = getDefaultReadLimit = partitions = read = _refuse  # noqa: N815 - Spark's names
-    prepareForTriggerAvailableNow = _refuse  # noqa: N815
+    initialOffset: Callable[..., NoReturn] = _refuse  # noqa: N815 - Spark's names, here and below
+    latestOffset: Callable[..., NoReturn] = _refuse  # noqa: N815
+    getDefaultReadLimit: Callable[..., NoReturn] = _refuse  # noqa: N815
+    partitions: Callable[..., NoReturn] = _refuse
+    read: Callable[..., NoReturn] = _refuse
+    prepareForTriggerAvailableNow: Callable[..., NoReturn] = _refuse  # noqa: N815

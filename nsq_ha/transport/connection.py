@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nsq_ha.transport.stream import OpenStream, Stream
     from nsq_ha.transport.tls_limits import TlsServer
 
-log = logging.getLogger("nsq_ha.connection")
+log: logging.Logger = logging.getLogger("nsq_ha.connection")
 _wire_log: Final = logging.getLogger("nsq_ha.wire")
 _numbers: Final = itertools.count(1)
 
@@ -96,9 +96,9 @@ class Connection:
     def __init__(self, config: ClientConfig, node: Node, callbacks: Callbacks) -> None:
         self.config = config
         self.node = node
-        self.name = f"c{next(_numbers)} {node.address}"
-        self.identity = Identity()
-        self.is_open = False
+        self.name: str = f"c{next(_numbers)} {node.address}"
+        self.identity: Identity = Identity()
+        self.is_open: bool = False
         self._lifetime: Lifetime | None = None
         self.tls_server: TlsServer | None = None
         self._callbacks = callbacks

@@ -149,8 +149,8 @@ class Closing:
             end: Ends everything else. Its time is bounded, and it may run again after a cancellation.
             name: Of the task.
         """
-        self.has_begun = False
-        self.is_done = False
+        self.has_begun: bool = False
+        self.is_done: bool = False
         self._drain = drain
         self._end = end
         self._name = name

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.transport.stream import OnLost, Receiver
 
-log = logging.getLogger("nsq_ha.connection")
+log: logging.Logger = logging.getLogger("nsq_ha.connection")
 
 MAX_UNREAD_BYTES: Final = 1024 * 1024
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
@@ -83,8 +83,8 @@ class TcpStream(asyncio.BufferedProtocol):
         self._unread = 0
         self._reason: NsqError | None = None
         self._is_closed_here = False
-        self.last_received = self._loop.time()
-        self.is_paused = False
+        self.last_received: float = self._loop.time()
+        self.is_paused: bool = False
         self.is_closing: Callable[[], bool] = lambda: True
         self.on_resume: Callable[[], None] | None = None
 

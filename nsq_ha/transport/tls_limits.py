@@ -18,7 +18,7 @@ from nsq_ha.redaction import redact
 if TYPE_CHECKING:
     from nsq_ha.policy.tls_renewal import Evidence
 
-log = logging.getLogger("nsq_ha.connection")
+log: logging.Logger = logging.getLogger("nsq_ha.connection")
 
 PAGE: Final = "docs/how-to/secure.md"
 """The page that explains to an operator what to do."""
@@ -40,7 +40,7 @@ class TlsServer:
     def __init__(self, address: str, version: str) -> None:
         self.address = address
         self.version = version
-        self.verdict = first_verdict(version)
+        self.verdict: Verdict = first_verdict(version)
         self.writes_for = WRITES_FOR
         self.has_witness = False
         self._is_warned = False

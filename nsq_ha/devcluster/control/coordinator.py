@@ -44,7 +44,7 @@ class Coordinator:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.placement = Placement()
+        self.placement: Placement = Placement()
         self.nsqds: list[Nsqd] = []
         self.lookupds: list[Nsqlookupd] = []
         self.leading: Nsqlookupd | None = None

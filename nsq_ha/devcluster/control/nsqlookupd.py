@@ -63,9 +63,9 @@ class Nsqlookupd(Node):
         self._web = WebServer(app(self), lambda: self.delay, http_port)
         self._tcp = Listener(asyncio.Protocol)  # never opened: nsqds register without a socket here
         self._rpc = Listener(asyncio.Protocol)
-        self.http_port = self._web.port
-        self.tcp_port = self._tcp.port
-        self.rpc_port = self._rpc.port
+        self.http_port: int = self._web.port
+        self.tcp_port: int = self._tcp.port
+        self.rpc_port: int = self._rpc.port
 
     def __repr__(self) -> str:
         return f"<{self.name} http://{HOST}:{self.http_port}>"
@@ -105,7 +105,7 @@ class Nsqlookupd(Node):
 
     def start(self) -> None:
         """Start the process: it reads the topics from etcd, and learns of partitions as the nsqds register."""
-        self.alive, self.frozen = True, False
+        super().start()
         self.options.clear()
         self.registered.clear()
         for name in self._placement.topics:
@@ -115,17 +115,17 @@ class Nsqlookupd(Node):
 
     def kill(self) -> None:
         """End the process at once."""
-        self.alive = self.frozen = False
+        super().kill()
         self._web.abort()
 
     def freeze(self) -> None:
         """Stop answering; the kernel still accepts connections."""
-        self.frozen = True
+        super().freeze()
         self._web.freeze()
 
     def thaw(self) -> None:
         """Answer waiting requests, and catch up."""
-        self.frozen = False
+        super().thaw()
         self._web.thaw()
         self.learn_all()
 
@@ -135,6 +135,6 @@ class Nsqlookupd(Node):
 
     def release(self) -> None:
         """Stop and release the ports."""
-        self.alive = self.frozen = False
+        super().kill()
         for port in (self._web, self._tcp, self._rpc):
             port.release()

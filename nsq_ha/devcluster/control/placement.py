@@ -33,7 +33,7 @@ class Partition(TopicPartition):
     def __init__(self, topic: Topic, number: int, replicas: list[Nsqd]) -> None:
         super().__init__(topic, number)
         self.replicas = replicas
-        self.isr = list(replicas)
+        self.isr: list[Nsqd] = list(replicas)
         self.leader: Nsqd | None = None
         self.registered: Nsqd | None = None
         self.writable = False

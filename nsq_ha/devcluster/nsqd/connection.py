@@ -72,9 +72,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, node: Node, reader: Reader, client_id: int, connections: set[Connection]) -> None:
         self.node = node
         self.client_id = client_id
-        self.peer = ""
-        self.connected_time = time.time()
-        self.is_secured = False
+        self.peer: str = ""
+        self.connected_time: float = time.time()
+        self.is_secured: bool = False
         self._host = node.host
         self._reader = reader
         self._connections = connections
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         """Use new settings; another heartbeat interval starts now."""
         self.settings = settings
         size = settings.output_buffer_size
-        self.gather_bytes = _CONSUMER_BUFFER if size == _DEFAULT_BUFFER else size
+        self.gather_bytes: int = _CONSUMER_BUFFER if size == _DEFAULT_BUFFER else size
         self._gather_timeout = settings.output_buffer_timeout / 1000
         heartbeat = settings.heartbeat_interval / 1000
         if heartbeat != self._heartbeat:

@@ -40,16 +40,16 @@ class Nsqd(StorageNode):
         super().__init__(name, host)
         self.connections: set[Connection] = set()
         self.overdue = False
-        self.started = 0
-        self.start_time = time.time()
+        self.started: int = 0
+        self.start_time: float = time.time()
         self._client_ids = itertools.count(1)
         self._tcp = Listener(self._connection)
         self._web = WebServer(app(self), lambda: self.delay)
         self._rpc = Listener(asyncio.Protocol)  # never opened: its number is part of the node's id
-        self.tcp_port = self._tcp.port
-        self.http_port = self._web.port
-        self.registration_port = self._rpc.port
-        self.distributed_id = f"{HOST}:{self._rpc.port}:{self.tcp_port}:1"
+        self.tcp_port: int = self._tcp.port
+        self.http_port: int = self._web.port
+        self.registration_port: int = self._rpc.port
+        self.distributed_id: str = f"{HOST}:{self._rpc.port}:{self.tcp_port}:1"
 
     def __repr__(self) -> str:
         return f"<{self.name} {HOST}:{self.tcp_port}>"
@@ -64,7 +64,7 @@ class Nsqd(StorageNode):
 
     def start(self) -> None:
         """Start the process."""
-        self.alive, self.frozen, self.exiting = True, False, False
+        super().start()
         self.started += 1
         self.start_clock()
         self.start_time = time.time()
@@ -73,13 +73,13 @@ class Nsqd(StorageNode):
 
     def leave(self) -> None:
         """Begin a clean shutdown: disconnect consumers, refuse publishers."""
-        self.exiting = True
+        super().leave()
         for replica in self.replicas.values():
             replica.drop_consumers()
 
     def kill(self) -> None:
         """End the process at once and reset its connections."""
-        self.alive = self.frozen = self.exiting = False
+        super().kill()
         self._tcp.close()
         self._web.abort()
         self.cut()
@@ -88,7 +88,7 @@ class Nsqd(StorageNode):
 
     def freeze(self) -> None:
         """Stop doing anything, as on a hanging machine."""
-        self.frozen = True
+        super().freeze()
         self._tcp.freeze()
         self._web.freeze()
         for connection in self.connections:
@@ -96,7 +96,7 @@ class Nsqd(StorageNode):
 
     def thaw(self) -> None:
         """Continue, beginning with what waits."""
-        self.frozen = False
+        super().thaw()
         self._tcp.thaw()
         self._web.thaw()
         for connection in tuple(self.connections):

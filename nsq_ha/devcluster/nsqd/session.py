@@ -56,7 +56,7 @@ class Session:
     """
 
     def __init__(self, node: StorageNode, connections: set[Connection], client_id: int) -> None:
-        self.connection = Connection(node, self, client_id, connections)
+        self.connection: Connection = Connection(node, self, client_id, connections)
         self._security = node.host.security
         self._node = node
         self._stage = Stage.OPEN

@@ -59,11 +59,14 @@ class Subscriber:
         self.connection = connection
         self.replica = replica
         self.channel = channel
-        self.client_id = connection.client_id
+        self.client_id: int = connection.client_id
         self.closing = False
-        self.ready = self.holds = 0
-        self.received = self.finished = self.requeued = 0
-        self.msg_timeout = settings.msg_timeout / 1000
+        self.ready: int = 0
+        self.holds: int = 0
+        self.received: int = 0
+        self.finished: int = 0
+        self.requeued: int = 0
+        self.msg_timeout: float = settings.msg_timeout / 1000
         self._host = connection.node.host
         self._silent = False
         self._layout = layout_for(detail=detail, ext=replica.options.extended and settings.extend_support)

@@ -101,15 +101,16 @@ class Channel:
         self.name = name
         self.cursor = cursor
         self.peers: list[Cursor] = []
-        self.ordered = False
-        self.ephemeral = is_ephemeral(name)
+        self.ordered: bool = False
+        self.ephemeral: bool = is_ephemeral(name)
         self.paused = False
         self.skipped = False
         self.scanned = False
         self.consumers: list[Consumer] = []
         self.in_flight: dict[int, InFlight] = {}
-        self.requeued = self.timed_out = 0
-        self.end = log.flushed
+        self.requeued: int = 0
+        self.timed_out: int = 0
+        self.end: int = log.flushed
         self._log = log
         self._refresh = refresh
         self._share = share

@@ -87,8 +87,9 @@ class Log:
 
     def __init__(self, partition: int, *, extended: bool) -> None:
         self.records: list[Record] = []
-        self.committed = self.flushed = 0
-        self.start = 0
+        self.committed: int = 0
+        self.flushed: int = 0
+        self.start: int = 0
         self._extended = extended
         self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
         self._end_offset = 0
@@ -215,10 +216,10 @@ class Cursor:
     __slots__ = ("beyond", "confirmed", "ranges", "shared")
 
     def __init__(self, confirmed: int, *, shared: bool = True) -> None:
-        self.confirmed = confirmed
+        self.confirmed: int = confirmed
         self.beyond: set[int] = set()
-        self.ranges = 0
-        self.shared = shared
+        self.ranges: int = 0
+        self.shared: bool = shared
 
     def confirm(self, index: int) -> None:
         """Confirm one record."""

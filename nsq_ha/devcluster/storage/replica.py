@@ -77,7 +77,7 @@ class TopicPartition:
     def __init__(self, topic: Topic, number: int) -> None:
         self.topic = topic
         self.number = number
-        self.key = topic.name, number
+        self.key: tuple[str, int] = topic.name, number
 
 
 class Waiting(NamedTuple):
@@ -110,18 +110,18 @@ class Replica:
     def __init__(self, partition: TopicPartition, node: Node) -> None:
         self.partition = partition
         self.node = node
-        self.topic = partition.topic.name
-        self.options = partition.topic.options
-        self.log = Log(partition.number, extended=self.options.extended)
+        self.topic: str = partition.topic.name
+        self.options: TopicOptions = partition.topic.options
+        self.log: Log = Log(partition.number, extended=self.options.extended)
         self.cursors: dict[str, Cursor] = {}
         self.channels: dict[str, Channel] = {}
-        self.flushing = Flushing(self.log, self.options.sync_every, self.channels)
-        self.leads = False
+        self.flushing: Flushing = Flushing(self.log, self.options.sync_every, self.channels)
+        self.leads: bool = False
         self.followers: list[Replica] = []
-        self.stalled = False
+        self.stalled: bool = False
         self.refusal: bytes | None = NOT_LEADER
-        self.writable = False
-        self.gave_up = False
+        self.writable: bool = False
+        self.gave_up: bool = False
         self._waiting: deque[Waiting] = deque()
         self._wait_began: object | None = None  # identifies the current wait
         self._writing = False  # the first waiting publish is already in the log

@@ -72,12 +72,12 @@ class Puller:
         self, node: Node, topic: str, options: ReadOptions, spool: Spool, may_pull: Callable[[], bool]
     ) -> None:
         self.topic = topic
-        self.channel = options.channel or ""
+        self.channel: str = options.channel or ""
         self.partition = 0
-        self.nsqd = node.address
+        self.nsqd: str = node.address
         self.fatal: Exception | None = None
         self.trouble: NsqError | None = None
-        self.troubled_since = time.monotonic()
+        self.troubled_since: float = time.monotonic()
         self.node = node
         self._options = options
         least = max(options.connection.output_buffer_timeout, _LEAST_BUFFERING)
@@ -85,8 +85,8 @@ class Puller:
         self._spool = spool
         self._may_pull = may_pull
         self._over = threading.Event()
-        self.is_drained = False
-        self.newest_ns = 0
+        self.is_drained: bool = False
+        self.newest_ns: int = 0
         self._older_than: int | None = None
         self._old_seen_at: float | None = None
         self._ready = 0

@@ -118,8 +118,8 @@ class Spool:
     """
 
     def __init__(self, folder: str, patience: float = 5.0) -> None:
-        self.folder = Path(folder)
-        self.id = secrets.token_hex(8)
+        self.folder: Path = Path(folder)
+        self.id: str = secrets.token_hex(8)
         self._mutex = threading.Lock()
         self._lock: int | None = None
         self._files: list[SpoolFile] = []

@@ -60,8 +60,8 @@ class Chain:
         self.start: Final = start
         self.end: Final = end
         self.partition: Final = partition
-        self.position = start
-        self.strays = 0
+        self.position: int = start
+        self.strays: int = 0
         self._stash: dict[int, Message] = {}
 
     @property

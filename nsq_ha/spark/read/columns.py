@@ -139,7 +139,7 @@ class Projection:
                 raise ConfigError(
                     f"schema has column {field.name!r} as {kind}, but it is {column.spark_type}: cast it after reading"
                 )
-        self.names = tuple(schema.fieldNames())
+        self.names: tuple[str, ...] = tuple(schema.fieldNames())
         self._nullable = tuple(field.nullable for field in schema.fields)
 
     def batch(self, rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types

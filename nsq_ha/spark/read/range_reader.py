@@ -137,7 +137,7 @@ class RangeReader:
     """
 
     def __init__(self, asked: Range, options: ReadOptions, cluster: Cluster) -> None:
-        self.opened = 0
+        self.opened: int = 0
         self._asked = asked
         self._options = options
         self._cluster = cluster

@@ -58,11 +58,11 @@ class Replay:
     """
 
     def __init__(self, asked: Range, node: Node, cluster: Cluster, options: ReadOptions) -> None:
-        self.topic = asked.topic
-        self.partition = asked.partition
+        self.topic: str = asked.topic
+        self.partition: int = asked.partition
         self._is_own = options.channel is None
-        self.channel = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
-        self.nsqd = node.address
+        self.channel: str = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+        self.nsqd: str = node.address
         self._asked = asked
         self._node = node
         self._cluster = cluster

@@ -78,7 +78,7 @@ class PartitionWriter:
     """
 
     def __init__(self, topic: str, partition: int, options: WriteOptions, cluster: Cluster) -> None:
-        self.written = Written()
+        self.written: Written = Written()
         self._topic = topic
         self._partition = partition
         self._options = options

@@ -162,7 +162,7 @@ class RowConverter:
     """
 
     def __init__(self, options: WriteOptions, targets: dict[str, Target], seed: TraceSeed) -> None:
-        self.bad = BadRows()
+        self.bad: BadRows = BadRows()
         self._options = options
         self._targets = targets
         self._seed = seed
