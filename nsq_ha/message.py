@@ -221,15 +221,23 @@ class Message(msgspec.Struct, eq=False, gc=False):
     ) -> None:
         """Finish it, or requeue it after an exception; do nothing if it was answered in the block.
 
+        If the task is cancelled in the block and the consumer closes within a quarter of a second, the message goes
+        back without a failed attempt. If the consumer stays open, a cancellation counts as an exception.
+
         If the consumer was closed inside the block and has requeued the message, a warning says so.
         """
         if not self.answered:
             if kind is None:
                 self.finish()
-            else:
+            elif issubclass(kind, Exception) or not self._is_left_open():
                 self.requeue()
         elif kind is None and hasattr(self.source, "returned"):
             self._answered_before("finish")
+
+    def _is_left_open(self) -> bool:
+        """Return whether the consumer decides about a message whose block was cancelled: closing is no failure."""
+        interrupted: Callable[[Message], bool] | None = getattr(self.source, "interrupted", None)
+        return interrupted is not None and interrupted(self)
 
     def __repr__(self) -> str:
         """Show ids and size, but not the body."""

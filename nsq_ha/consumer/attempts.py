@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha.config import ClientConfig
-from nsq_ha.consumer.closing import Returned
+from nsq_ha.consumer.closing import Returned, leave_to_end
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
@@ -239,6 +239,17 @@ class AttemptPolicy:
         finally:
             self._exempt.discard(id(message))
         message.source = Returned(message.source, why)
+
+    def spare(self, message: Message, why: str) -> None:
+        """Give back a message that a closing consumer holds, without an attempt if attempts matter.
+
+        A requeue makes the server deliver it at once, and counts. The end of the connection counts nothing, and comes
+        within ``close_timeout``.
+        """
+        if self._config.max_attempts is None:
+            self.give_back(message, why)
+        else:
+            leave_to_end(message)
 
     def is_exempt(self, message: Message) -> bool:
         """Return whether the message is being requeued, or given up, by this library."""

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.consumer.watched import Watched
-from nsq_ha.policy.backlog import Ages, Pace
+from nsq_ha.policy.backlog import QUICK, Ages, Pace
 from nsq_ha.policy.redelivery import Finished
 
 if TYPE_CHECKING:
@@ -182,6 +182,19 @@ class Backlog:
         """Put a message that was taken, and not handed out, back at the head."""
         self._inbox.appendleft(message)
         self._ages.put_back(arrived_at, len(self._inbox))
+
+    def take_back(self, message: Message) -> bool:
+        """Put a message that was handed out back at the head; return False if only the server can deliver it again."""
+        source, now = message.source, monotonic()
+        if isinstance(source, Watched):
+            if source.has_copies:  # its time has passed: the server expects the answer of a copy
+                return False
+            message.source = source.origin
+            arrived_at = min(now, source.deadline - IN_TIME * _timeout(source.origin))
+        else:  # messages are not watched while a full queue is handled in this time
+            arrived_at = now - min(QUICK, _timeout(source) / 4)
+        self.put_back(message, arrived_at)
+        return True
 
     def is_wanted(self, message: Message, arrived_at: float) -> bool:
         """Return whether to hand out a message; one that is not wanted is dropped or answered."""

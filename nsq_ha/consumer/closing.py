@@ -15,7 +15,7 @@ from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message, MessageSource
@@ -103,8 +103,21 @@ class Holders(Protocol):
     def may_answer(self) -> bool:
         """Return whether somebody who is still running may answer a message."""
 
-    def returned(self) -> Iterable[Message]:
+    def returned(self) -> Collection[Message]:
         """Return, once each, the unanswered messages whose holder leaves or has ended."""
+
+    def failed(self) -> Iterable[Message]:
+        """Return, once each, the unanswered messages of a task that an exception ended."""
+
+
+class WayBack(Protocol):
+    """How a message goes back to the server; ``consumer.attempts`` implements it."""
+
+    def give_back(self, message: Message, why: str) -> None:
+        """Requeue a message at once, which counts an attempt."""
+
+    def spare(self, message: Message, why: str) -> None:
+        """Give a message back at once, or without an attempt if attempts matter."""
 
 
 async def drain(
@@ -112,7 +125,7 @@ async def drain(
     unseen: deque[Message],
     changed: asyncio.Event,
     holders: Holders,
-    give_back: Callable[[Message, str], None],
+    back: WayBack,
 ) -> None:
     """Ask for no more messages, give back what nobody will answer, and wait until the rest is answered.
 
@@ -121,22 +134,21 @@ async def drain(
         unseen: Messages that nobody will answer, most of them not handed out; more may arrive while this runs.
         changed: Set when a message was answered, a subscription left, or what ``holders`` returns may have changed.
         holders: Who holds the messages that were handed out.
-        give_back: Requeues a message; takes the reason.
+        back: Gives messages back.
 
     If cancelled, it stops waiting for answers.
     """
     live = list(subscriptions)
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))
-    _give_back_returned(holders, give_back)
+    _give_back_failed(holders, back)
+    returned = holders.returned()
     # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
     # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
-    waits = holders.may_answer() and sum(subscription.unanswered for subscription in live) > len(unseen)
+    waits = holders.may_answer() and sum(subscription.unanswered for subscription in live) > len(unseen) + len(returned)
+    for message in returned:
+        _hand_back(message, back.spare if waits else None)
     while unseen:
-        message = unseen.popleft()
-        if waits and not getattr(message.source, "is_ordered", True):
-            give_back(message, CLOSED)
-        else:
-            _given_back(message)
+        _hand_back(unseen.popleft(), back.give_back if waits else None)
     tasks = list(holders.tasks())
 
     def ended(_: asyncio.Task[object]) -> None:
@@ -148,18 +160,28 @@ async def drain(
         while any(subscription.unanswered for subscription in live) and holders.may_answer():
             changed.clear()
             await changed.wait()
-            _give_back_returned(holders, give_back)
+            for message in holders.returned():
+                back.spare(message, CLOSED)
+            _give_back_failed(holders, back)
     finally:
         for task in tasks:
             task.remove_done_callback(ended)
 
 
-def _give_back_returned(holders: Holders, give_back: Callable[[Message, str], None]) -> None:
-    for message in holders.returned():
-        give_back(message, CLOSED)
+def _give_back_failed(holders: Holders, back: WayBack) -> None:
+    for message in holders.failed():
+        back.give_back(message, CLOSED)
 
 
-def _given_back(message: Message) -> None:
+def _hand_back(message: Message, back: Callable[[Message, str], None] | None) -> None:
+    """Give a message back by ``back``, or by the end of its connection if there is none or order matters."""
+    if back is not None and not getattr(message.source, "is_ordered", True):
+        back(message, CLOSED)
+    else:
+        leave_to_end(message)
+
+
+def leave_to_end(message: Message) -> None:
     """Leave a message to the end of its connection: nsqd delivers it again, and counts no attempt."""
     source = message.source
     delivery = getattr(source, "origin", source)  # a watched message has another source in front

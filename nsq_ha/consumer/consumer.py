@@ -21,6 +21,7 @@ from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
+from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -133,10 +134,10 @@ class Consumer(SingleUseClient):
         * Those that were not handed out, or that the calling task got by iterating, go back at once: the task
           cannot answer while it waits here. So finish them before, and also those that it passed on to other tasks.
         * Those of another task that iterates, and those of handlers of :meth:`run`, may be answered until the limit,
-          as long as that task runs. If it ends, they are requeued at once.
+          as long as that task runs. If it ends, they go back.
 
-        Leaving the block does the same, by its end, ``break``, ``return`` or an exception. Only an exception counts as
-        a failed attempt.
+        Leaving the block does the same, by its end, ``break``, ``return``, an exception or a cancellation. Only an
+        exception counts as a failed attempt.
 
         Awaited by a handler, or by ``on_give_up``, it begins all this and
         returns at once: to wait would be to wait for the very message that is
@@ -156,7 +157,7 @@ class Consumer(SingleUseClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close, see :meth:`aclose`."""
-        await self._shut(has_failed=kind is not None)
+        await self._shut(has_failed=error is not None and is_foreign(error))
 
     async def _shut(self, *, has_failed: bool) -> None:
         if self._directory is None or self._close.is_done:
@@ -292,12 +293,14 @@ class Consumer(SingleUseClient):
             ServerError: A refusal that no retry cures.
             ClosedError: The supervisor died.
 
-        Cancelled, the handlers that run are cancelled and their messages requeued at once. When
-        the consumer is closed, handlers that still run at ``close_timeout`` are cancelled; a plain
-        function in a thread runs on, and its result is dropped. The thread is a daemon, so the process can exit.
+        Cancelled, the handlers that run are cancelled. That is no failed attempt: their messages wait in the consumer
+        for the next call or iteration, or go back when the consumer closes. When the consumer is closed, handlers that
+        still run at ``close_timeout`` are cancelled; a plain function in a thread runs on, and its result is dropped.
+        The thread is a daemon, so the process can exit.
         """
         self._check_loop()
-        handling = Handling(self._inbox.messages(), handler, self._inbox.backlog, self._attempts)
+        inbox = self._inbox
+        handling = Handling(inbox.messages(), handler, inbox.backlog, self._attempts, inbox.take_back)
         check_concurrency(concurrency)
         if 0 < self.max_in_flight < concurrency:
             log.warning(
@@ -308,4 +311,4 @@ class Consumer(SingleUseClient):
                 concurrency,
                 self.max_in_flight,
             )
-        await self._inbox.run(handling, concurrency, self._over)
+        await inbox.run(handling, concurrency, self._over)

@@ -62,6 +62,7 @@ class Delivery:
         "_held",
         "_loop",
         "_on_freed",
+        "_on_interrupted",
         "_on_late",
         "_thread",
         "arrived_at",
@@ -93,6 +94,7 @@ class Delivery:
         on_freed: Callable[[], None],
         on_late: Callable[[Message, str], None] = lambda _message, _answer: None,
         gives_up: Callable[[Message], bool] = lambda _: False,
+        on_interrupted: Callable[[Message], bool] = lambda _: False,
     ) -> None:
         """Create it without a connection; :meth:`attach` adds one.
 
@@ -104,6 +106,7 @@ class Delivery:
             backoff: Delay of a requeue that names none.
             on_freed: Called when a message was answered.
             gives_up: Asked for each requeue of the application; True takes the message over.
+            on_interrupted: Called when the block around a message is cancelled; True takes the message over.
             on_late: Called, from any thread, when a message is answered after its connection ended; with
                 ``finish``, ``requeue`` or ``touch``.
         """
@@ -124,6 +127,7 @@ class Delivery:
         self.touched_at: float = 0.0
         self._backoff = backoff
         self._on_freed = on_freed
+        self._on_interrupted = on_interrupted
         self._on_late = on_late
         self._gives_up = gives_up
         self._connection: Connection | None = None
@@ -280,6 +284,10 @@ class Delivery:
         else:
             self.touched_at = self._loop.time()
             self._connection.write(encode_touch(message.id))
+
+    def interrupted(self, message: Message) -> bool:
+        """Return whether the consumer takes over a message whose ``async with`` block was cancelled."""
+        return get_ident() == self._thread and self._on_interrupted(message)
 
     def _in_loop(self, answer: Callable[..., None], *arguments: object) -> bool:
         try:

@@ -163,8 +163,16 @@ class Handling:
         handler: Callable[[Message], Awaitable[object] | object],
         desk: Desk,
         attempts: AttemptPolicy,
+        take_back: Callable[[Message, str], None],
     ) -> None:
         """Check the handler.
+
+        Args:
+            messages: What to handle.
+            handler: Called for each message.
+            desk: Receives handling times.
+            attempts: What becomes of a message that failed.
+            take_back: Takes an unanswered message that did not fail, and why.
 
         Raises:
             ConfigError: ``handler`` is not a function.
@@ -174,6 +182,7 @@ class Handling:
         self._handler = handler
         self._desk = desk
         self._attempts = attempts
+        self._take_back = take_back
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         # An object whose call is a coroutine function counts as one, too.
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
@@ -268,6 +277,8 @@ class Handling:
                     await self._handle(current, worker)
         finally:
             del self._parked[partition]
+            for unseen in reversed(parked):
+                self._take_back(unseen, "the handler of its partition was cancelled")
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy[worker] = message
@@ -286,24 +297,21 @@ class Handling:
                     self._report(message, began)
         except asyncio.CancelledError as error:
             if not is_foreign(error):
-                self._give_back(message, "its handler was cancelled")
+                self._take_back(message, "its handler was cancelled")
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
             await self._attempts.failed(message, error)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
             await self._attempts.failed(message, error)
         except BaseException as error:
-            self._give_back(message, f"its handler raised {type(error).__name__}")
+            if not message.answered:
+                self._attempts.give_back(message, f"its handler raised {type(error).__name__}")
             raise
         else:
             if not message.answered:
                 message.finish()
         finally:
             del self._busy[worker]
-
-    def _give_back(self, message: Message, why: str) -> None:
-        if not message.answered:
-            self._attempts.give_back(message, why)
 
     async def _call_in_thread(self, message: Message) -> None:
         outcome = await self._threads.call(self._in_thread, message)

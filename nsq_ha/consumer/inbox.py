@@ -7,12 +7,13 @@ has gone are dropped from the queue, since the server delivers them again.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer.backlog import Backlog
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
-from nsq_ha.consumer.closing import LateAnswers, drain
+from nsq_ha.consumer.closing import CLOSED, LateAnswers, Returned, drain
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.messages import Iterations
 from nsq_ha.consumer.wakeup import Arrivals
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.errors import NsqError
     from nsq_ha.message import Message
+
+_SOON: Final = 0.25
+"""Seconds after a cancellation within which a close shows that it was a shutdown; less than any requeue delay."""
 
 
 class ConsumerInbox:
@@ -80,6 +84,8 @@ class ConsumerInbox:
         # Of tasks that close the consumer, and so cannot answer: to be requeued, or given back without an attempt.
         self._abandoned: list[Message] = []
         self._left: list[Message] = []
+        # By id(): messages whose block was cancelled just now, and what requeues them.
+        self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
@@ -179,6 +185,52 @@ class ConsumerInbox:
         """Return whether ``task`` calls a handler, or gives a message up, at this moment."""
         return self._attempts.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
 
+    def take_back(self, message: Message, why: str) -> None:
+        """Take a handed-out message that has not failed, to be handed out again without another attempt.
+
+        Args:
+            message: The message. Nothing happens if it is answered.
+            why: Completes "the message was given back because ...", for an answer that comes later.
+        """
+        if not message.answered:
+            self._return(self._reopened(message, why), why)
+
+    def interrupted(self, message: Message) -> bool:
+        """Take over a message whose ``async with`` block was cancelled; return False if no event loop runs here.
+
+        If the consumer closes soon, this was a shutdown, which is no failure. Otherwise it was a timeout or the like.
+        """
+        if self._loop is None:
+            return False
+        again = self._reopened(message, "the block around it was cancelled")
+        if self.closing.is_set():
+            self._return(again, CLOSED)
+        else:
+            self._interrupted[id(again)] = again, self._loop.call_later(_SOON, self._has_failed, again)
+        return True
+
+    def _has_failed(self, message: Message) -> None:
+        del self._interrupted[id(message)]
+        message.requeue()
+
+    def _reopened(self, message: Message, why: str) -> Message:
+        """Return an unanswered copy, which no late answer to the original can reach."""
+        again = copy.copy(message)
+        message.answered = True
+        message.source = Returned(message.source, why)
+        return again
+
+    def _return(self, message: Message, why: str) -> None:
+        if not getattr(message.source, "is_alive", True):
+            return
+        if self.closing.is_set():
+            self._attempts.spare(message, CLOSED)
+            self.changed.set()
+        elif self.backlog.take_back(message):
+            self._arrivals.wake()
+        else:
+            self._attempts.give_back(message, why)
+
     # -- what handing out asks (consumer.messages.Owner)
 
     def check_iterable(self) -> None:
@@ -237,7 +289,7 @@ class ConsumerInbox:
             has_failed: An exception leaves the block, which counts as a failed attempt. A close is none.
         """
         messages = self._iterations.take(task)
-        if has_failed or self.closing.is_set():
+        if has_failed:
             self._abandoned += messages
         else:
             self._left += messages
@@ -246,9 +298,12 @@ class ConsumerInbox:
     def close(self) -> None:
         """Hand out nothing more, and ask for nothing more."""
         self.closing.set()
-        self._queue = deque((*self._left, *self.waiting))
-        self._left.clear()
+        self._queue = deque(self.waiting)
         self.waiting.clear()
+        for message, handle in self._interrupted.values():
+            handle.cancel()
+            self._left.append(message)
+        self._interrupted.clear()
         self.wake()
         self.flow.stop()
 
@@ -259,7 +314,7 @@ class ConsumerInbox:
 
     async def drain(self) -> None:
         """Give back what nobody will answer, and wait until the rest is answered; see :func:`drain`."""
-        await drain(self.subscriptions.values(), self._queue, self.changed, self, self._attempts.give_back)
+        await drain(self.subscriptions.values(), self._queue, self.changed, self, self._attempts)
 
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""
@@ -267,6 +322,7 @@ class ConsumerInbox:
         self.late.are_lost = True
         self._iterations.forget()
         self._abandoned.clear()
+        self._left.clear()
 
     def tasks(self) -> list[asyncio.Task[object]]:
         """Return the tasks that iterate."""
@@ -278,6 +334,11 @@ class ConsumerInbox:
 
     def returned(self) -> list[Message]:
         """Return, once each, the unanswered messages of tasks that leave or have ended."""
-        messages = [*self._abandoned, *self._iterations.take(None)]
-        self._abandoned.clear()
+        messages = [*self._left, *self._iterations.take(None)]
+        self._left.clear()
+        return [message for message in messages if not message.answered]
+
+    def failed(self) -> list[Message]:
+        """Return, once each, the unanswered messages of a task that an exception ended."""
+        messages, self._abandoned = self._abandoned, []
         return [message for message in messages if not message.answered]

@@ -92,6 +92,10 @@ class Inbox(Protocol):
         """Start to give up a requeued message if that was its last attempt; return whether it was."""
 
     @property
+    def interrupted(self) -> Callable[[Message], bool]:
+        """Take over a message whose block was cancelled; return False if it is not taken."""
+
+    @property
     def late(self) -> Callable[[Message, str], None]:
         """Record, from any thread, that a message was answered after its connection ended, and how."""
 
@@ -376,6 +380,7 @@ class Subscription:
             on_freed=self._inbox.freed,
             on_late=self._inbox.late,
             gives_up=self._inbox.gives_up,
+            on_interrupted=self._inbox.interrupted,
         )
 
     async def _send_subscription(

@@ -6,6 +6,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsq_ha.message import Message, MessageSource
 
 
@@ -73,6 +75,11 @@ class Watched:
         """Whether answers reach the server."""
         return getattr(self.origin, "is_alive", True)
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether copies wait for the answer."""
+        return bool(self._copies)
+
     def add_copy(self, copy: Message) -> None:
         """Let a copy wait for the answer; it replaces an earlier one from the same connection."""
         for older in [one for one in self._copies if one.source is copy.source]:
@@ -99,6 +106,11 @@ class Watched:
         self.origin.requeue(message, delay)
         for copy in self._others():
             copy.requeue(delay)
+
+    def interrupted(self, message: Message) -> bool:
+        """Return whether the consumer takes over a message whose ``async with`` block was cancelled."""
+        interrupted: Callable[[Message], bool] | None = getattr(self.origin, "interrupted", None)
+        return interrupted is not None and interrupted(message)
 
     def touch(self, message: Message) -> None:
         """Touch the message."""

@@ -104,4 +104,6 @@ class Ages:
     def removed(self, waiting: int) -> None:
         """Record that messages were removed anywhere; the ``waiting`` ones left count as old as the oldest."""
         if waiting:
-            self._marks = deque(((self.head(waiting), self._total),))
+            self.head(waiting)  # drops the marks of what was handed out
+            # A message that was put back may be younger than those behind it.
+            self._marks = deque(((min(at for at, _ in self._marks), self._total),))

@@ -1,6 +1,8 @@
 """Giving up at the last failure itself, and the topic of dead letters."""
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +119,7 @@ async def test_a_function_may_ask_for_the_message_again(stage: Stage) -> None:
 
 
 async def test_a_handler_that_is_cancelled_has_not_failed(stage: Stage) -> None:
+    """It used to be requeued, so that a service that was stopped twice had one attempt of three left."""
     entered = asyncio.Event()
 
     async def hang(message: Message) -> None:
@@ -130,9 +133,145 @@ async def test_a_handler_that_is_cancelled_has_not_failed(stage: Stage) -> None:
         peer.message(b"x")
         await entered.wait()
         running.cancel()
-        await stage.nsqd.until(lambda: peer.of(Requeue))
-    assert answers(peer) == [Requeue(message_id(2), 0)]
+        await asyncio.wait({running})
+    await stage.nsqd.until(lambda: not peer.is_open)
+    assert answers(peer) == []
     assert letters.bodies == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_next_run_handles_it_again_by_the_same_attempt(
+    stage: Stage, *, ordered: bool, is_async: bool
+) -> None:
+    stage.lead({0: stage.nsqd}, ordered=ordered)
+    entered, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    seen: list[tuple[bytes, int]] = []
+
+    async def hang(message: Message) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    def hang_in_a_thread(message: Message) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        may_end.wait(LIMIT)
+        message.finish()  # too late: the message is another handler's now
+
+    async def handle(message: Message) -> None:
+        seen.append((message.body, message.attempts))
+        may_end.set()
+
+    async with stage.consumer(max_attempts=1) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(hang if is_async else hang_in_a_thread))
+        peer.message(b"x")
+        await entered.wait()
+        running.cancel()
+        await asyncio.wait({running})
+        running = asyncio.create_task(consumer.run(handle))
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await consumer.aclose()
+        await running
+    assert seen == [(b"x", 1)]
+    assert answers(peer) == [Finish(message_id(2))]
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_a_handler_cancelled_while_another_task_is_waited_for_counts_no_attempt_that_matters(
+    stage: Stage, limit: int | None
+) -> None:
+    """With a limit it waits for the end of the connection; without one other consumers get it at once."""
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.body == b"0":
+            entered.set()
+            await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    consumer = await stage.consumer(max_attempts=limit).__aenter__()
+    peer = await stage.nsqd.subscriber()
+    running = asyncio.create_task(consumer.run(handle, concurrency=2))
+    peer.message(b"1", message_id(3))
+    peer.message(b"0", message_id(2))
+    await entered.wait()
+    closing = asyncio.create_task(consumer.aclose())
+    await stage.nsqd.until(lambda: peer.of(Close))
+    running.cancel()
+    if limit is None:
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+    may_end.set()
+    await asyncio.wait({running, closing})
+    await stage.nsqd.until(lambda: not peer.is_open)
+    assert Requeue(message_id(2), 0) in answers(peer) or limit is not None
+    assert answers(peer) == [] or limit is None
+
+
+async def works(consumer: Consumer, entered: asyncio.Event) -> None:
+    async for message in consumer:
+        async with message:
+            entered.set()
+            await asyncio.Event().wait()
+
+
+async def works_in_tasks(consumer: Consumer, entered: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(works(consumer, entered))
+
+
+@pytest.mark.parametrize("work", [works, works_in_tasks])
+async def test_a_block_that_is_cancelled_with_the_consumer_has_not_failed(stage: Stage, work: Any) -> None:  # noqa: ANN401
+    """At the last attempt a stop used to publish the message as a dead letter."""
+    entered = asyncio.Event()
+    letters = Letters()
+
+    async def main() -> None:
+        async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+            await work(consumer, entered)
+
+    running = asyncio.create_task(main())
+    peer = await stage.nsqd.subscriber()
+    peer.message(b"x")
+    await entered.wait()
+    running.cancel()
+    await asyncio.wait({running})
+    await stage.nsqd.until(lambda: not peer.is_open)
+    assert answers(peer) == []
+    assert letters.bodies == []
+
+
+async def test_a_block_that_times_out_has_failed(stage: Stage) -> None:
+    letters = Letters()
+    async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        message = await anext(consumer)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0), message:
+                await asyncio.Event().wait()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+    assert answers(peer) == [Finish(message_id(2))]
+    assert letters.bodies == [b"x"]
+
+
+async def test_a_block_that_times_out_in_a_handler_is_not_finished(stage: Stage) -> None:
+    async def handle(message: Message) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0), message:
+                await asyncio.Event().wait()
+
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handle))
+        peer.message(b"x")
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        await consumer.aclose()
+        await running
+    assert peer.of(Finish) == []
 
 
 async def test_closing_waits_for_it(stage: Stage) -> None:

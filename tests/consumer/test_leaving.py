@@ -13,7 +13,7 @@ from nsq_ha.errors import LocalProtocolError
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import eventually
 
 LONG = 6 * LIMIT
 """A ``close_timeout`` longer than any test, so that waiting for it shows."""
@@ -80,8 +80,8 @@ async def test_an_exception_gives_back_the_message_that_it_was_raised_at(
     assert answers(peer) == [Finish(message_id(2)), Close(), Requeue(message_id(3), 0)]
 
 
-async def test_an_interrupt_gives_it_back_too(stage: Stage) -> None:
-    """asyncio turns Ctrl-C into a cancellation of the main task."""
+async def test_an_interrupt_gives_it_back_without_an_attempt(stage: Stage) -> None:
+    """asyncio turns Ctrl-C into a cancellation of the main task. It used to count as a failure."""
     held = asyncio.Event()
 
     async def work() -> None:
@@ -98,7 +98,7 @@ async def test_an_interrupt_gives_it_back_too(stage: Stage) -> None:
         with pytest.raises(asyncio.CancelledError):
             await working
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-    assert answers(peer) == [Close(), Requeue(message_id(2), 0)]
+    assert answers(peer) == [Close()]
 
 
 async def collect(consumer: Consumer) -> None:
@@ -119,12 +119,16 @@ async def collect_until_cancelled(consumer: Consumer) -> None:
             asyncio.get_running_loop().call_soon(task.cancel)
 
 
-@pytest.mark.parametrize("read", [collect, collect_until_cancelled])
-async def test_all_messages_that_the_leaving_task_collected_are_requeued(stage: Stage, read: object) -> None:
+async def test_all_messages_that_the_leaving_task_collected_are_requeued(stage: Stage) -> None:
     """Only the last one used to be; the others took the whole ``close_timeout``."""
-    peer = await read_and_leave(stage, read, 4, pytest.raises((ZeroDivisionError, asyncio.CancelledError)))
+    peer = await read_and_leave(stage, collect, 4, pytest.raises(ZeroDivisionError))
     requeued = [Requeue(message_id(number), 0) for number in (2, 4, 5)]
     assert answers(peer) == [Finish(message_id(3)), Close(), *requeued]
+
+
+async def test_all_that_a_cancelled_task_collected_are_given_back_without_an_attempt(stage: Stage) -> None:
+    peer = await read_and_leave(stage, collect_until_cancelled, 4, pytest.raises(asyncio.CancelledError))
+    assert answers(peer) == [Finish(message_id(3)), Close()]
 
 
 async def stop_by_break(consumer: Consumer) -> None:
@@ -164,10 +168,13 @@ async def test_leaving_without_an_exception_gives_back_the_message_in_hand(stage
     assert answers(peer) == [Finish(message_id(2)), Close()]
 
 
-async def test_messages_in_hand_are_requeued_if_the_close_waits_for_another_task(stage: Stage) -> None:
-    """Other consumers do not have to wait with it."""
+@pytest.mark.parametrize("limit", [None, 3])
+async def test_messages_in_hand_are_requeued_if_the_close_waits_for_another_task(
+    stage: Stage, limit: int | None
+) -> None:
+    """Other consumers do not have to wait with it. With ``max_attempts`` they do: a requeue would count."""
     async with asyncio.timeout(LIMIT):
-        consumer = await stage.consumer(close_timeout=LONG).__aenter__()
+        consumer = await stage.consumer(close_timeout=LONG, max_attempts=limit).__aenter__()
         taken, may_answer = asyncio.Event(), asyncio.Event()
 
         async def take() -> None:
@@ -185,13 +192,14 @@ async def test_messages_in_hand_are_requeued_if_the_close_waits_for_another_task
         await taken.wait()
         peer.message(b"1", message_id(3))
         leaving = asyncio.create_task(leave())
-        await stage.nsqd.until(lambda: peer.of(Requeue))
+        await stage.nsqd.until(lambda: peer.of(Requeue if limit is None else Close))
         assert not leaving.done()
         may_answer.set()
         await leaving
         await taking
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-    assert answers(peer) == [Close(), Requeue(message_id(3), 0), Finish(message_id(2))]
+    requeued = [Requeue(message_id(3), 0)] if limit is None else []
+    assert answers(peer) == [Close(), *requeued, Finish(message_id(2))]
 
 
 async def test_messages_of_a_task_that_has_ended_are_requeued(stage: Stage) -> None:
@@ -212,10 +220,11 @@ async def test_messages_of_a_task_that_has_ended_are_requeued(stage: Stage) -> N
     assert peer.of(Finish) == []
 
 
-async def test_messages_of_another_task_are_requeued_when_it_ends(stage: Stage) -> None:
+@pytest.mark.parametrize("limit", [None, 3])
+async def test_messages_of_another_task_are_given_back_when_it_ends(stage: Stage, limit: int | None) -> None:
     """While it runs, it may answer."""
     async with asyncio.timeout(LIMIT):
-        consumer = await stage.consumer(close_timeout=LONG).__aenter__()
+        consumer = await stage.consumer(close_timeout=LONG, max_attempts=limit).__aenter__()
         may_end, taken = asyncio.Event(), asyncio.Event()
 
         async def take() -> None:
@@ -226,17 +235,17 @@ async def test_messages_of_another_task_are_requeued_when_it_ends(stage: Stage) 
             message.finish()
 
         taking = asyncio.create_task(take())
-        peer = await deliver(stage, 2)
+        peer = await deliver(stage, 3)
         await taken.wait()
         closing = asyncio.create_task(consumer.aclose())
-        await stage.nsqd.until(lambda: peer.of(Close))
-        await turn(3)
+        await stage.nsqd.until(lambda: peer.of(Requeue))  # of the third: the close waits now
         assert not closing.done()
         may_end.set()
         await closing
         await taking
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-    assert answers(peer) == [Close(), Finish(message_id(3)), Requeue(message_id(2), 0)]
+    requeued = [Requeue(message_id(2), 0)] if limit is None else []
+    assert answers(peer) == [Close(), Requeue(message_id(4), 0), Finish(message_id(3)), *requeued]
 
 
 async def test_a_task_that_collects_and_answers_all_the_time_keeps_few_messages(stage: Stage) -> None:
@@ -372,7 +381,6 @@ async def test_a_handler_that_was_cancelled_and_answers_is_warned_about(
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await stage.nsqd.until(lambda: peer.of(Requeue))
         messages[0].finish()
     assert "finish() has no effect: the message was given back because its handler was cancelled" in caplog.text
     assert peer.of(Finish) == []

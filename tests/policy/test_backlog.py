@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsq_ha.policy.backlog import FIRST_WAITING, GRAIN, Ages, Pace
@@ -14,7 +14,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("arrive"), st.integers(1, 5)),
         st.tuples(st.just("take"), st.integers(1, 5)),
-        st.tuples(st.just("put back"), st.just(0)),
+        st.tuples(st.just("hold"), st.just(0)),
+        st.tuples(st.just("return"), st.integers(0, 1)),
         st.tuples(st.just("remove"), st.integers(0, 9)),
         st.tuples(st.just("wait"), st.integers(1, 200)),
     ),
@@ -89,9 +90,11 @@ def test_the_last_that_waits_begins_in_time(
     assert waiting / handlers * seconds <= msg_timeout / 2 * (1 + 1e-6)
 
 
+@example([("arrive", 5), ("hold", 0), ("wait", 9), ("return", 1), ("remove", 2), ("take", 1)])
 @given(STEPS)
 def test_no_message_is_taken_to_be_younger_than_it_is(steps: list[tuple[str, int]]) -> None:
     queue: deque[float] = deque()
+    held: list[tuple[float, float]] = []  # handed out and not answered: when it arrived, and what was known of that
     ages, now, has_removed = Ages(), 0.0, False
     for step, count in steps:
         if step == "arrive":
@@ -100,10 +103,14 @@ def test_no_message_is_taken_to_be_younger_than_it_is(steps: list[tuple[str, int
         elif step == "take":
             for _ in range(min(count, len(queue))):
                 queue.popleft()
-        elif step == "put back" and queue:
-            arrived = ages.head(len(queue))
-            queue.appendleft(queue.popleft())
-            ages.put_back(arrived, len(queue))
+        elif step == "hold" and queue:
+            known = ages.head(len(queue))
+            held.append((queue.popleft(), known))
+        elif step == "return" and held:
+            arrived, known = (now, now) if count else held[0]  # a touched one begins again
+            del held[0]
+            queue.appendleft(arrived)
+            ages.put_back(known, len(queue))
         elif step == "remove" and len(queue) > count:
             del queue[count]
             ages.removed(len(queue))
