@@ -230,7 +230,7 @@ class Needs:
             is_full = one.ready > 0 and (one.peak >= one.ready or delivered >= _TURNOVER * one.ready)
             used = max(one.ready, one.peak) if is_full else one.peak
             # One more than it uses, so that it does not wait.
-            needs[partition] = max(1 << used.bit_length() if used else 1, self.by_partition.get(partition, 1) // 2)
+            needs[partition] = max(1 << used.bit_length(), self.by_partition.get(partition, 1) // 2)
             is_one_full |= is_full
         self.by_partition = needs
         self._delivered = {partition: one.delivered for partition, one in seen.items()}

@@ -61,7 +61,7 @@ def tcp_address(name: str) -> str:
     host, *numbers = name.rsplit(":", 3)
     if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers[:2]):
         return ""
-    return Node(host, int(numbers[1]), 0).address
+    return f"{_bracketed(host)}:{int(numbers[1])}"
 
 
 @dataclass(frozen=True, slots=True)

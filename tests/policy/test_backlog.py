@@ -66,6 +66,26 @@ def test_quick_is_what_empties_a_full_queue_at_once(
     assert steady(seconds).is_quick(msg_timeout, 1, count) is is_quick
 
 
+@pytest.mark.parametrize(
+    ("seconds", "msg_timeout", "handlers", "count", "is_quick"),
+    [
+        (0.01, 60.0, 4, 200, True),  # four handlers share them
+        (0.5, 60.0, 1, 2, False),  # a second is not quick any more
+        (0.00225, 2.0, 1, 200, True),  # just under a quarter of the timeout
+    ],
+)
+def test_where_quick_ends(seconds: float, msg_timeout: float, handlers: int, count: int, *, is_quick: bool) -> None:
+    assert steady(seconds).is_quick(msg_timeout, handlers, count) is is_quick
+
+
+def test_the_pace_is_that_of_one_message_and_follows_by_time_and_count() -> None:
+    pace = Pace()
+    pace.took(4, 2.0)
+    assert pace.seconds == 0.5
+    pace.took(4, 0.5)  # half a second and four messages: three quarters of the way to the new mean
+    assert pace.seconds == 0.5 + (0.125 - 0.5) * 0.75
+
+
 def test_a_message_that_takes_long_counts_at_once() -> None:
     pace = steady(0.001)
     pace.took(1, 10.0)
@@ -143,3 +163,27 @@ def test_an_emptied_queue_begins_again() -> None:
     ages.removed(0)
     ages.arrived(5.0, 1, 0)
     assert ages.head(1) == 5.0
+
+
+def test_the_head_is_as_old_as_the_first_message_that_waits() -> None:
+    ages = Ages()
+    ages.arrived(0.1, 3, 0)
+    ages.arrived(0.2, 2, 3)
+    ages.arrived(0.3, 1, 5)
+    assert [ages.head(waiting) for waiting in (6, 5, 4, 3, 2, 1)] == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3]
+
+
+def test_arrivals_share_a_mark_for_less_than_a_grain() -> None:
+    ages = Ages()
+    for number, now in enumerate((0.0, GRAIN, 1.5 * GRAIN)):
+        ages.arrived(now, 1, number)
+    assert [ages.head(waiting) for waiting in (3, 2, 1)] == [0.0, GRAIN, GRAIN]
+
+
+def test_a_message_at_the_head_again_is_as_old_as_before() -> None:
+    ages = Ages()
+    ages.arrived(0.1, 1, 0)
+    ages.arrived(0.2, 2, 1)
+    assert ages.head(2) == 0.2
+    ages.put_back(0.1, 3)
+    assert [ages.head(waiting) for waiting in (3, 2, 1)] == [0.1, 0.2, 0.2]

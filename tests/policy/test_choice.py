@@ -15,6 +15,7 @@ def test_round_robin_goes_round() -> None:
 def test_least_loaded_looks_at_two_neighbours() -> None:
     loads = {0: 5, 1: 1, 2: 0}
     assert [least_loaded([0, 1, 2], turn, loads.__getitem__) for turn in range(3)] == [1, 2, 2]
+    assert least_loaded([0, 1], 0, {0: 3, 1: 3}.__getitem__) == 0, "equally loaded: the one whose turn it is"
     assert least_loaded([4], 9, {4: 3}.__getitem__) == 4
 
 

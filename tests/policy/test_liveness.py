@@ -32,7 +32,14 @@ def test_two_intervals_are_borne() -> None:
 
 def test_silence_says_nothing_while_this_program_was_held_up() -> None:
     assert not is_silent(60.0, 1.0, 0.5, 2.0)
+    assert not is_silent(61.5, 60.0, 0.5, 2.0)
+    assert is_silent(61.0, 60.0, 0.5, 2.0), "half an interval late is not held up"
     assert is_silent(60.5, 60.5, 0.5, 2.0)
+
+
+def test_the_silence_begins_with_the_last_byte() -> None:
+    assert not is_silent(103.0, 103.0, 99.5, 2.0)
+    assert is_silent(104.0, 104.0, 99.5, 2.0)
 
 
 @given(interval=st.floats(1.0, 60.0), late=st.floats(0.0, 0.4))
@@ -89,9 +96,11 @@ def test_the_silence_begins_with_the_oldest_publish_or_the_last_answer() -> None
     [
         (0.0, Answering.PROMPT),
         (STALLED_AFTER - 0.01, Answering.PROMPT),
+        (STALLED_AFTER, Answering.STALLED),
         (STALLED_AFTER + 0.01, Answering.STALLED),
         (12.0, Answering.STALLED),
         (OVERDUE_AFTER - 0.01, Answering.STALLED),
+        (OVERDUE_AFTER, Answering.OVERDUE),
         (OVERDUE_AFTER + 0.01, Answering.OVERDUE),
     ],
 )

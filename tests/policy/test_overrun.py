@@ -21,6 +21,8 @@ def test_the_limit_follows_the_most_that_was_ever_granted() -> None:
     assert limit_of(200) == 250
     assert limit_of(200, 5, 0) == 250
     assert limit_of(2500) == 3125
+    assert limit_of(203) == 253
+    assert isinstance(limit_of(203), int)
 
 
 def test_up_to_the_limit_is_no_overrun_and_beyond_it_is() -> None:
@@ -28,6 +30,13 @@ def test_up_to_the_limit_is_no_overrun_and_beyond_it_is() -> None:
     granted.grant(200)
     assert not granted.is_overrun(1.0, 0, 250)
     assert granted.is_overrun(2.0, 250, 251)
+
+
+def test_what_stays_within_the_limit_makes_no_room_for_more() -> None:
+    granted = Granted(0.0, 60.0)
+    granted.grant(200)
+    assert not granted.is_overrun(60.0, 200, 250)
+    assert granted.is_overrun(61.0, 0, 251)
 
 
 def test_messages_that_timed_out_at_the_server_make_room_for_others() -> None:
@@ -107,6 +116,21 @@ def test_the_weight_is_forgotten_once_rdy_holds_again() -> None:
         assert not granted.is_outweighed(1.0, 10, 11, MARGIN_BYTES)
     assert not granted.is_outweighed(1.0, 11, 11, 0)
     assert granted.is_outweighed(1.0, 11, 12, 1)
+
+
+def test_large_messages_within_rdy_make_no_room_for_more() -> None:
+    granted = Granted(0.0, 60.0)
+    granted.grant(10)
+    assert not granted.is_outweighed(60.0, 5, 10, MEBI)
+    assert granted.is_outweighed(61.0, 0, 11, MARGIN_BYTES + 1)
+
+
+def test_room_for_what_timed_out_is_given_once_in_a_timeout() -> None:
+    granted = Granted(0.0, 60.0)
+    granted.grant(100)
+    assert not granted.is_outweighed(60.0, 100, 150, MEBI)
+    assert not granted.is_outweighed(120.0, 190, 190, 0)
+    assert granted.is_outweighed(121.0, 50, 201, MARGIN_BYTES + 1)
 
 
 def test_large_messages_that_timed_out_at_the_server_come_again() -> None:

@@ -68,6 +68,12 @@ def test_chunks_hold_everything_in_order_within_the_limits(sizes: list[int], max
         assert len(part) == 1 or sum(sizes[position] for position in part) <= max_bytes
 
 
+def test_a_chunk_is_as_large_as_the_limits_allow() -> None:
+    assert list(chunks([3] * 7, 9, 100)) == [range(3), range(3, 6), range(6, 7)]
+    assert list(chunks([1] * 5, 100, 2)) == [range(2), range(2, 4), range(4, 5)]
+    assert list(chunks([20, 1, 20], 9, 100)) == [range(1), range(1, 2), range(2, 3)]
+
+
 @pytest.mark.parametrize(
     ("unused_for", "is_known", "is_needed", "expected"),
     [

@@ -69,6 +69,23 @@ def test_a_limit_that_fell_takes_back_what_is_granted_and_not_used() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "sent", "in_flight", "wanted", "expected"),
+    [
+        # The last one has all unanswered that it was granted: the others give up as much as is missing, not more.
+        (6, (5, 5, 5), (0, 0, 5), (3, 3, 0), Plan({0: 0, 1: 1, 2: 0}, {}, is_raise_due=True)),
+        # What is unanswered has taken its room before: a raise up to that takes no more.
+        (7, (1, 1), (5, 0), (4, 2), Plan({}, {0: 4, 1: 2}, is_raise_due=False)),
+        # One of the raises is granted in part.
+        (5, (1, 1), (0, 3), (3, 2), Plan({}, {0: 2, 1: 2}, is_raise_due=True)),
+    ],
+)
+def test_what_is_planned(
+    limit: int, sent: tuple[int, ...], in_flight: tuple[int, ...], wanted: tuple[int, ...], expected: Plan
+) -> None:
+    assert plan(limit, *(dict(enumerate(counts)) for counts in (sent, in_flight, wanted))) == expected
+
+
+@pytest.mark.parametrize(
     ("max_in_flight", "max_bytes", "body_bytes", "fit"),
     [
         (200, 256 * MIB, MIB, 200),
@@ -98,6 +115,16 @@ def test_until_the_first_body_the_largest_is_expected() -> None:
     assert body.bytes == 100
 
 
+def test_the_estimate_of_a_body_shrinks_by_an_eighth_and_is_never_zero() -> None:
+    body = BodySize(MIB)
+    body.seen(100)
+    body.seen(92)
+    assert body.bytes == 99
+    empty = BodySize(MIB)
+    empty.seen(0)
+    assert empty.bytes == 1
+
+
 def test_a_larger_body_counts_at_once_and_smaller_ones_little_by_little() -> None:
     body = BodySize(MIB)
     body.seen(100)
@@ -119,6 +146,8 @@ def test_a_larger_body_counts_at_once_and_smaller_ones_little_by_little() -> Non
         (Seen(ready=50, in_flight=0, peak=3, delivered=10), 4, False),
         (Seen(ready=50, in_flight=4, peak=4, delivered=10), 8, False),
         (Seen(ready=2, in_flight=2, peak=2, delivered=10), 4, True),
+        (Seen(ready=2, in_flight=2, peak=2, delivered=2), 4, True),
+        (Seen(ready=1, in_flight=1, peak=1, delivered=1), 2, True),
         (Seen(ready=5, in_flight=0, peak=1, delivered=20), 8, True),  # it is used up again and again
         (Seen(ready=2, in_flight=3, peak=3, delivered=3), 4, True),  # its RDY was lowered
         (Seen(ready=0, in_flight=3, peak=3, delivered=3), 4, False),
@@ -138,6 +167,18 @@ def test_what_is_not_needed_any_more_is_given_up_little_by_little() -> None:
         needs.look({0: Seen(64, 0, 0, 64)})
         found.append(needs.by_partition[0])
     assert found == [64, 32, 16, 8, 4, 2, 1, 1]
+    assert all(isinstance(count, int) for count in found)
+
+
+def test_what_was_delivered_before_the_last_look_does_not_count_again() -> None:
+    needs, one = Needs(), Seen(ready=5, in_flight=0, peak=1, delivered=20)
+    assert needs.look({7: one})
+    assert not needs.look({7: one})
+    assert needs.look({7: one._replace(delivered=40)})
+
+
+def test_one_partition_that_uses_all_it_has_is_enough() -> None:
+    assert Needs().look({0: Seen(2, 2, 2, 2), 1: IDLE})
 
 
 def test_a_partition_that_was_left_is_forgotten() -> None:
@@ -285,5 +326,19 @@ def test_a_turn_lasts_while_a_message_is_being_handled() -> None:
 def test_a_turn_begins_when_it_was_granted() -> None:
     turns = Turns()
     seen = {0: Seen(0, 0, 0, 0), 1: Seen(1, 1, 1, 1)}
-    assert turns.choose(0.0, 1, seen) == [0]
-    assert turns.choose(100.0, 1, seen) == [0]
+    assert [turns.choose(now, 1, seen) for now in (0.0, 100.0, 200.0)] == [[0], [0], [0]]
+
+
+def idle_turns(turns: Turns, looks: list[tuple[float, int]], partitions: int) -> list[list[int]]:
+    """Return whose turn it is at each look, while nobody delivers anything."""
+    return [turns.choose(now, count, dict.fromkeys(range(partitions), Seen(1, 0, 0, 0))) for now, count in looks]
+
+
+def test_whose_turn_is_over_waits_behind_the_others() -> None:
+    looks = [(0.0, 2), (0.0, 2), (1.0, 2), (1.0, 2), (2.0, 2)]
+    assert idle_turns(Turns(), looks, 3) == [[0, 1], [0, 1], [2, 0], [2, 0], [1, 2]]
+
+
+def test_turns_that_end_because_fewer_are_allowed_come_again_in_their_order() -> None:
+    looks = [(0.0, 3), (0.0, 3), (1.0, 3), (1.0, 1), (2.0, 1), (2.0, 1), (3.0, 1), (3.0, 1), (4.0, 1)]
+    assert idle_turns(Turns(), looks, 4) == [[0, 1, 2], [0, 1, 2], [3, 0, 1], [1], [2], [2], [3], [3], [0]]

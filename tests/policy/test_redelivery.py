@@ -85,5 +85,8 @@ def test_the_oldest_are_forgotten_first() -> None:
     finished.remember(b"%016d" % 1, 1, 1.0)  # once more: it is the newest now
     finished.remember(b"%016d" % MOST_REMEMBERED + b"", 1, 1.0)
     assert len(finished) == MOST_REMEMBERED
+    finished.remember(b"another one.....", 1, 1.0)
+    assert len(finished) == MOST_REMEMBERED
     assert not finished.claim(b"%016d" % 0, 1, 1.0)
+    assert not finished.claim(b"%016d" % 2, 1, 1.0)
     assert finished.claim(b"%016d" % 1, 1, 1.0)

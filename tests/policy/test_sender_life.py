@@ -102,6 +102,12 @@ def test_what_holds_in_every_state() -> None:
         assert state is State.ENDED or TRANSITIONS[state, Event.BROKEN].act is Act.PAUSE
 
 
+def test_it_begins_without_a_connection() -> None:
+    life: Life[str] = Life()
+    assert (life.state, life.act, life.node, life.failures) == (State.IDLE, Act.WAIT, None, 0)
+    assert life.may_write is False
+
+
 def test_failures_count_until_an_answer() -> None:
     life: Life[str] = Life()
     for failures in (1, 2, 3):

@@ -14,6 +14,11 @@ from nsq_ha.policy.sharding import JavaInt, Key, hasher, java, java_hash_code, m
 if TYPE_CHECKING:
     from nsq_ha.config import Sharding
 
+NO_UTF8 = (
+    "a sharding key must be encodable as UTF-8: "
+    "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed"
+)
+
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "sharding.json").read_text(encoding="utf-8"))
 
 
@@ -60,23 +65,26 @@ def test_a_function_of_ones_own_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "key"),
+    ("rule", "key", "text"),
     [
-        ("murmur3", True),
-        ("murmur3", 1.5),
-        ("murmur3", "\ud800"),
-        ("java", b"bytes"),
-        ("java", True),
-        ("java", 2**63),
-        ("java", JavaInt(2**31)),
-        ("modulo", -1),
-        ("modulo", "1"),
-        ("modulo", True),
+        ("murmur3", True, "a sharding key must be str, bytes or int, not bool"),
+        ("murmur3", 1.5, "a sharding key must be str, bytes or int, not float"),
+        ("murmur3", "\ud800", NO_UTF8),
+        ("java", b"x", "sharding 'java' takes str or int keys, not bytes: Java hashes arrays by identity"),
+        ("java", True, "sharding 'java' takes str or int keys, not bool: Java hashes arrays by identity"),
+        ("java", 2**63, f"sharding 'java' hashes an int as a Long: {2**63} does not fit 64 bits"),
+        ("java", -(2**63) - 1, f"sharding 'java' hashes an int as a Long: {-(2**63) - 1} does not fit 64 bits"),
+        ("java", JavaInt(2**31), f"JavaInt key {2**31} does not fit 32 bits"),
+        ("java", JavaInt(-(2**31) - 1), f"JavaInt key {-(2**31) - 1} does not fit 32 bits"),
+        ("modulo", -1, "sharding 'modulo' takes ints of 0 or more, not -1"),
+        ("modulo", "1", "sharding 'modulo' takes ints of 0 or more, not '1'"),
+        ("modulo", True, "sharding 'modulo' takes ints of 0 or more, not True"),
     ],
 )
-def test_keys_that_do_not_suit_a_rule_are_refused(rule: Sharding, key: Key) -> None:
-    with pytest.raises(ConfigError):
+def test_keys_that_do_not_suit_a_rule_are_refused(rule: Sharding, key: Key, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
         partition_for(key, 4, rule)
+    assert str(refused.value) == text
 
 
 @pytest.mark.parametrize("wrong", [-1, True, "1", None])

@@ -144,6 +144,28 @@ def test_a_failure_pauses_and_a_leader_that_changed_meanwhile_does_not() -> None
     assert (life.act, life.target, life.failures) == (Act.CONNECT, 0, 3)
 
 
+def test_the_same_leader_is_tried_again_after_a_pause() -> None:
+    life: Life[int] = Life(4.0)
+    life.turn(0)
+    life.failed(0)
+    assert (life.act, life.target, life.failures) == (Act.ASK, None, 1)
+    life.turn(0)
+    life.opened()
+    life.failed(0)
+    assert (life.act, life.target, life.failures) == (Act.ASK, None, 2)
+
+
+def test_a_leader_that_is_not_named_is_a_failure_unless_a_connection_is_there() -> None:
+    life: Life[int] = Life(4.0)
+    life.turn(None)
+    life.turn(None)
+    assert life.failures == 2
+    life = subscribed(0.0)
+    before = life.failures
+    life.turn(None)
+    assert (life.state, life.failures) == (State.SUBSCRIBED, before)
+
+
 def test_an_attempt_is_wanted_while_nobody_else_is_named() -> None:
     life: Life[int] = Life(4.0)
     life.turn(0)

@@ -101,6 +101,9 @@ def test_a_warned_outage_is_over_once() -> None:
     assert outage.recovered(90.0) is None
     assert outage.failures == 0
     assert outage.warning(1e9) is None
+    outage.failed(100.0)
+    assert outage.recovered(101.0) is None, "nobody was warned of this one"
+    assert warnings_of(outage, 200, 240) == [205, 215, 235], "each outage begins with short silences"
 
 
 def test_nothing_is_said_while_all_is_well() -> None:

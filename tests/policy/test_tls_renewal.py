@@ -67,6 +67,13 @@ def test_the_ages_of_a_connection(age: float, phase: Phase) -> None:
     assert Lifetime(100, WRITES_FOR, 0).phase(100 + age) is phase
 
 
+def test_the_next_change_of_a_connection_lies_ahead() -> None:
+    lifetime, found = Lifetime(100.0, 10.0, 0.5), [99.0]
+    while (change := lifetime.next_phase_at(found[-1])) is not None:
+        found.append(change)
+    assert found == [99.0, 105.5, 108.0, 109.5]
+
+
 @given(st.floats(0, 30), limits, st.floats(0, 1))
 def test_a_connection_only_grows_older(now: float, limit: float, chance: float) -> None:
     lifetime = Lifetime.of(0, limit, lambda: chance)
@@ -120,6 +127,9 @@ def test_whoever_is_heard_beyond_the_limit_is_left_alone() -> None:
         (9.1, 6.9, None),
         (9.1, 7.1, Evidence.HEARD),
         (9.1, 0.5, None),  # it was silent long before: that is another trouble
+        (9.1, 1.0, None),
+        (7.5, 7.0, None),  # exactly at a limit nothing is proved
+        (9.0, 5.0, None),
         (500.0, 499.0, Evidence.HEARD),
     ],
 )

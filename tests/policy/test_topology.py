@@ -207,6 +207,13 @@ def test_a_number_that_falls_is_asked_for_again(answers: list[LookupAnswer], nee
     assert set(after.known) == {0, 1} | {p for each in answers for p in each.partitions}
 
 
+def test_of_a_topic_that_fell_only_the_partitions_beyond_the_new_number_are_forgotten() -> None:
+    view = rounds(good(4), *[[answer(2, led(0), leads=True)]] * CONFIRM_ROUNDS)
+    assert view.partition_num == 2
+    assert view.leaders == led(0)
+    assert view.last_known == led(1), "it has no leader for the moment, but it still exists"
+
+
 def test_a_contradiction_in_between_starts_the_count_again() -> None:
     fallen, normal = [answer(2, leads=True)], [answer(4, leads=True)]
     view = rounds(good(4), *[fallen, fallen, normal] * 10, fallen, fallen)
@@ -323,6 +330,8 @@ def test_a_topic_that_goes_is_a_difference() -> None:
         ("[::1]:4150", ""),
         ("10.0.0.1:4150", ""),
         ("10.0.0.1:x:4150:7", ""),
+        ("10.0.0.1:4250:x:7", ""),
+        ("10.0.0.1:4250:4150:x", "10.0.0.1:4150"),
         ("", ""),
     ],
 )
