@@ -1,7 +1,8 @@
 """One partition's subscription: it finds the leader, subscribes, and repeats this after every failure.
 
 This module owns the connection. It reports events to ``policy.subscription``,
-which decides what to do.
+which decides what to do; ``consumer.opening`` opens a connection and sends SUB,
+``consumer.receiving`` takes what arrives.
 
 The invariant: messages are asked for over at most one connection at a time; the
 client connects to a new leader before it leaves the old connection, and subscribes
@@ -15,95 +16,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from nsq_ha import tracelog
-from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.opening import Answers, Opener
+from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.renewal import Renewal, Replaced
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
-from nsq_ha.discovery.fixed import explained
-from nsq_ha.errors import (
-    AuthError,
-    BadNameError,
-    ChannelNotRegisteredError,
-    ConnectError,
-    ConnectionLostError,
-    InvalidCommandError,
-    LocalProtocolError,
-    MessageRefusedError,
-    NoLeaderError,
-    NsqError,
-    RemoteProtocolError,
-    ServerError,
-    SubscribeRefusedError,
-    TlsRequiredError,
-)
+from nsq_ha.errors import ConnectionLostError, LocalProtocolError, NoLeaderError, NsqError
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
-from nsq_ha.redaction import redact
-from nsq_ha.transport.connection import Callbacks, Connection
-from nsq_ha.transport.waiting import is_foreign, open_while, pause
+from nsq_ha.transport.waiting import is_foreign, pause
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nsq_ha.config import ConsumerConfig
-    from nsq_ha.consumer.clock import Heartbeats
+    from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
-    from nsq_ha.policy.overrun import Granted
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-    from nsq_ha.protocol import DamagedMessage
+    from nsq_ha.transport.connection import Callbacks, Connection
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
-_MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
 
-_PERMANENT: Final = (
-    AuthError,
-    BadNameError,
-    ChannelNotRegisteredError,
-    InvalidCommandError,
-    MessageRefusedError,
-    TlsRequiredError,
-)
-
-
-class Inbox(Protocol):
-    """Receives a subscription's messages and events; all but ``late`` are called in the event loop.
-
-    Attributes:
-        heartbeats: How often nsqd should send heartbeats.
-    """
-
-    heartbeats: Heartbeats
-
-    @property
-    def gives_up(self) -> Callable[[Message], bool]:
-        """Start to give up a requeued message if that was its last attempt; return whether it was."""
-
-    @property
-    def interrupted(self) -> Callable[[Message], bool]:
-        """Take over a message whose block was cancelled; return False if it is not taken."""
-
-    @property
-    def late(self) -> Callable[[Message, str], None]:
-        """Record, from any thread, that a message was answered after its connection ended, and how."""
+class Inbox(Answers, Protocol):
+    """Receives a subscription's messages and events."""
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
-
-    def freed(self) -> None:
-        """Note that a message was answered."""
 
     def joined(self, subscription: Subscription) -> None:
         """Record that it is subscribed, perhaps over another connection; RDY is 0 so far."""
@@ -116,23 +62,24 @@ class Inbox(Protocol):
 
 
 class Subscription:
-    """Reads one partition. Run :meth:`run` as a task; it ends when cancelled, or refused for good."""
+    """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses for good."""
 
     def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig, inbox: Inbox) -> None:
-        """Prepare for one partition of the watched topic."""
+        """Stay idle until :meth:`run`."""
         self.partition = partition
         self.delivery: Delivery | None = None
         self._life: Life[Node] = Life(settle_time(config.heartbeat_interval))
-        self._trouble = Trouble(watch.topic, partition)
+        self._trouble = Trouble(watch.topic, partition, config)
         self._known: tuple[Node, TopicMeta | None] | None = None
         self._watch = watch
-        self._channel = channel
         self._config = config
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._is_closing = False
         self._start = Start(watch, channel, partition, config)
+        self._opener = Opener(watch.topic, channel, partition, config, inbox)
+        self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived)
         self._wake = asyncio.Event()
         self._replaced = Replaced(inbox.freed, lambda: inbox.left(self))
         self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")
@@ -169,7 +116,7 @@ class Subscription:
 
     @property
     def unanswered(self) -> int:
-        """Messages that the application has not answered; those held here until their delay is over are none."""
+        """Messages that the application has not answered; requeued ones that wait here for their delay do not count."""
         current = self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
         return current + self._replaced.unanswered
 
@@ -201,7 +148,7 @@ class Subscription:
             self._connection.write(encode_ready(count))
 
     def view_changed(self, view: TopicView) -> None:
-        """Wake up if the leader or the topic's meta changed; news of other partitions ends no back-off."""
+        """Wake up if the leader or the topic's meta changed; changes of other partitions do not end a back-off."""
         leader = view.leaders.get(self.partition)
         known = None if leader is None else (leader, view.meta)
         if known == self._known:
@@ -211,7 +158,7 @@ class Subscription:
             self._wake.set()
 
     async def run(self) -> None:
-        """Stay subscribed until told to stop or cancelled; whatever the outside does is met here."""
+        """Stay subscribed until stopped or cancelled; survive every error that comes from outside."""
         life = self._life
         try:
             is_new = True
@@ -251,7 +198,7 @@ class Subscription:
         elif self._trouble.is_open:
             limit = max(life.settled_at - self._loop.time(), 0.0)
         await pause(self._wake, limit)
-        # A loss while it read asks for a pause of its own; one while it paused ends the pause.
+        # A loss while it reads needs a pause of its own; a loss while it pauses ends the pause.
         if life.act is act:
             if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
                 self._trouble.settled(life.node)
@@ -259,9 +206,9 @@ class Subscription:
 
     def _survive(self, error: BaseException) -> None:
         """Report an unexpected error, close all connections and start again after a pause."""
-        reason = self._as_ours(error)
+        reason = self._trouble.explain(error)
         self._life.broken()
-        self._wake.clear()  # no news may end the pause: what fails at once must not fail in a loop
+        self._wake.clear()  # nothing ends the pause: an immediate failure must not repeat in a loop
         try:
             self._leave(reason)
             self._trouble.failed(self._loop.time(), reason)
@@ -269,7 +216,7 @@ class Subscription:
             report_unexpected(log, f"{self._watch.topic}-{self.partition}, leaving its connection", again)
 
     async def stop_messages(self) -> None:
-        """Ask the server for no further message (CLS), and come back no more; errors end it silently."""
+        """Ask the server for no further message (CLS) and do not subscribe again; ignore errors."""
         was_reading = self._life.is_reading
         self._life.stop()
         self._wake.set()
@@ -291,13 +238,6 @@ class Subscription:
             await self._connection.aclose(timeout)
         await self._replaced.aclose(timeout)
 
-    def _is_permanent(self, error: NsqError) -> bool:
-        if isinstance(error, _PERMANENT):
-            return True
-        if self._config.nsqd:  # no look-up tells what the topic is
-            return isinstance(error, SubscribeRefusedError)
-        return isinstance(error, ServerError) and error.code == _MUST_BE_ORDERED and self._config.ordered is False
-
     def _meta(self) -> TopicMeta | None:
         return self._watch.view.meta if self._watch.view is not None else None
 
@@ -316,17 +256,17 @@ class Subscription:
             log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, old.address)
 
     async def _try(self) -> None:
-        """Connect to the leader, leave the old connection, subscribe; tell how it went."""
+        """Connect to the leader, leave the old connection, subscribe; report the result to ``policy``."""
         node, meta = self._life.target, self._meta()
         if node is None or meta is None:
-            raise LocalProtocolError("a subscription tries a node that leads")
+            raise LocalProtocolError("internal error: no leader to subscribe to")
         try:
             await self._subscribe(node, meta)
         except (Exception, asyncio.CancelledError) as raised:
             if not is_foreign(raised):
                 raise
-            error = self._start.after_refusal(self._as_ours(raised))  # the connection in use is not affected
-            is_permanent = self._is_permanent(error)
+            error = self._start.after_refusal(self._trouble.explain(raised))  # the connection in use is not affected
+            is_permanent = self._trouble.is_permanent(error)
             self._life.failed(self._leader(), for_good=is_permanent)
             if self._life.act is Act.TELL:
                 log.error("%s-%d: %s", self._watch.topic, self.partition, error)  # noqa: TRY400 - the text says all
@@ -334,17 +274,14 @@ class Subscription:
             else:
                 self._trouble.failed(self._loop.time(), error, node)
 
-    def _as_ours(self, error: BaseException) -> NsqError:
-        """Return an NsqError for any error; report an unexpected one."""
-        if isinstance(error, NsqError):
-            return explained(error, self._watch.topic) if self._config.nsqd else error
-        report_unexpected(log, f"{self._watch.topic}-{self.partition}", error)
-        return ConnectionLostError(f"unexpected error while consuming: {error!r}")
-
     async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
-        delivery = self._new_delivery(meta)
-        connection = await self._open(
-            node, meta, delivery, news=self._wake, is_wanted=lambda: self._life.is_wanted(self._leader())
+        delivery = self._opener.new_delivery(meta)
+        connection = await self._opener.open(
+            node,
+            meta,
+            self._callbacks(node, delivery),
+            news=self._wake,
+            is_wanted=lambda: self._life.is_wanted(self._leader()),
         )
         try:
             self._life.opened()
@@ -356,7 +293,7 @@ class Subscription:
             start = await self._start.prepare(node, is_ordered=delivery.is_ordered)
             delivery.may_repeat |= self._start.is_set
             self._connection, self.delivery = connection, delivery
-            await self._send_subscription(connection, meta, delivery, start)
+            await self._opener.subscribe(connection, meta, delivery, start)
         except BaseException:
             if self.delivery is delivery:
                 self._leave(ConnectionLostError("not subscribed"))
@@ -369,34 +306,6 @@ class Subscription:
             log.info("subscribed to %s-%d at %s", self._watch.topic, self.partition, node.address)
             self._inbox.joined(self)
             self._renewal.changed()
-
-    def _new_delivery(self, meta: TopicMeta) -> Delivery:
-        return Delivery(
-            self._watch.topic,
-            self._channel,
-            self.partition,
-            is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
-            backoff=self._config.requeue_backoff,
-            on_freed=self._inbox.freed,
-            on_late=self._inbox.late,
-            gives_up=self._inbox.gives_up,
-            on_interrupted=self._inbox.interrupted,
-        )
-
-    async def _send_subscription(
-        self, connection: Connection, meta: TopicMeta, delivery: Delivery, start: str | None = None
-    ) -> None:
-        delivery.attach(connection)
-        topic, channel = self._watch.topic, self._channel
-        if not meta.is_partitioned:
-            await connection.subscribe(Sub(topic, channel, None), delivery, layout_for(detail=False, ext=False))
-        else:
-            command: SubOrdered | SubAdvanced
-            if delivery.is_ordered:
-                command = SubOrdered(topic, channel, self.partition)
-            else:
-                command = SubAdvanced(topic, channel, self.partition, start)
-            await connection.subscribe(command, delivery, layout_for(detail=True, ext=meta.extend_support))
 
     # -- what its renewal asks (consumer.renewal.Owner)
 
@@ -413,10 +322,11 @@ class Subscription:
         def is_wanted() -> bool:
             return self._connection is old and self._life.state is not State.DRAINING
 
-        delivery = self._new_delivery(meta)
-        connection = await self._open(old.node, meta, delivery, news=news, is_wanted=is_wanted)
+        delivery = self._opener.new_delivery(meta)
+        callbacks = self._callbacks(old.node, delivery)
+        connection = await self._opener.open(old.node, meta, callbacks, news=news, is_wanted=is_wanted)
         try:
-            await self._send_subscription(connection, meta, delivery)
+            await self._opener.subscribe(connection, meta, delivery)
             if not is_wanted():
                 raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
             await self._stop_within(old, lifetime)
@@ -463,31 +373,9 @@ class Subscription:
             self._connection = self.delivery = None
             self._replaced.add(connection, delivery, lifetime, self._callbacks(connection.node, delivery))
 
-    async def _open(
-        self,
-        node: Node,
-        meta: TopicMeta,
-        delivery: Delivery,
-        *,
-        news: asyncio.Event,
-        is_wanted: Callable[[], bool],
-    ) -> Connection:
-        callbacks, extend_support = self._callbacks(node, delivery), meta.extend_support
-        interval = self._inbox.heartbeats.interval
-        config = dataclasses.replace(self._config, heartbeat_interval=interval)
-        try:
-            return await open_while(
-                config, node, callbacks, extend_support=extend_support, news=news, is_wanted=is_wanted
-            )
-        except ServerError as error:
-            if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
-                self._inbox.heartbeats.refused()
-                raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
-            raise
-
     def _callbacks(self, node: Node, delivery: Delivery) -> Callbacks:
         def lost(reason: NsqError) -> None:
-            # While SUB is unanswered its failure says it.
+            # While SUB is unanswered, its failure is reported instead.
             if self.delivery is delivery and self._life.is_reading:
                 self._life.lost(self._loop.time())
                 self._wake.set()
@@ -497,10 +385,7 @@ class Subscription:
                     self._trouble.failed(self._loop.time(), reason, node)
                 self._leave(reason)
 
-        def damaged(messages: list[DamagedMessage]) -> None:
-            self._damaged(messages, delivery)
-
-        return Callbacks(lost, messages=self._messages, refusals=self._refusals, damaged=damaged)
+        return self._receiver.callbacks(delivery, lost)
 
     def _leave(self, reason: NsqError) -> None:
         connection, self._connection = self._connection, None
@@ -511,59 +396,3 @@ class Subscription:
         if delivery is not None:
             delivery.detach()
             self._inbox.left(self)
-
-    def _messages(self, messages: list[Message]) -> None:
-        delivery = messages[0].source
-        if not isinstance(delivery, Delivery) or not delivery.is_alive:
-            return
-        if self._start.is_checked:
-            self._start.check(messages)
-        if delivery.may_repeat:
-            messages = delivery.without_repeat(messages)
-            if not messages:
-                return
-        delivery.delivered += len(messages)
-        before = delivery.in_flight
-        delivery.in_flight = in_flight = before + len(messages)
-        granted = delivery.granted
-        if in_flight > granted.ready and _is_flood(granted, self._loop.time(), before, messages):
-            reason = RemoteProtocolError(
-                f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
-                f" {granted.most} at most"
-            )
-            log.warning("%s-%d: left: %s", self._watch.topic, self.partition, reason)
-            delivery.abort(reason)
-            return
-        delivery.peak = max(delivery.peak, delivery.in_flight)
-        if delivery.is_ordered:
-            delivery.arrived_at = self._loop.time()
-        if tracelog.switch.is_any and tracelog.switch.is_on(self._watch.topic):
-            for message in messages:
-                tracelog.log_message("delivery", message)
-        delivery.is_arriving = True
-        self._inbox.arrived(messages)  # runs who waits for messages: what it answers leaves together, below
-        delivery.is_arriving = False
-        delivery.flush()
-
-    def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
-        # It would come damaged again for ever and block the channel: it is finished, loudly.
-        for message in damaged:
-            log.error(
-                "%s-%d: a message cannot be decoded and is finished: %s",
-                self._watch.topic,
-                self.partition,
-                redact(repr(message)),
-            )
-            delivery.finish_damaged(message.message_id)
-
-    def _refusals(self, refusals: list[ServerError]) -> None:
-        for refusal in refusals:
-            log.info("%s-%d: %s", self._watch.topic, self.partition, refusal)
-
-
-def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:
-    """Return whether these messages are more than was asked for, by number or by size."""
-    in_flight = before + len(messages)
-    return (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or granted.is_outweighed(
-        now, before, in_flight, sum(len(message.body) for message in messages)
-    )

@@ -1,17 +1,42 @@
-"""Log one partition's failures; ``policy.timing`` decides when."""
+"""One partition's failures: which of them end its subscription, and which are logged (``policy.timing``)."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from nsq_ha.discovery.fixed import explained
+from nsq_ha.errors import (
+    AuthError,
+    BadNameError,
+    ChannelNotRegisteredError,
+    ConnectionLostError,
+    InvalidCommandError,
+    MessageRefusedError,
+    NsqError,
+    ServerError,
+    SubscribeRefusedError,
+    TlsRequiredError,
+)
 from nsq_ha.policy.timing import Outage
+from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.errors import NsqError
+    from nsq_ha.config import ConsumerConfig
     from nsq_ha.policy.topology import Node
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+_MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
+
+_PERMANENT: Final = (
+    AuthError,
+    BadNameError,
+    ChannelNotRegisteredError,
+    InvalidCommandError,
+    MessageRefusedError,
+    TlsRequiredError,
+)
 
 
 class Trouble:
@@ -21,10 +46,11 @@ class Trouble:
         reason: Why the partition is not read now; None while it is.
     """
 
-    def __init__(self, topic: str, partition: int) -> None:
-        """Start without failures."""
+    def __init__(self, topic: str, partition: int, config: ConsumerConfig) -> None:
         self.reason: NsqError | None = None
+        self._topic = topic
         self._name = f"{topic}-{partition}"
+        self._config = config
         self._outage = Outage()
         self._since = 0.0
 
@@ -32,6 +58,21 @@ class Trouble:
     def is_open(self) -> bool:
         """Whether something failed and nothing has settled since."""
         return self._outage.began_at is not None
+
+    def is_permanent(self, error: NsqError) -> bool:
+        """Return whether no retry can cure ``error``."""
+        if isinstance(error, _PERMANENT):
+            return True
+        if self._config.nsqd:  # without nsqlookupd, nothing says whether the topic is ordered
+            return isinstance(error, SubscribeRefusedError)
+        return isinstance(error, ServerError) and error.code == _MUST_BE_ORDERED and self._config.ordered is False
+
+    def explain(self, error: BaseException) -> NsqError:
+        """Return an NsqError for any error; report an unexpected one."""
+        if isinstance(error, NsqError):
+            return explained(error, self._topic) if self._config.nsqd else error
+        report_unexpected(log, self._name, error)
+        return ConnectionLostError(f"unexpected error while consuming: {error!r}")
 
     def failed(self, now: float, reason: NsqError, node: Node | None = None) -> None:
         """Record a failure, and warn if it is time.

@@ -6,6 +6,7 @@ import contextvars
 import pytest
 
 from nsq_ha import Message
+from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.wakeup import Arrivals
 from nsq_ha.protocol import Finish
 from tests.support.nsqd import message_id
@@ -137,9 +138,18 @@ def test_what_ends_the_program_is_raised_by_the_loop_and_not_through_the_read() 
     assert returned
 
 
-async def test_a_message_is_handled_and_finished_in_the_turn_that_reads_it(stage: Stage) -> None:
+async def test_a_message_is_handled_and_finished_in_the_turn_that_reads_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.lead({0: stage.nsqd}, ordered=True)
     order: list[str] = []
+    brings = ConsumerInbox.arrived
+
+    def arrived(inbox: ConsumerInbox, messages: list[Message]) -> None:
+        brings(inbox, messages)
+        order.append("read")
+
+    monkeypatch.setattr(ConsumerInbox, "arrived", arrived)
 
     async def handler(_: Message) -> None:
         order.append("handled")
@@ -147,13 +157,6 @@ async def test_a_message_is_handled_and_finished_in_the_turn_that_reads_it(stage
     async with stage.consumer() as consumer:
         running = asyncio.create_task(consumer.run(handler))
         peer = await stage.nsqd.subscriber()
-        brings = consumer._inbox.arrived
-
-        def arrived(messages: list[Message]) -> None:
-            brings(messages)
-            order.append("read")
-
-        consumer._inbox.arrived = arrived  # type: ignore[method-assign]
         peer.message(b"one", message_id(2))
         await eventually(lambda: peer.of(Finish) == [Finish(message_id(2))])
         assert order == ["handled", "read"]

@@ -1,0 +1,107 @@
+"""Take what arrives over a subscribed connection: check it, count it, and hand it to the consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from nsq_ha import tracelog
+from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.redaction import redact
+from nsq_ha.transport.connection import Callbacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.consumer.starting import Start
+    from nsq_ha.errors import NsqError, ServerError
+    from nsq_ha.message import Message
+    from nsq_ha.policy.overrun import Granted
+    from nsq_ha.protocol import DamagedMessage
+
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+
+class Receiver:
+    """Receives for one partition, over whichever connection a message comes.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        start: Checks the first messages after a start position.
+        arrived: Takes the messages of one read.
+    """
+
+    def __init__(self, topic: str, partition: int, start: Start, arrived: Callable[[list[Message]], None]) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._start = start
+        self._arrived = arrived
+        self._loop = asyncio.get_running_loop()
+
+    def callbacks(self, delivery: Delivery, lost: Callable[[NsqError], None]) -> Callbacks:
+        """Return the callbacks for the connection of ``delivery``; ``lost`` is called when it ends."""
+
+        def damaged(messages: list[DamagedMessage]) -> None:
+            self._damaged(messages, delivery)
+
+        return Callbacks(lost, messages=self._messages, refusals=self._refusals, damaged=damaged)
+
+    def _messages(self, messages: list[Message]) -> None:
+        delivery = messages[0].source
+        if not isinstance(delivery, Delivery) or not delivery.is_alive:
+            return
+        if self._start.is_checked:
+            self._start.check(messages)
+        if delivery.may_repeat:
+            messages = delivery.without_repeat(messages)
+            if not messages:
+                return
+        delivery.delivered += len(messages)
+        before = delivery.in_flight
+        delivery.in_flight = in_flight = before + len(messages)
+        granted = delivery.granted
+        if in_flight > granted.ready and _is_flood(granted, self._loop.time(), before, messages):
+            reason = RemoteProtocolError(
+                f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
+                f" {granted.most} at most"
+            )
+            log.warning("%s-%d: left: %s", self._topic, self._partition, reason)
+            delivery.abort(reason)
+            return
+        delivery.peak = max(delivery.peak, delivery.in_flight)
+        if delivery.is_ordered:
+            delivery.arrived_at = self._loop.time()
+        if tracelog.switch.is_any and tracelog.switch.is_on(self._topic):
+            for message in messages:
+                tracelog.log_message("delivery", message)
+        delivery.is_arriving = True
+        # This resumes the task that waits for messages, so that what it answers leaves together, below.
+        self._arrived(messages)
+        delivery.is_arriving = False
+        delivery.flush()
+
+    def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
+        # It would come damaged again for ever and block the channel: it is finished, loudly.
+        for message in damaged:
+            log.error(
+                "%s-%d: a message cannot be decoded and is finished: %s",
+                self._topic,
+                self._partition,
+                redact(repr(message)),
+            )
+            delivery.finish_damaged(message.message_id)
+
+    def _refusals(self, refusals: list[ServerError]) -> None:
+        for refusal in refusals:
+            log.info("%s-%d: %s", self._topic, self._partition, refusal)
+
+
+def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:
+    """Return whether these messages are more than was asked for, by number or by size."""
+    in_flight = before + len(messages)
+    return (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or granted.is_outweighed(
+        now, before, in_flight, sum(len(message.body) for message in messages)
+    )
