@@ -266,6 +266,21 @@ async def test_a_held_message_is_touched_and_requeued_at_once_when_its_time_has_
         assert {command.message_id for command in peer.of(Touch)} == {message.id}  # type: ignore[attr-defined]
 
 
+async def test_a_held_message_is_not_touched_once_the_consumer_has_closed(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.lead({0: stage.nsqd}, ordered=True)
+    stage.nsqd.identity = Identity(msg_timeout=400)
+    async with stage.consumer(close_timeout=0.1) as consumer:
+        peer = await deliver(stage, b"x")
+        (await anext(consumer)).requeue(LIMIT)
+        await stage.nsqd.until(lambda: peer.of(Touch))
+    caplog.clear()
+    until = asyncio.get_running_loop().time() + 1.0
+    await eventually(lambda: asyncio.get_running_loop().time() > until)
+    assert caplog.text == ""
+
+
 async def test_a_held_message_is_forgotten_with_its_connection(stage: Stage) -> None:
     stage.lead({0: stage.nsqd}, ordered=True)
     async with stage.consumer() as consumer:

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from nsq_ha import ConfigError, ConsumerConfig
+from nsq_ha import ConfigError, ConsumerConfig, Message
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
-from tests.support.waiting import turn
+from tests.support.waiting import eventually, turn
 
 
 async def test_a_first_message_that_comes_twice_is_handed_out_once(stage: Stage) -> None:
@@ -98,3 +98,28 @@ def test_nsqds_named_by_address_have_neither_order_nor_tags(option: dict[str, ob
     with pytest.raises(ConfigError, match=f"{next(iter(option))}.* needs lookupd="):
         ConsumerConfig(nsqd=("127.0.0.1:4150",), **option)  # type: ignore[arg-type]
     assert ConsumerConfig(nsqd=("127.0.0.1:4150",), ordered=False).tag is None
+
+
+async def test_what_waits_for_its_partition_is_not_handled_once_its_connection_is_lost(stage: Stage) -> None:
+    """The server delivers it again: handled here as well, it would be handled twice."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    handled: list[bytes] = []
+    may_go_on = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        handled.append(message.body)
+        await may_go_on.wait()
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"first", message_id(2))
+        peer.message(b"second", message_id(3))
+        await eventually(lambda: handled == [b"first"] and not consumer._inbox._queue)
+        peer.close()
+        again = await stage.nsqd.subscriber(1)
+        may_go_on.set()
+        again.message(b"third", message_id(4))
+        await stage.nsqd.until(lambda: again.of(Finish))
+        assert handled == [b"first", b"third"]
+    await running

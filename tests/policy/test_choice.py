@@ -55,7 +55,7 @@ def test_a_growth_that_is_taken_back_changes_nothing() -> None:
     count = counting(2)
     count.found(4, 10.0, 5.0)
     count.found(2, 11.0, 5.0)
-    assert count.take(20.0) is None
+    assert count.take(11.0) is None
     assert (count.used, count.is_pending) == (2, False)
 
 

@@ -54,6 +54,12 @@ def test_everyone_gets_a_turn(partitions: int, max_in_flight: int) -> None:
     assert served == set(ceilings)
 
 
+def test_the_remainder_goes_to_the_first_and_a_closed_partition_takes_no_part() -> None:
+    assert share(1, {0: 5, 1: 5}) == {0: 1, 1: 0}
+    assert share(4, {0: 9, 1: 0, 2: 9}) == {0: 2, 1: 0, 2: 2}
+    assert share(4, {0: 9, 1: 9}, needs={0: 9}) == {0: 3, 1: 1}, "one whose need is not known can use one"
+
+
 def test_no_partitions_get_nothing() -> None:
     assert share(10, {}, 3) == {}
 

@@ -70,6 +70,25 @@ async def test_what_an_old_leader_does_not_answer_is_sent_to_the_new_one(
         assert (receipt.nsqd, receipt.attempts) == (new.node.address, 2)
 
 
+async def test_the_end_of_the_connection_to_an_old_leader_does_not_delay_the_new_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported while the connection to the new leader is being opened."""
+    monkeypatch.setattr(link, "MOVE_GRACE", 0.05)
+    old, new = stage.nsqds[:2]
+    old.script = holding = Holding()
+    stage.lead({0: old})
+    patient = Backoff(initial=LIMIT, maximum=LIMIT, jitter=0.0)
+    async with stage.producer(lookup_interval=0.1, backoff=patient) as producer:
+        unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        await old.until(lambda: holding.held)
+        began = asyncio.get_running_loop().time()
+        stage.lead({0: new})
+        assert (await unanswered).nsqd == new.node.address
+        assert asyncio.get_running_loop().time() - began < LIMIT / 2
+        assert len(new.peers) == 1
+
+
 async def test_a_new_leader_is_tried_at_once_when_it_ends_an_attempt_at_a_silent_one(stage: Stage) -> None:
     stage.nsqds[1].is_silent = True
     stage.lead({0: stage.nsqds[1]})
