@@ -1,10 +1,10 @@
-"""What becomes of a message by the number of its deliveries: another attempt, or it is given up.
+"""Decide by the number of deliveries whether a message gets another attempt or is given up.
 
-This module also publishes messages that were given up, and checks that this will work.
+This module also publishes given-up messages, and checks that this will work.
 
-A message whose publish fails is requeued and comes again, so a wrong option would show only as a log line, repeated
-forever. Everything that is known is checked before: the options when the consumer is made, the producer and the topic
-of dead letters when it is entered, headers when the topic is looked up.
+If that publish fails, the message is requeued and delivered again, so a wrong option would show only as a log line,
+repeated forever. Therefore all that is known is checked first: the options when the consumer is created, the producer
+and the dead-letter topic when it is entered, headers when the topic is looked up.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ SPARE_DELIVERIES: Final = 10
 """Deliveries beyond ``max_attempts`` after which a message is given up though no handler failed on it here.
 
 nsqd counts deliveries, and some reach no handler: those to a client that restarts, or that time out in its queue. So a
-message with more deliveries than ``max_attempts`` is still handled, and given up if that fails. But a message that ends
-each process that handles it never fails, and must come to its end, too.
+message with more deliveries than ``max_attempts`` is still handled, and given up if that fails. But a message that
+kills each process that handles it never fails, and must be given up, too.
 """
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Publisher(Protocol):
-    """What the give-up policies need of a producer; :class:`~nsq_ha.Producer` has it."""
+    """The part of :class:`~nsq_ha.Producer` that the give-up policies need."""
 
     async def publish(
         self,
@@ -67,7 +67,7 @@ class GiveUpPublisher:
         producer: The producer. None for the policies that publish nothing.
 
     Raises:
-        ConfigError: The producer is missing, would not be used, or is none; or the consumer would read its own dead
+        ConfigError: The producer is missing, unused or of another type; or the consumer would read its own dead
             letters.
     """
 
@@ -95,12 +95,12 @@ class GiveUpPublisher:
         self._has_no_headers = self._is_plain
 
     async def check(self) -> None:
-        """Check the producer, and that the topic of dead letters exists.
+        """Check the producer, and that the dead-letter topic exists.
 
         Raises:
             ConfigError: The producer was not entered, or belongs to another event loop.
             ClosedError: The producer is closed.
-            TopicNotFoundError: The topic of dead letters does not exist.
+            TopicNotFoundError: The dead-letter topic does not exist.
         """
         if not self._is_needed:
             return
@@ -119,7 +119,7 @@ class GiveUpPublisher:
         self._has_no_headers = view.meta is not None and not view.meta.extend_support
 
     def refusal(self, topic: str, meta: TopicMeta) -> ConfigError | None:
-        """Return the error if the topic's messages may have headers, and the topic of dead letters takes none."""
+        """Return an error if messages of the topic may have headers but the dead-letter topic takes none."""
         letters = self._config.dead_letter_topic
         if letters is None or not self._has_no_headers or not meta.extend_support:
             return None
@@ -181,11 +181,11 @@ class AttemptPolicy:
         self.fine_below: int = min(warn, (config.max_attempts or 65535) + 1)
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
-        """Tell whether ``task`` gives a message up at this moment."""
+        """Return whether ``task`` is giving up a message now."""
         return task in self._busy
 
     async def may_be_handled(self, message: Message) -> bool:
-        """Warn about a message that keeps coming, or give it up; tell whether it is to be handled."""
+        """Warn about a message that keeps coming, or give it up; return whether to handle it."""
         attempts, warn = message.attempts, self._config.warn_attempts
         limit = self._config.max_attempts
         if limit is None or (attempts <= limit + SPARE_DELIVERIES and message.id not in self._not_given_up):
@@ -241,10 +241,10 @@ class AttemptPolicy:
         message.source = Returned(message.source, why)
 
     def spare(self, message: Message, why: str) -> None:
-        """Give back a message that a closing consumer holds, without an attempt if attempts matter.
+        """Return a message of a closing consumer to nsqd, without counting an attempt if attempts matter.
 
-        A requeue makes the server deliver it at once, and counts. The end of the connection counts nothing, and comes
-        within ``close_timeout``.
+        After a requeue nsqd delivers it at once and counts an attempt. The end of the connection counts none, and
+        comes within ``close_timeout``.
         """
         if self._config.max_attempts is None:
             self.give_back(message, why)

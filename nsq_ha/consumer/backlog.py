@@ -1,7 +1,7 @@
 """Messages that wait in the consumer, and those whose handling takes long.
 
-The server's clock for a message runs from the moment it sends it. This module
-keeps the queue short where handling is slow, and recognises the copies that the
+The server's clock for a message starts when it sends the message. This module
+keeps the queue short if handling is slow, and recognises the copies that the
 server sends of messages whose time has passed here.
 
 The invariants:
@@ -55,14 +55,22 @@ class Running(Protocol):
     """A call of ``run``."""
 
     def handled(self, message_id: bytes) -> Message | None:
-        """Return the message of that id for which the handler runs."""
+        """Return the message with that id whose handler is running. None if there is none."""
 
 
 class Backlog:
     """The queue of one consumer.
 
+    Args:
+        name: Topic and channel, for the log.
+        inbox: The queue.
+        messages: Hands out what is in it.
+        attempts: Decides whether a message is given up.
+        flow: Asks for messages; for few of them until the handlers' speed is known.
+        clock: The event loop's.
+
     Attributes:
-        msg_timeout: The shortest of the connections, seconds.
+        msg_timeout: The shortest of all connections, in seconds.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
@@ -74,16 +82,6 @@ class Backlog:
         flow: Flow,
         clock: LoopClock,
     ) -> None:
-        """Ask for few messages until the handlers' speed is known.
-
-        Args:
-            name: Topic and channel, for the log.
-            inbox: The queue.
-            messages: Hands out what is in it.
-            attempts: What becomes of a message by the number of its deliveries.
-            flow: Asks for messages.
-            clock: Of the event loop.
-        """
         self._handlers = 0
         self.msg_timeout: float = 60.0
         self._partitions = 0
@@ -110,17 +108,17 @@ class Backlog:
         messages.fine_below = 0
 
     def start(self) -> None:
-        """Begin, in the event loop that runs."""
+        """Start, in the running event loop."""
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self.review()
 
     # -- the queue
 
     def arrived(self, count: int) -> bool:
-        """Record that ``count`` messages arrived; call it before they are put into the queue.
+        """Record that ``count`` messages arrived; call this before they are put into the queue.
 
         Returns:
-            Whether the event loop was blocked until now. Then it should turn before more work begins.
+            Whether the event loop was blocked until now. If so, let it turn before more work begins.
         """
         now, waiting = monotonic(), len(self._inbox)
         is_blocked = self._clock.blocked_for(now) > 0
@@ -140,7 +138,7 @@ class Backlog:
             self.review()
 
     def joined(self, subscriptions: Collection[Subscription]) -> None:
-        """Record that a partition is subscribed, of ``subscriptions``."""
+        """Record that one of ``subscriptions`` is now subscribed."""
         deliveries = [one.delivery for one in subscriptions if one.delivery is not None]
         self.msg_timeout = min((one.msg_timeout for one in deliveries if one.is_alive), default=60.0)
         self._partitions = len(deliveries)
@@ -175,23 +173,23 @@ class Backlog:
         self.review()
 
     def next_arrived_at(self) -> float:
-        """Return when the message arrived that was just taken from the head."""
+        """Return when the message that was just taken from the head arrived."""
         return self._ages.head(len(self._inbox) + 1)
 
     def put_back(self, message: Message, arrived_at: float) -> None:
-        """Put a message that was taken, and not handed out, back at the head."""
+        """Put a message that was taken but not handed out back at the head."""
         self._inbox.appendleft(message)
         self._ages.put_back(arrived_at, len(self._inbox))
 
     def take_back(self, message: Message) -> bool:
-        """Put a message that was handed out back at the head; return False if only the server can deliver it again."""
+        """Put a handed-out message back at the head; return False if only the server can deliver it again."""
         source, now = message.source, monotonic()
         if isinstance(source, Watched):
-            if source.has_copies:  # its time has passed: the server expects the answer of a copy
+            if source.has_copies:  # its time has passed: the server expects the answer to a copy
                 return False
             message.source = source.origin
             arrived_at = min(now, source.deadline - IN_TIME * _timeout(source.origin))
-        else:  # messages are not watched while a full queue is handled in this time
+        else:  # messages are not watched if a full queue is handled within this time
             arrived_at = now - min(QUICK, _timeout(source) / 4)
         self.put_back(message, arrived_at)
         return True
@@ -250,7 +248,7 @@ class Backlog:
         self.review()
 
     def took_long(self, message: Message, began: float, handler: str) -> None:
-        """Record that handling of ``message`` took long, before it is answered."""
+        """Record that handling ``message`` took long; call this before it is answered."""
         if self._clock.blocked_for(monotonic()):
             self._clock.suspect = handler
         if not message.answered:
@@ -270,7 +268,7 @@ class Backlog:
             return
         waiting = self._pace.waiting(self.msg_timeout, handlers)
         if self._pace.seconds is None:
-            waiting = max(waiting, self._partitions)  # or some would have to wait for their turn
+            waiting = max(waiting, self._partitions)  # else some partitions would have to take turns
         in_hand = max(self._handlers, self._flow.in_flight - len(self._inbox))
         # An iterating task works on the last message that it got, or has put it aside and wants the next one.
         self._flow.limit_to(in_hand + max(waiting, 0 if self._handlers else 1))
@@ -281,7 +279,7 @@ class Backlog:
         began, taken_before = self._window
         if not self._is_careful and now - began < _WINDOW:
             return
-        # What was handed out last is still being worked on, unless the next one is waited for.
+        # The last message handed out is still being handled, unless a task waits for the next one.
         done = self._arrived - waiting - taken_before - in_hand
         if done > 0:
             self._window = (now, taken_before + done)

@@ -1,6 +1,6 @@
 """Detect that the application blocks the event loop, and for how long.
 
-Meanwhile no heartbeat is answered, and nothing that arrives is read.
+During a block no heartbeat is answered and nothing is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TICK: Final = 0.5
 """Seconds between two checks."""
 
 HOGGED: Final = 0.05
-"""Seconds after which a task that takes message after message lets other tasks run."""
+"""Seconds after which a task that takes messages without a pause lets other tasks run."""
 
 _LONG: Final = 1.0
 _REST: Final = 0.02
@@ -32,50 +32,48 @@ _TURNS: Final = 4
 
 
 class LoopClock:
-    """Checks the time twice a second, while the event loop runs.
+    """Checks the time twice a second while the event loop runs, from :meth:`start` on.
+
+    Args:
+        on_blocked: Called with the seconds for which the loop was blocked, and with ``suspect``.
 
     Attributes:
-        suspect: Name of the handler that ran when the loop was blocked. None if that is not known.
+        suspect: Name of the handler that ran while the loop was blocked. None if unknown.
     """
 
     def __init__(self, on_blocked: Callable[[float, str | None], None]) -> None:
-        """Do nothing before :meth:`start`.
-
-        Args:
-            on_blocked: Called with the seconds for which the loop was blocked, and with ``suspect``.
-        """
         self._on_blocked = on_blocked
         self._ticked = self._turned = monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self.suspect: str | None = None
 
     def start(self) -> None:
-        """Start to check."""
+        """Start checking."""
         self._ticked = self._turned = monotonic()
         self._plan()
 
     def stop(self) -> None:
-        """Stop."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def blocked_for(self, now: float) -> float:
-        """Return for how many seconds the loop has been blocked; 0 if it may not be."""
+        """Return for how many seconds the loop has been blocked; 0 if it probably was not."""
         blocked = now - self._ticked - TICK
         return blocked if blocked > TICK else 0.0
 
     def arrival(self, now: float) -> float:
-        """Return the earliest time at which what is read now may have been sent."""
+        """Return the earliest time at which data read now may have been sent."""
         return self._ticked if self.blocked_for(now) else now
 
     def turned(self, now: float) -> None:
-        """Record that the event loop runs, since something was read."""
+        """Record that the event loop runs: something was read."""
         self._turned = now
 
     async def turn_if_hogged(self) -> None:
-        """Let other tasks run if they may not have for a while.
+        """Let other tasks run if they may not have run for a while.
 
-        Answers are written then, heartbeats answered and lost connections noticed.
+        This writes answers, replies to heartbeats and notices lost connections.
         """
         hogged = monotonic() - self._turned
         if hogged > HOGGED:
@@ -99,15 +97,14 @@ class LoopClock:
 
 
 class Heartbeats:
-    """The heartbeat interval that the connections of one consumer ask for."""
+    """The heartbeat interval that the connections of one consumer request.
+
+    Args:
+        name: Topic and channel, for the log.
+        configured: The option ``heartbeat_interval``.
+    """
 
     def __init__(self, name: str, configured: float) -> None:
-        """Start with the configured interval.
-
-        Args:
-            name: Topic and channel, for the log.
-            configured: The option ``heartbeat_interval``.
-        """
         self._name = name
         self._configured = configured
         self._blocks = Blocks(configured)
@@ -115,7 +112,7 @@ class Heartbeats:
 
     @property
     def interval(self) -> float:
-        """Seconds to ask for."""
+        """Seconds to request."""
         return self._blocks.interval(monotonic())
 
     def blocked(self, seconds: float, suspect: str | None) -> None:

@@ -1,7 +1,7 @@
 """How a consumer drains, and what happens to answers that come too late.
 
-What nobody will answer goes back at once: messages that were not handed out, and those of a task that leaves or has
-ended. What a running handler or task holds is waited for.
+Messages that nobody will answer are returned to nsqd at once: those that were not handed out, and those of a task that
+leaves or has ended. The close waits for messages that a running handler or task holds.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 CLOSED: Final = "the consumer was closed before it was answered"
-"""Why closing gives a message back."""
+"""Why the close returned a message."""
 
 
 class LateAnswers:
-    """Warns about answers that come after the consumer has closed: no answer has a reply, so the call cannot know.
+    """Warns about answers that come after the consumer has closed. nsqd replies to no answer, so the call cannot fail.
+
+    Args:
+        is_ours: Returns whether this library is requeueing the message itself.
 
     Attributes:
-        are_lost: The consumer has closed. Earlier losses come from a lost connection, as in any fail-over.
+        are_lost: The consumer has closed. Earlier losses come from a lost connection, as in any failover.
     """
 
     def __init__(self, is_ours: Callable[[Message], bool]) -> None:
-        """Stay silent until ``are_lost``.
-
-        Args:
-            is_ours: Returns whether this library requeues the message at this moment.
-        """
         self.are_lost = False
         self._is_ours = is_ours
 
@@ -50,21 +48,24 @@ class LateAnswers:
 
 
 class Returned:
-    """The source of a message that this library gave back: it says so if the message is answered later.
+    """Replaces the source of a message that this library returned to nsqd; warns if the message is answered later.
+
+    Args:
+        source: The source to replace.
+        why: Completes "the message was given back because ...".
 
     Attributes:
-        topic: As of the source before.
-        channel: As of the source before.
-        partition: As of the source before.
-        nsqd: As of the source before.
-        is_alive: False: nothing can be answered through it.
-        is_ordered: As of the source before.
+        topic: From ``source``.
+        channel: From ``source``.
+        partition: From ``source``.
+        nsqd: From ``source``.
+        is_alive: False, since no answer has an effect.
+        is_ordered: From ``source``.
     """
 
     __slots__ = ("_why", "channel", "is_alive", "is_ordered", "nsqd", "partition", "topic")
 
     def __init__(self, source: MessageSource, why: str) -> None:
-        """Take the place of ``source``; ``why`` completes "the message was given back because ..."."""
         self.topic: str = source.topic
         self.channel: str = source.channel
         self.partition: int = source.partition
@@ -95,29 +96,29 @@ def _warn(message: Message, answer: str, why: str, advice: str = "") -> None:
 
 
 class Holders(Protocol):
-    """Whoever may still answer a message that was handed out."""
+    """Knows the tasks that may still answer messages."""
 
     def tasks(self) -> Iterable[asyncio.Task[object]]:
         """Return the tasks that iterate; when one of them ends, its messages are requeued."""
 
     def may_answer(self) -> bool:
-        """Return whether somebody who is still running may answer a message."""
+        """Return whether a running task may still answer a message."""
 
     def returned(self) -> Collection[Message]:
-        """Return, once each, the unanswered messages whose holder leaves or has ended."""
+        """Return the unanswered messages of tasks that leave or have ended, each message once."""
 
     def failed(self) -> Iterable[Message]:
-        """Return, once each, the unanswered messages of a task that an exception ended."""
+        """Return the unanswered messages of a task that an exception ended, each message once."""
 
 
 class WayBack(Protocol):
-    """How a message goes back to the server; ``consumer.attempts`` implements it."""
+    """Returns messages to the server; ``consumer.attempts`` implements it."""
 
     def give_back(self, message: Message, why: str) -> None:
         """Requeue a message at once, which counts an attempt."""
 
     def spare(self, message: Message, why: str) -> None:
-        """Give a message back at once, or without an attempt if attempts matter."""
+        """Return a message at once, or without counting an attempt if attempts matter."""
 
 
 async def drain(
@@ -127,14 +128,14 @@ async def drain(
     holders: Holders,
     back: WayBack,
 ) -> None:
-    """Ask for no more messages, give back what nobody will answer, and wait until the rest is answered.
+    """Stop asking for messages, return those that nobody will answer, and wait until the rest is answered.
 
     Args:
         subscriptions: The consumer's.
         unseen: Messages that nobody will answer, most of them not handed out; more may arrive while this runs.
-        changed: Set when a message was answered, a subscription left, or what ``holders`` returns may have changed.
-        holders: Who holds the messages that were handed out.
-        back: Gives messages back.
+        changed: Set when a message was answered, a subscription left, or the answers of ``holders`` may have changed.
+        holders: Knows the tasks that hold messages.
+        back: Returns messages to nsqd.
 
     If cancelled, it stops waiting for answers.
     """
@@ -142,8 +143,8 @@ async def drain(
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))
     _give_back_failed(holders, back)
     returned = holders.returned()
-    # The close gives back what nobody saw, at once and without counting an attempt. Where the close has to wait for
-    # an answer, other consumers are not made to wait with it; an ordered channel must, or its order would be lost.
+    # Closing the connection returns unseen messages without counting an attempt. If the close must wait for answers,
+    # requeue them now, so that other consumers need not wait. Not on an ordered channel: that would lose the order.
     waits = holders.may_answer() and sum(subscription.unanswered for subscription in live) > len(unseen) + len(returned)
     for message in returned:
         _hand_back(message, back.spare if waits else None)
@@ -174,7 +175,7 @@ def _give_back_failed(holders: Holders, back: WayBack) -> None:
 
 
 def _hand_back(message: Message, back: Callable[[Message, str], None] | None) -> None:
-    """Give a message back by ``back``, or by the end of its connection if there is none or order matters."""
+    """Return a message by ``back``; without it, or on an ordered channel, leave it to the end of its connection."""
     if back is not None and not getattr(message.source, "is_ordered", True):
         back(message, CLOSED)
     else:
@@ -182,7 +183,7 @@ def _hand_back(message: Message, back: Callable[[Message, str], None] | None) ->
 
 
 def leave_to_end(message: Message) -> None:
-    """Leave a message to the end of its connection: nsqd delivers it again, and counts no attempt."""
+    """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
     source = message.source
     delivery = getattr(source, "origin", source)  # a watched message has another source in front
     if isinstance(delivery, Delivery) and delivery.is_alive:
@@ -192,9 +193,9 @@ def leave_to_end(message: Message) -> None:
 
 
 async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> None:
-    """Wait for the end of a consumer's own task; tell when it had died."""
+    """Wait for the end of a consumer's own task; log its error if it died."""
     if supervisor is None:
         return
     await asyncio.wait({supervisor})
     if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-        log_traceback(log, f"{name}: the consumer's own task had died", error)
+        log_traceback(log, f"{name}: the consumer's own task died", error)

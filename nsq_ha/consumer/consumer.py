@@ -1,7 +1,7 @@
-"""The consumer: what an application holds to read a channel of a topic.
+"""The consumer: the object with which an application reads a channel of a topic.
 
-This module owns the public calls, and starts and ends everything else: ``consumer.inbox`` has the messages and who
-takes them, ``consumer.partitions`` knows which partitions are read, ``consumer.subscription`` owns each one's
+This module has the public calls, and starts and ends everything else: ``consumer.inbox`` holds the messages and hands
+them out, ``consumer.partitions`` keeps a subscription for each partition, and ``consumer.subscription`` owns its
 connection.
 """
 
@@ -38,25 +38,26 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 class Consumer(SingleUseClient):
     """Reads one channel of one topic, all partitions or some. Use it with ``async with``.
 
-    Iterating hands out messages and answers nothing by itself; :meth:`run`
-    calls a handler and answers by its outcome.
+    Iterate to get the messages, and answer each one yourself. :meth:`run` calls
+    a handler instead, and finishes or requeues by its outcome.
 
-    Entering subscribes: it returns when all partitions are subscribed, or after
-    ``start_timeout`` with a warning. A new channel gets only what is published
-    after this. It raises a ServerError for a refusal that no retry cures
-    (permission, a channel that must be registered first).
+    Entering subscribes. It returns when all partitions are subscribed; after
+    ``start_timeout`` it logs a warning and continues in the background. A new
+    channel gets only the messages published after this. Entering raises a
+    ServerError if retrying cannot help (no permission, or a channel that must
+    be registered first).
 
     Args:
         topic: The topic.
-        channel: The channel; it is made on first use and starts at the end of the topic.
-        lookupd: One nsqlookupd's HTTP address or several; the others are found from it.
+        channel: The channel. nsqd creates it on first use; it starts at the end of the topic.
+        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others.
         producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``.
-        config: Options as a value. None to take them from ``options``.
+        config: All options in one object. None takes them from ``options``.
         **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`.
 
     Raises:
         ConfigError: An option is unknown or out of range, a name is not legal,
-            no lookupd is given, or what is given up could not be published.
+            ``lookupd`` is missing, or given-up messages could not be published.
     """
 
     def __init__(
@@ -69,7 +70,6 @@ class Consumer(SingleUseClient):
         config: ConsumerConfig | None = None,
         **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
     ) -> None:
-        """Check the options; connects nothing before ``async with``."""
         self.config: ConsumerConfig = options_of(ConsumerConfig, config, lookupd, options)
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
@@ -111,11 +111,11 @@ class Consumer(SingleUseClient):
             self._partitions.warn_at_start(asyncio.get_running_loop().time())
 
     async def wait_subscribed(self) -> None:
-        """Wait until every wanted partition is subscribed; put your own time limit around it.
+        """Wait until all partitions to read are subscribed, without a time limit.
 
         Raises:
             ClosedError: The consumer is closed.
-            ServerError: A refusal that no retry cures.
+            ServerError: nsqd refused, and retrying cannot help.
             ConfigError: Called from another event loop than the one that entered it.
         """
         self._check_loop()
@@ -127,26 +127,26 @@ class Consumer(SingleUseClient):
             await self._inbox.changed.wait()
 
     async def aclose(self) -> None:
-        """Drain and close; takes ``close_timeout`` at most. May be called again.
+        """Drain and close within ``close_timeout``. May be called again.
 
         No new message is handed out. Unanswered messages:
 
-        * Those that were not handed out, or that the calling task got by iterating, go back at once: the task
-          cannot answer while it waits here. So finish them before, and also those that it passed on to other tasks.
-        * Those of another task that iterates, and those of handlers of :meth:`run`, may be answered until the limit,
-          as long as that task runs. If it ends, they go back.
+        * Messages that were not handed out, or that the calling task got by iterating, go back to nsqd at once, since
+          the task cannot answer while it waits here. Finish them first, also those that it passed on to other tasks.
+        * Messages of another iterating task, and of handlers of :meth:`run`, may be answered until the limit, as long
+          as that task runs. If it ends, they go back.
 
-        Leaving the block does the same, by its end, ``break``, ``return``, an exception or a cancellation. Only an
-        exception counts as a failed attempt.
+        Leaving the block does the same, at its end and by ``break``, ``return``, an exception or a cancellation. Only
+        an exception counts as a failed attempt.
 
-        Awaited by a handler, or by ``on_give_up``, it begins all this and
-        returns at once: to wait would be to wait for the very message that is
-        being handled. That one is answered as ever, :meth:`run` returns after
-        the last handler, and leaving the block waits for the end. Only the
-        handler's own task is known for one: in a task that it starts, and in one
-        that another thread brings into this loop, this waits for the handler, so let that not wait for it.
+        If a handler or ``on_give_up`` awaits this, it starts the close and
+        returns at once, since waiting would be a deadlock. The current message
+        is answered as usual, :meth:`run` returns after the last handler, and
+        leaving the block waits for the end. This works only in the handler's
+        own task: a task that the handler started must not await this while the
+        handler waits for that task.
 
-        Cancelled, it does not wait for answers, and closes.
+        If cancelled, it closes without waiting for answers.
 
         Raises:
             ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
@@ -184,7 +184,7 @@ class Consumer(SingleUseClient):
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
-        except asyncio.CancelledError:  # the close is hurried this way
+        except asyncio.CancelledError:  # aclose() was cancelled: close without waiting
             return
 
     async def _end(self) -> None:
@@ -199,7 +199,7 @@ class Consumer(SingleUseClient):
         self._over.set()
 
     async def _supervise(self, started: asyncio.Event) -> None:
-        """Hold the subscriptions' tasks; ends when closed, or by a bug of ours."""
+        """Own the subscriptions' tasks until the close, or until a bug ends one of them."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -233,14 +233,15 @@ class Consumer(SingleUseClient):
 
     @property
     def max_in_flight(self) -> int:
-        """Messages that may be unanswered over all partitions."""
+        """Maximum number of unanswered messages over all partitions."""
         return self._inbox.flow.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
         """Change ``max_in_flight`` while running; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is no int of 0 or more, or this is another event loop than the one that entered it.
+            ConfigError: ``count`` is not an int of 0 or more, or this is another event loop than the one that
+                entered it.
         """
         self._check_loop()
         self._inbox.flow.set(count)
@@ -256,18 +257,18 @@ class Consumer(SingleUseClient):
         return self._messages_of_task()
 
     def __anext__(self) -> Coroutine[Any, Any, Message]:
-        """Hand out the next message; await what this returns.
+        """Return an awaitable for the next message.
 
-        Cancelled, no message is lost.
+        Cancelling it loses no message.
 
         Raises:
             StopAsyncIteration: The consumer was closed.
-            ServerError: A refusal that no retry cures.
-            ClosedError: The supervisor died, or the consumer was not entered.
+            ServerError: nsqd refused, and retrying cannot help.
+            ClosedError: The consumer was not entered, or its own task died.
             ConfigError: As for iterating.
         """
         # Not a coroutine function: the messages belong to the task that calls this, not to one that asyncio.wait_for
-        # may make for the coroutine.
+        # may create for the coroutine.
         return self._messages_of_task().__anext__()
 
     def _messages_of_task(self) -> Messages:
@@ -277,26 +278,26 @@ class Consumer(SingleUseClient):
     async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
         """Call ``handler`` for each message until the consumer is closed.
 
-        A handler that returns finishes its message, one that raises requeues it by ``requeue_backoff``; one that
-        answered the message itself is left alone. One that raises what is no ``Exception`` (``SystemExit``) gives its
-        message back and ends this call. A plain function runs in a thread; this call has ``concurrency`` of its own.
-        On an ordered topic the messages of one partition are handled one at a time, in order, whatever ``concurrency``
-        is.
+        When a handler returns, its message is finished. If it raises, the message is requeued after
+        ``requeue_backoff``. If the handler answered the message itself, nothing is added. If it raises ``SystemExit``
+        or another ``BaseException`` that is no ``Exception``, the message is requeued at once and this call ends.
+        Plain functions run in threads; this call starts up to ``concurrency`` of its own. On an ordered topic the
+        messages of one partition are handled one at a time, in order, whatever ``concurrency`` is.
 
         Args:
-            handler: Takes a :class:`~nsq_ha.Message`; a coroutine function or a plain one.
-            concurrency: Handlers that run at once, 1..10000.
+            handler: A coroutine function or a plain one that takes a :class:`~nsq_ha.Message`.
+            concurrency: Maximum number of handlers at a time, 1..10000.
 
         Raises:
-            ConfigError: ``concurrency`` is no int of 1..10000, ``handler`` is no function of one argument, or this is
-                another event loop than the one that entered it.
-            ServerError: A refusal that no retry cures.
-            ClosedError: The supervisor died.
+            ConfigError: ``concurrency`` is not an int of 1..10000, ``handler`` is not a function of one argument, or
+                this is another event loop than the one that entered it.
+            ServerError: nsqd refused, and retrying cannot help.
+            ClosedError: The consumer's own task died.
 
-        Cancelled, the handlers that run are cancelled. That is no failed attempt: their messages wait in the consumer
-        for the next call or iteration, or go back when the consumer closes. When the consumer is closed, handlers that
-        still run at ``close_timeout`` are cancelled; a plain function in a thread runs on, and its result is dropped.
-        The thread is a daemon, so the process can exit.
+        If cancelled, it cancels the running handlers. That is no failed attempt: their messages wait in the consumer
+        for the next call or iteration, or go back to nsqd when the consumer closes. When the consumer is closed,
+        handlers that still run at ``close_timeout`` are cancelled. A plain function in a thread runs on, and its
+        result is dropped. The threads are daemons, so the process can exit.
         """
         self._check_loop()
         inbox = self._inbox

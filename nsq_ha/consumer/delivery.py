@@ -1,8 +1,8 @@
-"""The messages of one connection, and the way back for their answers.
+"""The messages of one connection, and the path back for their answers.
 
 The invariant: an answer goes only through the connection that delivered its
-message, and only while that lives. What comes later is dropped: the server has
-given the message to somebody already, or will.
+message, and only while that is open. Later answers are dropped: the server has
+delivered the message again, or will.
 
 Source: failures reference 4 (Consumer 4, 5); protocol reference 9 (a delayed
 REQ is ignored on an ordered channel).
@@ -32,25 +32,37 @@ _tracing: Final = tracelog.switch
 
 
 class Delivery:
-    """What one subscribed connection delivers; the ``source`` of its messages.
+    """The ``source`` of the messages that one connection delivers; :meth:`attach` sets the connection.
 
-    A message may be answered from any thread, since plain handlers run in one of
-    their own; the answer then goes by way of the event loop. From one thread at a
-    time: that it is answered once is looked at without a lock.
+    A message may be answered from any thread, since plain handlers run in
+    threads; the answer then goes through the event loop. Only one thread at a
+    time may answer a message: there is no lock.
+
+    Args:
+        topic: The topic.
+        channel: The channel.
+        partition: The partition.
+        is_ordered: The channel is read in order.
+        backoff: Delay of a requeue without an explicit one.
+        on_freed: Called when a message was answered.
+        gives_up: Asked for each requeue of the application; True takes the message over.
+        on_interrupted: Called when the block around a message is cancelled; True takes the message over.
+        on_late: Called, from any thread, when a message is answered after its connection ended; with
+            ``finish``, ``requeue`` or ``touch``.
 
     Attributes:
-        arrived_at: When the last message of an ordered channel came: there is one in flight.
-        delivered: Messages that it delivered.
+        arrived_at: When the last message of an ordered channel arrived; only one is in flight there.
+        delivered: Number of messages delivered.
         granted: What the server may deliver.
-        in_flight: Delivered and not answered.
-        is_arriving: Messages are being handed on; :meth:`flush` is called right after that.
-        is_alive: The connection may be answered through.
+        in_flight: Number of messages delivered and not answered.
+        is_arriving: Messages are being passed on; :meth:`flush` follows immediately.
+        is_alive: Answers can be sent.
         is_ordered: The channel is read in order: one message in flight.
         may_repeat: The first message may come a second time, see :meth:`without_repeat`.
-        msg_timeout: Seconds after which the server takes an unanswered message back.
-        peak: The most messages in flight since the last look.
-        ready: RDY last sent.
-        touched_at: When a message was touched last.
+        msg_timeout: Seconds after which the server requeues an unanswered message.
+        peak: The most messages in flight since the last check.
+        ready: The RDY sent last.
+        touched_at: When a message was last touched.
     """
 
     __slots__ = (
@@ -96,20 +108,6 @@ class Delivery:
         gives_up: Callable[[Message], bool] = lambda _: False,
         on_interrupted: Callable[[Message], bool] = lambda _: False,
     ) -> None:
-        """Create it without a connection; :meth:`attach` adds one.
-
-        Args:
-            topic: The topic.
-            channel: The channel.
-            partition: The partition.
-            is_ordered: The channel is read in order.
-            backoff: Delay of a requeue that names none.
-            on_freed: Called when a message was answered.
-            gives_up: Asked for each requeue of the application; True takes the message over.
-            on_interrupted: Called when the block around a message is cancelled; True takes the message over.
-            on_late: Called, from any thread, when a message is answered after its connection ended; with
-                ``finish``, ``requeue`` or ``touch``.
-        """
         self.topic: str = topic
         self.channel: str = channel
         self.partition: int = partition
@@ -140,7 +138,7 @@ class Delivery:
 
     @property
     def held(self) -> int:
-        """Requeued messages that wait here for their delay; they are in flight for the server."""
+        """Number of requeued messages that wait here for their delay; for the server they are in flight."""
         return len(self._held)
 
     def attach(self, connection: Connection) -> None:
@@ -166,7 +164,7 @@ class Delivery:
         self._on_freed = on_freed
 
     def detach(self) -> None:
-        """Drop all answers from now on: the connection has gone or is being left."""
+        """Drop all answers from now on: the connection is lost or will be closed."""
         self._finished.clear()
         self._no_repeat()
         self.is_alive = False
@@ -177,18 +175,18 @@ class Delivery:
         self._held.clear()
 
     def dropped(self) -> None:
-        """Record that a message needs no answer of its own: the server has taken it back, or finished a copy of it."""
+        """Record that a message needs no answer: the server has requeued it, or a copy of it was finished."""
         if self.is_alive:
             self.in_flight -= 1
             self._on_freed()
 
     def without_repeat(self, messages: list[Message]) -> list[Message]:
-        """Leave out a second copy of the first message; call it while ``may_repeat``.
+        """Remove a second copy of the first message; call this while ``may_repeat``.
 
         nsqd restarts its reader at the first SUB_ORDERED on a channel with a backlog, and when a start position is
-        set. The message that it had ready comes first in any case; the reader may come to it again, and sends it a
-        second time, with the same number of attempts. On an ordered channel that happens at once or not at all, else
-        when the reader has come so far. A message that was requeued or timed out has more attempts; one of another
+        set. It sends the message that it had ready first. The reader may then reach that message again and send it a
+        second time, with the same number of attempts: on an ordered channel immediately or never, else when the
+        reader gets there. A message that was requeued or timed out has more attempts; a message of another
         connection is no copy. Calling ``/channel/setorder`` first does not prevent the copy.
 
         Source: protocol reference 5 (start positions), 9 (duplicate at start).
@@ -215,7 +213,7 @@ class Delivery:
         self._first = None
 
     def finish(self, message: Message) -> None:
-        """Buffer a FIN; all that are buffered in one turn of the loop are written as one run of bytes."""
+        """Buffer a FIN; all FINs of one turn of the loop are written together."""
         if get_ident() != self._thread:
             if not self._in_loop(self.finish, message):
                 self._on_late(message, "finish")
@@ -226,7 +224,7 @@ class Delivery:
             if connection is None:
                 self._on_late(message, "finish")
                 return
-            if self.in_flight == 1:  # nothing else is there that could be answered in this turn
+            if self.in_flight == 1:  # no other message could be answered in this turn
                 self.in_flight = 0
                 connection.write_now(encode_fin(message.id))
                 self._on_freed()
@@ -240,12 +238,12 @@ class Delivery:
             tracelog.log_message("finish", message)
 
     def finish_damaged(self, message_id: bytes) -> None:
-        """Finish a message without handing it out."""
+        """Finish a message that is not handed out."""
         if self._connection is not None:
             self._connection.write(encode_fin(message_id))
 
     def flush(self) -> None:
-        """Write the FINs that are buffered."""
+        """Write the buffered FINs."""
         finished, connection = self._finished, self._connection
         if connection is None or not finished:
             return
@@ -292,14 +290,14 @@ class Delivery:
     def _in_loop(self, answer: Callable[..., None], *arguments: object) -> bool:
         try:
             self._loop.call_soon_threadsafe(answer, *arguments)
-        except RuntimeError:  # the loop has gone, and the connection with it
+        except RuntimeError:  # the loop is closed, and so is the connection
             return False
         return True
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:
             if self._first is not None and message.id == self._first.id:
-                self._no_repeat()  # from now on each copy is one that was asked for
+                self._no_repeat()  # from now on a copy is the redelivery that this requeue asks for
             self._connection.write(encode_req(message.id, round(delay * 1000)))
             self.in_flight -= 1
             self._on_freed()

@@ -1,9 +1,8 @@
-"""Sharing ``max_in_flight`` over the subscriptions of one consumer.
+"""Share ``max_in_flight`` among the subscriptions of one consumer.
 
-The invariant: what is granted as RDY, and what is still unanswered of earlier
-grants, never exceed ``max_in_flight`` together. It is fewer where bodies are so
-large that ``max_in_flight_bytes`` would be exceeded. The shares are
-``policy.ready``'s.
+The invariant: granted RDY plus the unanswered messages of earlier grants never
+exceed ``max_in_flight``. The limit is lower if bodies are so large that
+``max_in_flight_bytes`` would be exceeded. ``policy.ready`` computes the shares.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ _WORTH_A_CUT: Final = 0.75
 
 
 class Flow:
-    """Sends RDY to the subscriptions it is given, whenever something changed."""
+    """Sends RDY to the subscriptions whenever something changed."""
 
     def __init__(self, max_in_flight: int, max_bytes: int, subscriptions: Mapping[int, Subscription]) -> None:
-        """Keep a live view of the subscriptions."""
         self.max_in_flight: int = max_in_flight
         self._max_bytes = max_bytes
         self._body = ready.BodySize(MAX_MESSAGE_BYTES)
@@ -46,7 +44,7 @@ class Flow:
         """Change ``max_in_flight``; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is no int of 0 or more.
+            ConfigError: ``count`` is not an int of 0 or more.
         """
         given: object = count
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
@@ -57,7 +55,7 @@ class Flow:
 
     @property
     def in_flight(self) -> int:
-        """Messages delivered and not answered."""
+        """Number of messages delivered and not answered."""
         return sum(one.in_flight + one.replaced_in_flight for one in self._subscriptions.values())
 
     def limit_to(self, count: int | None) -> None:
@@ -66,7 +64,7 @@ class Flow:
             return
         self._paced = count
         limit, before = ready.paced(self._fitting, count), self._limit
-        # RDY is sent only for a change that matters, or when nothing would arrive without it.
+        # Send RDY only for a change that matters, or if nothing would arrive without it.
         if (
             limit >= before * _WORTH_A_RAISE
             or limit <= before * _WORTH_A_CUT
@@ -80,30 +78,30 @@ class Flow:
         self._limit = ready.paced(self._fitting, self._paced)
 
     def seen(self, body_bytes: int) -> None:
-        """Take note of the size of a body, one of each read."""
+        """Record the size of a body; called for one body of each read."""
         if self._fitting == self.max_in_flight and body_bytes * self._fitting <= self._max_bytes:
             return
         self._body.seen(body_bytes)
         fitting = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
-        # Not for each byte: RDY is sent when it falls, and when a rise is worth it.
+        # Not for each byte: send RDY if the number falls, or rises enough.
         if fitting < self._fitting or fitting == self.max_in_flight or fitting >= self._fitting * _WORTH_A_RAISE:
             self._fit()
             self.share()
 
     def stop(self) -> None:
-        """Send nothing any more."""
+        """Send no more RDY."""
         self._is_stopped = True
         if self._look_later is not None:
             self._look_later.cancel()
 
     def freed(self) -> None:
-        """Note that messages were answered: a raise that waited for room may be due."""
+        """Record that messages were answered: a raise that waited for this may be due."""
         if self._raise_due:
             self._raise_due = False
             asyncio.get_running_loop().call_soon(self.share)
 
     def share(self) -> None:
-        """Share ``max_in_flight`` out anew; what is lowered goes first, and no raise before there is room."""
+        """Share ``max_in_flight`` again. Send lower RDY first, and a higher one only when the limit allows it."""
         if self._is_stopped:
             return
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
@@ -115,7 +113,7 @@ class Flow:
             ceilings = {p: s.max_ready for p, s in live.items()}
             wanted = ready.share(self._limit, ceilings, needs=self._needs.by_partition)
         sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
-        # Messages of replaced connections are still unanswered, and RDY is 0 there.
+        # Replaced connections have RDY 0, but their messages are still unanswered.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
         plan = ready.plan(limit, sent, in_flight, wanted)
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
@@ -125,13 +123,13 @@ class Flow:
             self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
 
     def _look(self) -> None:
-        """Share the messages in flight by where the backlog is."""
+        """Share the messages in flight by the partitions' backlogs."""
         self._look_later = None
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         is_one_full = self._needs.look({p: s.seen for p, s in live.items()})
         for subscription in live.values():
             subscription.looked_at()
-        # While nobody can use more, nothing is sent.
+        # Send nothing while no partition can use more.
         if is_one_full or len(live) > self._limit:
             self.share()
         elif len(live) > 1:

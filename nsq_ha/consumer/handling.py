@@ -1,10 +1,10 @@
-"""Calling handlers, in the event loop or in threads.
+"""Call handlers, in the event loop or in threads.
 
 asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
 names, too. Fewer handlers than ``concurrency`` would run at a time, and a
-reconnect would wait for them. So each call of ``run`` has threads of its own:
-at most ``concurrency``, started when they are needed. They are daemons: one
-whose handler never returns does not keep the process from ending.
+reconnect would wait for them. So each call of ``run`` has its own threads, at
+most ``concurrency``, started when needed. They are daemons: a handler that
+never returns does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Desk(Protocol):
         """Record that one handler took ``seconds`` for ``count`` messages."""
 
     def took_long(self, message: Message, began: float, handler: str) -> None:
-        """Record that handling of ``message`` took long, before it is answered."""
+        """Record that handling ``message`` took long; called before it is answered."""
 
 
 MOST_WORKERS: Final = 10_000
@@ -64,15 +64,15 @@ def check_concurrency(concurrency: object) -> None:
 
 
 def check_handler(handler: object, option: str = "handler") -> None:
-    """Check that ``handler`` can be called with a message, and does something then.
+    """Check that ``handler`` can be called with a message.
 
     Raises:
-        ConfigError: It is no function, a generator function, or takes another number of arguments.
+        ConfigError: It is not a function, is a generator function, or takes another number of arguments.
     """
     if not callable(handler):
         raise ConfigError(f"{option} must be a function of a message, not {type(handler).__name__}")
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
-    # Of an object the method __call__ says what a call does.
+    # If an object is callable, its method __call__ shows what a call does.
     for called in (handler, type(handler).__call__):
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise ConfigError(f"{option} must be a function of a message, not a generator: {name} would never run")
@@ -89,7 +89,7 @@ def check_handler(handler: object, option: str = "handler") -> None:
 
 
 class _Job(NamedTuple):
-    """One call, and where its outcome goes."""
+    """One call, and the future for its outcome."""
 
     loop: asyncio.AbstractEventLoop
     outcome: asyncio.Future[Any]
@@ -99,14 +99,13 @@ class _Job(NamedTuple):
 
 
 class HandlerThreads:
-    """Calls functions in threads of its own. Use it from one event loop."""
+    """Calls functions in its own threads, for one event loop. Starts a thread when it is needed.
+
+    Args:
+        most: Maximum number of threads.
+    """
 
     def __init__(self, most: int) -> None:
-        """Start no thread yet.
-
-        Args:
-            most: The number of threads at most.
-        """
         self._most = most
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._started = 0
@@ -115,7 +114,7 @@ class HandlerThreads:
     async def call(self, function: Callable[[Any], object], argument: object) -> object:
         """Return ``function(argument)``, called in a thread with the caller's context variables.
 
-        If cancelled, the function runs on in its thread and its result is dropped.
+        If this is cancelled, the function runs on in its thread and its result is dropped.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
@@ -139,7 +138,7 @@ class HandlerThreads:
                 result = job.context.run(job.function, job.argument)
             except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
                 job.loop.call_soon_threadsafe(self._done, job.outcome, result, error)
             # An idle thread must not keep the last message alive.
             del job, result, error
@@ -155,7 +154,18 @@ class HandlerThreads:
 
 
 class Handling:
-    """Runs one handler over what a consumer hands out."""
+    """Runs one handler over the messages of a consumer.
+
+    Args:
+        messages: The messages to handle.
+        handler: Called for each message.
+        desk: Receives handling times.
+        attempts: Requeues failed messages or gives them up.
+        take_back: Takes back an unanswered message that did not fail; its second argument is the reason.
+
+    Raises:
+        ConfigError: ``handler`` is not a function.
+    """
 
     def __init__(
         self,
@@ -165,18 +175,6 @@ class Handling:
         attempts: AttemptPolicy,
         take_back: Callable[[Message, str], None],
     ) -> None:
-        """Check the handler.
-
-        Args:
-            messages: What to handle.
-            handler: Called for each message.
-            desk: Receives handling times.
-            attempts: What becomes of a message that failed.
-            take_back: Takes an unanswered message that did not fail, and why.
-
-        Raises:
-            ConfigError: ``handler`` is not a function.
-        """
         check_handler(handler)
         self._messages = messages
         self._handler = handler
@@ -184,9 +182,9 @@ class Handling:
         self._attempts = attempts
         self._take_back = take_back
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
-        # An object whose call is a coroutine function counts as one, too.
+        # An object whose __call__ is a coroutine function counts as one, too.
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-        # A message that came again by another connection while its partition's handler still runs waits here.
+        # Messages redelivered over another connection wait here while their partition's handler still runs.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: dict[asyncio.Task[object], Message] = {}
         self._ended = 0.0
@@ -196,11 +194,11 @@ class Handling:
         self._is_failing = False
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
-        """Tell whether ``task`` calls the handler at this moment."""
+        """Return whether ``task`` is running the handler now."""
         return task in self._busy
 
     def handled(self, message_id: bytes) -> Message | None:
-        """Return the message of that id for which the handler runs."""
+        """Return the message with that id whose handler is running. None if there is none."""
         for message in self._busy.values():
             if message.id == message_id:
                 return message
@@ -214,9 +212,9 @@ class Handling:
             closed: Set when answers can no longer be sent; running handlers are cancelled then.
 
         Raises:
-            NsqError: What the messages' source raised.
+            NsqError: The iterator over messages raised it.
         """
-        # __anext__ may await inside: one worker at a time takes messages, in their order.
+        # __anext__ may await: let one worker at a time take messages, to keep their order.
         turn = asyncio.Lock() if concurrency > 1 else None
         self._threads = HandlerThreads(concurrency)
         try:
@@ -225,7 +223,7 @@ class Handling:
                 end = group.create_task(closed.wait())
                 while not end.done() and not all(worker.done() for worker in workers):
                     await asyncio.wait({end, *workers}, return_when=asyncio.FIRST_COMPLETED)
-                for task in (end, *self._busy):  # workers that only wait for messages end by themselves
+                for task in (end, *self._busy):  # workers that wait for messages end by themselves
                     task.cancel()
         except BaseExceptionGroup as errors:
             ours = errors.subgroup(NsqError)
@@ -238,10 +236,10 @@ class Handling:
     async def _work(self, turn: asyncio.Lock | None) -> None:
         worker = asyncio.current_task()
         if worker is None:
-            raise LocalProtocolError("a handler is called by a task")
+            raise LocalProtocolError("internal error: a handler must be called by a task")
         self._ended = monotonic()
         while True:
-            # While another worker takes a message, or waits for one, this one waits for its turn.
+            # If another worker takes a message or waits for one, wait for the lock.
             is_free = turn is None or not (turn.locked() or self._is_failing)
             message = self._messages.take_now() if is_free else None
             if message is None:
@@ -260,7 +258,7 @@ class Handling:
 
     async def _take(self, turn: asyncio.Lock) -> Message:
         async with turn:
-            if self._is_failing:  # the group that ends all workers is told a turn later
+            if self._is_failing:  # the task group cancels the other workers one turn later
                 raise StopAsyncIteration
             return await anext(self._messages)
 
@@ -282,7 +280,7 @@ class Handling:
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy[worker] = message
-        began = self._ended  # the previous handler ended, or the message was taken, just now
+        began = self._ended  # set just now: the previous handler ended, or the message was taken
         try:
             try:
                 if self._is_async:
@@ -328,7 +326,7 @@ class Handling:
         try:
             return self._handler(message)
         except StopIteration as error:
-            # A future cannot hold one, and whoever awaits it would wait for ever.
+            # A future cannot hold StopIteration; the task that awaits it would wait forever.
             raise RuntimeError(f"handler raised {error!r}") from error
 
 

@@ -1,7 +1,7 @@
-"""The queue of one consumer: takes what subscriptions bring, and hands it to iterators and handlers.
+"""The queue of one consumer: takes messages from subscriptions, and hands them to iterators and handlers.
 
-The invariant: what is handed out came over a connection that still lives at that moment; messages of a connection that
-has gone are dropped from the queue, since the server delivers them again.
+The invariant: a message is handed out only while its connection is open. Messages of a lost connection are removed from
+the queue, since the server delivers them again.
 """
 
 from __future__ import annotations
@@ -31,40 +31,38 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 _SOON: Final = 0.25
-"""Seconds after a cancellation within which a close shows that it was a shutdown; less than any requeue delay."""
+"""Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
 
 
 class ConsumerInbox:
-    """What a consumer has received, and everybody who takes it.
+    """The messages that a consumer has received, and the tasks that take them.
 
     Implements ``consumer.subscription.Inbox``, ``consumer.messages.Owner`` and ``consumer.closing.Holders``.
+
+    Args:
+        name: Topic and channel.
+        config: The consumer's options.
+        attempts: Decides whether a message is given up.
+        check_loop: Raises if the running event loop is not the consumer's.
 
     Attributes:
         name: Topic and channel.
         subscriptions: One for each partition that is read.
-        waiting: Messages that arrived and are not handed out. Empty once it closes.
+        waiting: Messages that arrived and were not handed out. Empty while closing.
         flow: Asks for messages.
-        backlog: Watches what waits, and whose handling takes long.
-        clock: Of the event loop.
+        backlog: Watches messages that wait, and those whose handling takes long.
+        clock: The event loop's.
         heartbeats: How often nsqd should send heartbeats.
         gives_up: Starts to give up a requeued message if that was its last attempt; returns whether it was.
-        late: Called, from any thread, with a message that is answered after its connection ended, and how.
-        changed: Set when a subscription, or what is unanswered, has changed.
-        closing: Set when nothing more is handed out.
-        died: Why the consumer's own task ended. None if it did not, or was closed.
+        late: Called, from any thread, with a message that is answered after its connection ended, and with the answer.
+        changed: Set when a subscription or the unanswered messages have changed.
+        closing: Set when no more messages are handed out.
+        died: Why the consumer's own task died. None if it did not.
     """
 
     def __init__(
         self, name: str, config: ConsumerConfig, attempts: AttemptPolicy, check_loop: Callable[[], None]
     ) -> None:
-        """Start empty.
-
-        Args:
-            name: Topic and channel.
-            config: The consumer's options.
-            attempts: What becomes of a message by the number of its deliveries.
-            check_loop: Raises if another event loop runs than the consumer's.
-        """
         self.name = name
         self.subscriptions: dict[int, Subscription] = {}
         self.waiting: deque[Message] = deque()
@@ -81,17 +79,18 @@ class ConsumerInbox:
         self._arrivals = Arrivals()
         self._iterations = Iterations(self.waiting, attempts.fine_below, self, check_loop)
         self._handlings: set[Handling] = set()
-        # Of tasks that close the consumer, and so cannot answer: to be requeued, or given back without an attempt.
+        # Messages of tasks that close the consumer and so cannot answer: requeue the first ones; the others go back
+        # without counting an attempt.
         self._abandoned: list[Message] = []
         self._left: list[Message] = []
-        # By id(): messages whose block was cancelled just now, and what requeues them.
+        # By id(): messages whose block was just cancelled, with the timers that requeue them.
         self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
 
     def start(self) -> None:
-        """Begin, in the event loop that runs."""
+        """Start, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self.clock.start()
         self.backlog.start()
@@ -100,8 +99,8 @@ class ConsumerInbox:
         """Return the event loop.
 
         Raises:
-            NsqError: A refusal that no retry cures.
-            ClosedError: It is closed, or was not started.
+            NsqError: nsqd refused, and retrying cannot help.
+            ClosedError: The consumer is closed, or was not started.
         """
         if self._failure is not None:
             raise self._failure
@@ -118,8 +117,8 @@ class ConsumerInbox:
         self.flow.seen(len(messages[-1].body))
         is_blocked = self.backlog.arrived(len(messages))
         self._queue.extend(messages)
-        messages.clear()  # or their bodies would stay until the next read
-        if is_blocked:  # heartbeats are answered first
+        messages.clear()  # else their bodies would stay in memory until the next read
+        if is_blocked:  # answer heartbeats first
             self._arrivals.wake()
         else:
             self._arrivals.wake_now()
@@ -132,13 +131,13 @@ class ConsumerInbox:
             self.changed.set()
 
     def joined(self, subscription: Subscription) -> None:
-        """Record that it is subscribed."""
+        """Record that ``subscription`` is subscribed."""
         self.changed.set()
         self.backlog.joined(self.subscriptions.values())
         self.flow.share()
 
     def left(self, subscription: Subscription) -> None:
-        """Record that it is no longer subscribed."""
+        """Record that ``subscription`` is no longer subscribed."""
         self.changed.set()
         alive = [message for message in self._queue if getattr(message.source, "is_alive", True)]
         self._queue.clear()
@@ -148,18 +147,18 @@ class ConsumerInbox:
             self.flow.share()
 
     def refused(self, error: NsqError) -> None:
-        """Record a refusal that no retry cures; the next call of the application raises it."""
+        """Record an error that retrying cannot fix; the application's next call raises it."""
         self._failure = error
         self.changed.set()
         self._arrivals.wake()
 
-    # -- who takes messages
+    # -- handing out messages
 
     def iterate(self) -> Messages:
         """Return the current task's iterator.
 
         Raises:
-            ConfigError: A call of ``run`` takes the messages.
+            ConfigError: ``run`` takes the messages.
         """
         if self._loop is None:
             return self._iterations.new()
@@ -171,9 +170,9 @@ class ConsumerInbox:
         return self._iterations.new()
 
     async def run(self, handling: Handling, concurrency: int, closed: asyncio.Event) -> None:
-        """Let ``handling`` take messages until they end, or until ``closed`` is set."""
+        """Let ``handling`` take messages until there are no more, or until ``closed`` is set."""
         self._handlings.add(handling)
-        self._arrivals.wake()  # tasks that iterate get an error now
+        self._arrivals.wake()  # iterating tasks now get an error
         try:
             with self.backlog.used_by(handling, concurrency):
                 await handling.run(concurrency, closed)
@@ -182,11 +181,11 @@ class ConsumerInbox:
             self.changed.set()
 
     def is_busy(self, task: asyncio.Task[object] | None) -> bool:
-        """Return whether ``task`` calls a handler, or gives a message up, at this moment."""
+        """Return whether ``task`` is running a handler or giving up a message now."""
         return self._attempts.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
 
     def take_back(self, message: Message, why: str) -> None:
-        """Take a handed-out message that has not failed, to be handed out again without another attempt.
+        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
 
         Args:
             message: The message. Nothing happens if it is answered.
@@ -196,9 +195,9 @@ class ConsumerInbox:
             self._return(self._reopened(message, why), why)
 
     def interrupted(self, message: Message) -> bool:
-        """Take over a message whose ``async with`` block was cancelled; return False if no event loop runs here.
+        """Take over a message whose ``async with`` block was cancelled; return False if there is no event loop.
 
-        If the consumer closes soon, this was a shutdown, which is no failure. Otherwise it was a timeout or the like.
+        If the consumer closes soon after, this was a shutdown and no failure. If not, it was a timeout or the like.
         """
         if self._loop is None:
             return False
@@ -214,7 +213,7 @@ class ConsumerInbox:
         message.requeue()
 
     def _reopened(self, message: Message, why: str) -> Message:
-        """Return an unanswered copy, which no late answer to the original can reach."""
+        """Return an unanswered copy, so that late answers to the original have no effect."""
         again = copy.copy(message)
         message.answered = True
         message.source = Returned(message.source, why)
@@ -231,13 +230,13 @@ class ConsumerInbox:
         else:
             self._attempts.give_back(message, why)
 
-    # -- what handing out asks (consumer.messages.Owner)
+    # -- what iterators ask (consumer.messages.Owner)
 
     def check_iterable(self) -> None:
-        """Check that no call of ``run`` takes the messages.
+        """Check that ``run`` does not take the messages.
 
         Raises:
-            ConfigError: One does.
+            ConfigError: It does.
         """
         if self._handlings and not self.closing.is_set():
             raise ConfigError(
@@ -246,7 +245,7 @@ class ConsumerInbox:
             )
 
     def next_arrival(self) -> asyncio.Future[None]:
-        """Return what to await until there may be a message.
+        """Return a future to await until there may be a message.
 
         Raises:
             StopAsyncIteration: The consumer was closed.
@@ -263,7 +262,7 @@ class ConsumerInbox:
         try:
             await self.clock.turn_if_hogged()
             if self.closing.is_set():
-                backlog.drop(message)  # closing gives it back
+                backlog.drop(message)  # the close returns it to nsqd
                 return False
             if not backlog.is_wanted(message, arrived_at):
                 return False
@@ -271,7 +270,7 @@ class ConsumerInbox:
                 return False
         except asyncio.CancelledError:
             if self.closing.is_set():
-                backlog.drop(message)  # closing gives it back
+                backlog.drop(message)  # the close returns it to nsqd
             elif not message.answered and getattr(message.source, "is_alive", True):
                 backlog.put_back(message, arrived_at)  # for the next caller
                 self._arrivals.wake()
@@ -282,11 +281,11 @@ class ConsumerInbox:
     # -- closing
 
     def abandon(self, task: asyncio.Task[object] | None, *, has_failed: bool) -> None:
-        """Let closing give back the messages of a task that waits for the close, and of those that have ended.
+        """Mark the messages of ``task``, which waits for the close, and of ended tasks to be returned to nsqd.
 
         Args:
             task: The task.
-            has_failed: An exception leaves the block, which counts as a failed attempt. A close is none.
+            has_failed: An exception leaves the block, which counts as a failed attempt; a close does not.
         """
         messages = self._iterations.take(task)
         if has_failed:
@@ -296,7 +295,7 @@ class ConsumerInbox:
         self.changed.set()
 
     def close(self) -> None:
-        """Hand out nothing more, and ask for nothing more."""
+        """Hand out no more messages, and ask for no more."""
         self.closing.set()
         self._queue = deque(self.waiting)
         self.waiting.clear()
@@ -313,7 +312,7 @@ class ConsumerInbox:
         self.changed.set()
 
     async def drain(self) -> None:
-        """Give back what nobody will answer, and wait until the rest is answered; see :func:`drain`."""
+        """Return messages that nobody will answer, and wait until the rest is answered; see :func:`drain`."""
         await drain(self.subscriptions.values(), self._queue, self.changed, self, self._attempts)
 
     def end(self) -> None:
@@ -333,12 +332,12 @@ class ConsumerInbox:
         return bool(self._handlings) or self._attempts.is_giving_up or self._iterations.is_any_held()
 
     def returned(self) -> list[Message]:
-        """Return, once each, the unanswered messages of tasks that leave or have ended."""
+        """Return the unanswered messages of tasks that leave or have ended, each message once."""
         messages = [*self._left, *self._iterations.take(None)]
         self._left.clear()
         return [message for message in messages if not message.answered]
 
     def failed(self) -> list[Message]:
-        """Return, once each, the unanswered messages of a task that an exception ended."""
+        """Return the unanswered messages of a task that an exception ended, each message once."""
         messages, self._abandoned = self._abandoned, []
         return [message for message in messages if not message.answered]

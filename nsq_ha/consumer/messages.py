@@ -1,7 +1,7 @@
-"""Handing out what arrived, one message at a time.
+"""Hand out messages one at a time.
 
-The invariant: it asks nothing that costs something for each message; which
-event loop runs is asked once, where an iteration begins.
+The invariant: no costly check for each message. The running event loop is
+checked once, when an iteration begins.
 """
 
 from __future__ import annotations
@@ -21,20 +21,27 @@ _MANY: Final = 32
 
 
 class Owner(Protocol):
-    """Whose messages they are."""
+    """The owner of the messages; ``consumer.inbox`` implements it."""
 
     def next_arrival(self) -> asyncio.Future[None]:
-        """Return what to await until there may be a message; raises StopAsyncIteration where none comes any more."""
+        """Return a future to await until there may be a message; raise StopAsyncIteration if none will come."""
 
     def check_iterable(self) -> None:
         """Raise ConfigError if a task may not iterate now."""
 
     async def may_be_handled(self, message: Message) -> bool:
-        """Tell whether a message that was tried often is to be handed out."""
+        """Return whether to hand out a message that needs a check."""
 
 
 class Messages:
     """An iterator over a consumer's messages.
+
+    Args:
+        inbox: Messages that arrived and were not handed out.
+        fine_below: A message with fewer attempts needs no check.
+        owner: Checks the other messages, and returns the future to wait for.
+        check_loop: Raises if the running event loop is not the owner's.
+        is_of_task: One task iterates and answers, so keep track of its unanswered messages.
 
     Attributes:
         fine_below: A message with fewer attempts needs no check.
@@ -61,22 +68,13 @@ class Messages:
         *,
         is_of_task: bool = False,
     ) -> None:
-        """Prepare.
-
-        Args:
-            inbox: What arrived and is not handed out.
-            fine_below: A message with fewer attempts needs no check.
-            owner: Asked about the others, and what to wait for.
-            check_loop: Raises where another event loop runs than the owner's.
-            is_of_task: One task iterates and answers; its unanswered messages are known.
-        """
         self._check_loop = check_loop
         self._inbox = inbox
         self.fine_below: int = fine_below
         self._owner = owner
         self._is_of_task = is_of_task
         self._last: Message | None = None
-        self._kept: list[Message] = []  # handed out before the last one, and not answered when the next was asked for
+        self._kept: list[Message] = []  # handed out before the last one, and unanswered when the next was requested
         self._most = _MANY
 
     def __aiter__(self) -> Self:
@@ -84,7 +82,7 @@ class Messages:
         return self
 
     def take_now(self) -> Message | None:
-        """Return the next message, or None if that takes more than a look at it."""
+        """Return the next message. None if there is none or it needs a check."""
         inbox = self._inbox
         if inbox and inbox[0].attempts < self.fine_below:
             return inbox.popleft()
@@ -111,13 +109,13 @@ class Messages:
             waiter = self._owner.next_arrival()
             try:
                 await waiter
-            except RuntimeError:  # asking each time which loop runs would cost more than the rest
+            except RuntimeError:  # checking the running loop each time would cost more than the rest
                 waiter.cancel()
                 self._check_loop()
                 raise
 
     def unanswered(self) -> list[Message]:
-        """Return the messages that were handed out, and whose answer can still reach the server."""
+        """Return the messages that were handed out and can still be answered."""
         return [message for message in (*self._kept, self._last) if message is not None and _is_open(message)]
 
     def forget(self) -> None:
@@ -142,10 +140,9 @@ class Messages:
 
 
 class Iterations:
-    """One iterator per task, so that the messages of a task that leaves or ends are known."""
+    """One iterator per task, so that the messages of an ended task are known. Args are those of :class:`Messages`."""
 
     def __init__(self, inbox: deque[Message], fine_below: int, owner: Owner, check_loop: Callable[[], None]) -> None:
-        """Take the same arguments as :class:`Messages`."""
         self._inbox = inbox
         self._fine_below = fine_below
         self._owner = owner
@@ -165,7 +162,7 @@ class Iterations:
             iterator.fine_below = attempts
 
     def new(self, *, is_of_task: bool = False) -> Messages:
-        """Return an iterator; with ``is_of_task`` its unanswered messages are known."""
+        """Return an iterator; with ``is_of_task`` it keeps track of unanswered messages."""
         iterator = Messages(self._inbox, self._fine_below, self._owner, self._check_loop, is_of_task=is_of_task)
         self._all.add(iterator)
         return iterator

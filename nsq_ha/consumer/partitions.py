@@ -1,4 +1,4 @@
-"""The partitions that one consumer reads: which these are, and a running subscription for each."""
+"""The partitions that one consumer reads, with a running subscription for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Partitions:
-    """Those of one topic."""
+    """The subscriptions to one topic.
+
+    Args:
+        watch: Knows the topic's partitions.
+        channel: The channel.
+        config: The consumer's options.
+        subscriptions: Filled with one subscription for each partition, by its number.
+        inbox: Takes the messages.
+    """
 
     def __init__(
         self,
@@ -31,15 +39,6 @@ class Partitions:
         subscriptions: dict[int, Subscription],
         inbox: Inbox,
     ) -> None:
-        """Prepare.
-
-        Args:
-            watch: Tells what the topic has.
-            channel: The channel.
-            config: Which partitions, and what subscriptions need.
-            subscriptions: Holds one for each partition that is read, by its number.
-            inbox: Takes what subscriptions bring.
-        """
         self._subscriptions = subscriptions
         self._watch = watch
         self._channel = channel
@@ -51,7 +50,7 @@ class Partitions:
         self._is_absence_told = False
 
     def are_subscribed(self) -> bool:
-        """Tell whether all that are wanted are subscribed; False while none is known."""
+        """Return whether all partitions to read are subscribed; False while none is known."""
         wanted = self._wanted()
         return bool(wanted) and all(self._is_subscribed(partition) for partition in wanted)
 
@@ -66,11 +65,11 @@ class Partitions:
         return subscription is not None and subscription.delivery is not None and subscription.is_subscribed
 
     def follow(self, view: TopicView, group: asyncio.TaskGroup | None) -> None:
-        """Read what the topic has now, and no more.
+        """Subscribe to new partitions, and stop reading removed ones.
 
         Args:
-            view: What it has.
-            group: Holds the subscriptions' tasks. None begins no subscription.
+            view: The topic's partitions.
+            group: Runs the subscriptions' tasks. None starts no subscription.
         """
         wanted = self._wanted()
         if self._names_absent(view):
@@ -116,11 +115,11 @@ class Partitions:
             await absent.wait()
 
     def warn_at_start(self, now: float) -> None:
-        """Warn that entering goes on without all partitions, unless :meth:`seek` has just said why."""
+        """Warn that entering continues without all partitions, unless :meth:`seek` has just logged why."""
         if self._is_absence_told:
             return
         log.warning(
-            "%s/%s: not all partitions are subscribed yet, going on: %s",
+            "%s/%s: not all partitions are subscribed yet, continuing in the background: %s",
             self._watch.topic,
             self._channel,
             self.why_not(),
@@ -137,7 +136,7 @@ class Partitions:
         return True
 
     def _names_absent(self, view: TopicView) -> bool:
-        """Refuse options that name partitions which the topic does not have."""
+        """Refuse options that name partitions that the topic does not have."""
         start = self._config.start_from
         given = {"partitions": self._config.partitions or (), "start_from": start if isinstance(start, Mapping) else ()}
         for option, partitions in given.items():
@@ -153,7 +152,7 @@ class Partitions:
         return False
 
     def _is_refused(self, meta: TopicMeta) -> bool:
-        """Compare the options with the topic, before the first subscription."""
+        """Check the options against the topic, before the first subscription."""
         config, topic = self._config, self._watch.topic
         if self._subscriptions:
             return False
@@ -183,7 +182,7 @@ class Partitions:
         )
 
     def _remove(self, partition: int) -> None:
-        log.info("%s-%d is no partition of the topic any more", self._watch.topic, partition)
+        log.info("%s-%d is no longer a partition of the topic", self._watch.topic, partition)
         self._tasks.pop(partition).cancel()
         del self._subscriptions[partition]
 
@@ -193,7 +192,7 @@ class Partitions:
             task.cancel()
 
     def why_not(self) -> str:
-        """Say why not all that are wanted are subscribed."""
+        """Return why not all partitions to read are subscribed."""
         troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
         if troubles:
             return "; ".join(f"partition {partition}: {trouble}" for partition, trouble in sorted(troubles.items()))

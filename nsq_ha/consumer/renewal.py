@@ -55,10 +55,15 @@ class Owner(Protocol):
 
 
 class Renewal:
-    """Watches the connection of one subscription."""
+    """Watches the connection of one subscription.
+
+    Args:
+        owner: The subscription.
+        backoff: Pauses between attempts.
+        name: The subscription's, for logs.
+    """
 
     def __init__(self, owner: Owner, backoff: Backoff, name: str) -> None:
-        """Create it; ``name`` is the subscription's, for logs."""
         self._owner = owner
         self._backoff = backoff
         self._name = name
@@ -111,15 +116,14 @@ class Renewal:
 
 
 class Replaced:
-    """The replaced connections of one subscription."""
+    """The replaced connections of one subscription.
+
+    Args:
+        on_freed: Called when a message was answered.
+        on_left: Called when a connection has ended.
+    """
 
     def __init__(self, on_freed: Callable[[], None], on_left: Callable[[], None]) -> None:
-        """Start without any.
-
-        Args:
-            on_freed: Called when a message was answered.
-            on_left: Called when a connection has ended.
-        """
         self._on_freed = on_freed
         self._on_left = on_left
         self._loop = asyncio.get_running_loop()
@@ -127,20 +131,20 @@ class Replaced:
 
     @property
     def in_flight(self) -> int:
-        """Messages delivered over them and not answered."""
+        """Number of messages delivered over them and not answered."""
         return sum(delivery.in_flight for delivery in self._deliveries.values())
 
     @property
     def unanswered(self) -> int:
-        """Messages that the application has not answered."""
+        """Number of messages that the application has not answered."""
         return sum(delivery.in_flight - delivery.held for delivery in self._deliveries.values())
 
     def add(self, connection: Connection, delivery: Delivery, lifetime: Lifetime, callbacks: Callbacks) -> None:
-        """Keep ``connection`` for the answers to what came over it."""
+        """Keep ``connection`` to answer the messages that came over it."""
         since, msg_timeout = self._loop.time(), connection.identity.msg_timeout / 1000
 
         def use(now: float) -> Use:
-            # After that nsqd has timed out what came over it: an answer would be refused.
+            # After that, nsqd has timed out its messages and refuses answers.
             is_over = now > max(since, delivery.touched_at) + msg_timeout
             return Use.FINISHING if delivery.in_flight > 0 and not is_over else Use.DONE
 
@@ -159,7 +163,7 @@ class Replaced:
             retired.abort(reason)
 
     def left_for(self, node: Node, reason: NsqError) -> None:
-        """Close those to other nodes than ``node``, which delivers their messages again."""
+        """Close connections to nodes other than ``node``, which delivers their messages again."""
         for retired, delivery in self._deliveries.items():
             if retired.connection.node != node:
                 delivery.detach()

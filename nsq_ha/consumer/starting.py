@@ -43,7 +43,6 @@ class Start:
     """
 
     def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
-        """Take the position from ``config``."""
         self.is_checked: bool = False
         self.is_set: bool = False
         self._watch = watch
@@ -115,7 +114,7 @@ class Start:
     async def _set_position(self, node: Node, start: StartFrom, *, is_ordered: bool) -> None:
         async with NsqdHttp(node, timeout=self._config.lookup_timeout) as nsqd:
             if is_ordered:
-                # Made ordered while it is new and empty: later its reader starts over (see Delivery.without_repeat).
+                # Make it ordered while it is new and empty: later its reader starts over (see Delivery.without_repeat).
                 await nsqd.create_channel(*self._where)
                 await nsqd.set_order(*self._where, ordered=True)
             await nsqd.start_channel_from(*self._where, str(start))

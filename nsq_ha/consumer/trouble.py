@@ -43,7 +43,7 @@ class Trouble:
     """The failures of one partition, from the first one until a subscription has lasted for a while.
 
     Attributes:
-        reason: Why the partition is not read now; None while it is.
+        reason: Why the partition is not being read. None while it is.
     """
 
     def __init__(self, topic: str, partition: int, config: ConsumerConfig) -> None:
@@ -93,14 +93,14 @@ class Trouble:
         log.warning("%s; still trying after %.0f s and %d failures", said, warned.seconds, warned.failures)
 
     def subscribed(self, now: float) -> None:
-        """Record that messages may arrive, which may not last."""
+        """Record that messages may arrive, perhaps not for long."""
         self.reason = None
         self._since = now
 
     def settled(self, node: Node | None) -> None:
-        """Record that the subscription has lasted; log it if the failures were."""
+        """Record that the subscription has lasted; log it if its failures were logged."""
         over = self._outage.recovered(self._since)
         if over is not None:
             address = node.address if node is not None else "?"
-            # At the same level as the warning, so that it is shown wherever that was.
+            # At the same level as the warning, so that whoever saw that sees this, too.
             log.warning("%s at nsqd %s: reading again after %.0f s", self._name, address, over.seconds)

@@ -1,11 +1,11 @@
-"""Tasks that wait for messages, and are resumed inside the call that brings them.
+"""Resume a task that waits for messages inside the call that brings them.
 
-An ``asyncio.Event`` resumes who waits for it one turn of the event loop later.
-Where a message is answered before the next one comes, as on an ordered channel,
-that turn is a good part of the whole round trip.
+An ``asyncio.Event`` resumes its waiters one turn of the event loop later. If
+each message is answered before the next one comes, as on an ordered channel,
+that turn is a good part of the round trip.
 
-The invariant: a task is resumed at once only where no task runs, since two
-cannot run inside each other; else in the next turn, as by an Event.
+The invariant: a task is resumed at once only if no task is running, since tasks
+cannot nest; else it is resumed in the next turn, as by an Event.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class _Waiter(asyncio.Future[None]):
-    """A future whose one callback can be called at once; what waits is one task."""
+    """A future for one task, whose callback can be called at once."""
 
     wakes: Callable[[Any], object] | None = None
     context: contextvars.Context | None = None
 
     def add_done_callback(self, fn: Callable[[Self], object], /, *, context: contextvars.Context | None = None) -> None:
-        """Keep the one callback (called by the task that awaits this)."""
+        """Keep the callback of the task that awaits this."""
         if self.wakes is None and not self.done():
             self.wakes = fn
             self.context = context or contextvars.copy_context()
@@ -33,14 +33,14 @@ class _Waiter(asyncio.Future[None]):
             super().add_done_callback(fn, context=context)
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ANN401 - as in the base class
-        """Cancel; the task goes on in the next turn."""
+        """Cancel; the task resumes in the next turn."""
         if not super().cancel(msg):
             return False
         self._call_soon()
         return True
 
     def wake(self) -> None:
-        """Let the task go on in the next turn."""
+        """Resume the task in the next turn."""
         self.set_result(None)
         self._call_soon()
 
@@ -50,44 +50,43 @@ class _Waiter(asyncio.Future[None]):
 
 
 class Arrivals:
-    """Where tasks wait until something may have arrived."""
+    """Lets tasks wait until something may have arrived."""
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        """Start without turns."""
         self._waiters: list[_Waiter] = []
 
     def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Return what a task of ``loop`` awaits until the next :meth:`wake` or :meth:`wake_now`; then it looks again.
+        """Return a future of ``loop`` that the next :meth:`wake` or :meth:`wake_now` completes; then check again.
 
-        Cancelled, it takes nothing with it.
+        Cancelling it loses nothing.
         """
-        if self._waiters:  # those that were cancelled, or they would gather while nothing arrives
+        if self._waiters:  # remove cancelled ones, else they would pile up while nothing arrives
             self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
         waiter = _Waiter(loop=loop)
         self._waiters.append(waiter)
         return waiter
 
     def wake(self) -> None:
-        """Let all go on in the next turn of the loop."""
+        """Resume all waiters in the next turn of the loop."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.wake()
 
     def wake_now(self) -> None:
-        """Run who waits, here where nothing else can join and no task runs; the others, if any, in the next turn.
+        """Resume the only waiter inside this call if no task is running; else resume all in the next turn.
 
-        What a task ends with stays its own; only what ends the program
-        (KeyboardInterrupt, SystemExit) is raised, by the event loop.
+        A task's exception stays with the task. Only KeyboardInterrupt and
+        SystemExit are raised, by the event loop.
         """
         waiters = self._waiters
         if not waiters:
             return
         first = waiters[0]
         loop = first.get_loop()
-        # Asked without the loop, CPython 3.11 asks the operating system for the process's number first.
+        # Without the argument, CPython 3.11 makes a system call (getpid) first.
         if len(waiters) > 1 or first.done() or asyncio.current_task(loop) is not None:
             self.wake()
             return
@@ -97,7 +96,7 @@ class Arrivals:
             return
         try:
             first.context.run(first.wakes, first)
-        except (KeyboardInterrupt, SystemExit) as error:  # not through the connection that is being read
+        except (KeyboardInterrupt, SystemExit) as error:  # must not pass through the connection that is being read
             loop.call_soon(_raise, error)
 
 

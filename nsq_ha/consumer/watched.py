@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Desk(Protocol):
-    """Receives the answers of watched messages."""
+    """Receives the answers to watched messages."""
 
     def call(self, answer: object, *arguments: object) -> bool:
         """Return False in the event loop's thread; in another one schedule ``answer`` there and return True."""
@@ -31,17 +31,17 @@ class Desk(Protocol):
 
 
 class Watched:
-    """Stands between a message and its source, so that its answer counts for later copies of it, too.
+    """Stands between a message and its source, so that its answer also answers later copies of it.
 
     Attributes:
-        topic: As of the source.
-        channel: As of the source.
-        partition: As of the source.
-        nsqd: As of the source.
-        is_ordered: As of the source.
+        topic: From ``origin``.
+        channel: From ``origin``.
+        partition: From ``origin``.
+        nsqd: From ``origin``.
+        is_ordered: From ``origin``.
         origin: The message's own source.
         taken_at: When the message was handed out.
-        deadline: When the server takes it back.
+        deadline: When the server requeues it.
     """
 
     __slots__ = (
@@ -58,7 +58,6 @@ class Watched:
     )
 
     def __init__(self, origin: MessageSource, desk: Desk, taken_at: float, deadline: float) -> None:
-        """Begin without copies."""
         self.topic: str = origin.topic
         self.channel: str = origin.channel
         self.partition: int = origin.partition
@@ -81,7 +80,7 @@ class Watched:
         return bool(self._copies)
 
     def add_copy(self, copy: Message) -> None:
-        """Let a copy wait for the answer; it replaces an earlier one from the same connection."""
+        """Keep a copy until the answer; it replaces an earlier copy from the same connection."""
         for older in [one for one in self._copies if one.source is copy.source]:
             self._copies.remove(older)
             self._desk.drop(older)
@@ -102,7 +101,7 @@ class Watched:
             return
         self._desk.requeued(self)
         if self._desk.gives_up(message):
-            return  # its copies wait for the outcome
+            return  # its copies wait until it is given up
         self.origin.requeue(message, delay)
         for copy in self._others():
             copy.requeue(delay)
@@ -119,7 +118,7 @@ class Watched:
         self.origin.touch(message)
 
     def _others(self) -> list[Message]:
-        """Return the copies from other connections; those from the same one have the same id there and are answered."""
+        """Return the copies from other connections. On the same connection, the id's answer counts for all copies."""
         copies, self._copies = self._copies, []
         for copy in copies:
             if copy.source is self.origin:

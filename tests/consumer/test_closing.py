@@ -79,7 +79,7 @@ async def test_a_dead_task_of_the_consumer_is_told_once_and_is_never_unretrieved
             await consumer.__aenter__()
         assert isinstance(told.value.__cause__, BaseExceptionGroup)
         await consumer.aclose()
-        await eventually(lambda: "own task had died" in caplog.text)
+        await eventually(lambda: "own task died" in caplog.text)
         del told, consumer
         gc.collect()
     assert "never retrieved" not in caplog.text
