@@ -2,8 +2,8 @@
 
 The invariants: no message is queued before all are checked. A small batch is
 queued in one iteration of the event loop; a large one at the front of its
-topic's queue, where others run between its commands. What could not be queued
-within the time limit was not sent, and its outcome says so.
+topic's queue, and other tasks run between its commands. Messages that could not
+be queued within the time limit were not sent, and their outcome says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
 STEP: Final = 1_000
-"""Number of messages with keys, traces or headers that are handled between two breaks for other tasks."""
+"""Number of messages with keys, traces or headers that are processed between two breaks for other tasks."""
 
 _ANY: Final = OutgoingMessage(b"x")
 """Stands for a message that may go to any partition."""
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     Attributes:
         request: The command; its keys are set.
         positions: Positions of its messages in the batch.
-        partition: The partition. None: it is chosen when the command is queued.
+        partition: The partition. None if it is chosen when the command is queued.
     """
 
     request: MpubRequest
@@ -55,9 +55,9 @@ class Part(NamedTuple):
 
 
 class BatchPlan:
-    """The messages of one call. Exhaust :meth:`check`, then take :meth:`parts`.
+    """The messages of one call. Exhaust :meth:`check`, then iterate :meth:`parts`.
 
-    Both pause every few milliseconds of work, so that others can run.
+    Both pause every few milliseconds of work, so that other tasks can run.
 
     Args:
         topic: The topic.
@@ -116,13 +116,13 @@ class BatchPlan:
     def parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         """Plan the commands: by partition and kind, within the server's limits, in order.
 
-        It yields the first one after it has checked that the topic accepts all messages.
+        The first one comes after the topic is known to accept all messages.
 
         Yields:
             The next command. None for a break.
 
         Raises:
-            ConfigError: The topic does not accept a message; its position is named.
+            ConfigError: The topic does not accept a message; the text names its position.
         """
         for part in self._rich_parts(publisher, view) if self._sizes is None else self._plain_parts(publisher, view):
             if part is not None:
@@ -197,17 +197,16 @@ class BatchPlan:
 
 
 class BatchCall:
-    """One batch that needs more than one command, or more than a plain one. Call :meth:`publish` once."""
+    """One batch that needs several commands, or one that is not plain. Call :meth:`publish` once.
+
+    Args:
+        plan: The messages.
+        publisher: Their topic's.
+        pending: Holds the commands until they end.
+        limit: Seconds for the whole call, from now on.
+    """
 
     def __init__(self, plan: BatchPlan, publisher: TopicPublisher, pending: PendingPublishes, limit: float) -> None:
-        """Start the time limit.
-
-        Args:
-            plan: The messages.
-            publisher: Their topic's.
-            pending: Holds the commands until they end.
-            limit: Seconds for the whole call, from now on.
-        """
         self._plan = plan
         self._publisher = publisher
         self._pending = pending
@@ -220,9 +219,9 @@ class BatchCall:
         """Publish; return the outcome of each message.
 
         Raises:
-            ConfigError: One of the messages is not legal (its position is named). Nothing was sent.
+            ConfigError: A message is not valid; the text names its position. Nothing was sent.
 
-        Cancelled, any part of it may be stored.
+        If cancelled, any part of the batch may be stored.
         """
         try:
             failure = await self._queue()
@@ -230,7 +229,7 @@ class BatchCall:
         finally:
             for request in self._queued:
                 if request.future.done() and not request.future.cancelled():
-                    request.future.exception()  # marks it as seen: the caller may be gone
+                    request.future.exception()  # mark it as retrieved: the caller may be gone
                 self._pending.let_go(request)
 
     async def _queue(self) -> PublishError | None:
@@ -253,7 +252,7 @@ class BatchCall:
 
     async def _queue_at_front(self) -> None:
         view = await self._publisher.view()
-        self._publisher.check_open()  # from here on, closing the producer lets the batch end
+        self._publisher.check_open()  # from here on, closing the producer waits for the batch
         if not self._plan.is_small:
             for _ in self._plan.check():
                 await self._let_others_run()
@@ -275,7 +274,7 @@ class BatchCall:
             raise self._publisher.not_sent(reason) from reason
 
     def _check_alive(self) -> None:
-        if self._pending.is_closed:  # what is queued now would never end
+        if self._pending.is_closed:  # a publish queued now would never end
             self._publisher.check_open()
 
     def _admit(self, part: Part, view: TopicView, timeout: float) -> None:

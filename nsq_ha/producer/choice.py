@@ -23,21 +23,19 @@ if TYPE_CHECKING:
 class PartitionChoice:
     """Chooses partitions for one topic.
 
+    Args:
+        topic: The topic.
+        config: The producer's options.
+        repartition: Knows how many partitions are in use.
+        senders: The topic's senders, by partition. A partition without a sender counts as healthy.
+
     Attributes:
-        routes: The partitions in use that accept writes, by the view that was used last.
+        routes: The partitions in use that accept writes, according to the last view.
     """
 
     def __init__(
         self, topic: str, config: ProducerConfig, repartition: Repartition, senders: Mapping[int, Sender]
     ) -> None:
-        """Start without a view.
-
-        Args:
-            topic: The topic.
-            config: The producer's options.
-            repartition: Knows how many partitions are in use.
-            senders: The topic's senders, by partition; a partition without one is healthy.
-        """
         self.routes: tuple[int, ...] = ()
         self._topic = topic
         self._is_round_robin = config.strategy == "round_robin"
@@ -55,17 +53,17 @@ class PartitionChoice:
         """Choose the partition of a message.
 
         Args:
-            key: The message's.
-            partition: The one that the message names.
-            view: What is known of the topic.
+            key: The message's key.
+            partition: The partition that the message names.
+            view: The topic's view.
 
         Returns:
             The partition, and whether the message may go to another one.
 
         Raises:
-            ConfigError: The partition does not exist, the key does not suit the
-                rule, or an ordered topic gets neither.
-            PublishError: The number of partitions changed, and keys are refused since.
+            ConfigError: The partition does not exist, the sharding function does
+                not accept the key, or the topic is ordered and gets neither.
+            PublishError: The number of partitions changed, and keys are refused since then.
         """
         meta = view.meta
         if meta is None:
@@ -90,12 +88,12 @@ class PartitionChoice:
         return self.any_partition(view, meta.partition_num), True
 
     def any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
-        """Choose a partition for a message that may go to any, a healthy one if there is one.
+        """Choose a partition for a message that may go to any; prefer a healthy one.
 
         Args:
-            view: What is known of the topic.
+            view: The topic's view.
             partition_num: Its number of partitions.
-            avoid: Not this one, if there is another.
+            avoid: Choose another partition than this, if possible.
         """
         used = self._repartition.used or partition_num
         self._look_up_routes(view, used)
@@ -112,12 +110,12 @@ class PartitionChoice:
         return round_robin(candidates, self._turn)
 
     def quick(self, request: Request, view: TopicView | None) -> Sender | None:
-        """Choose the sender of a plain request that names no partition, if nothing unusual is going on.
+        """Choose the sender of a plain request that names no partition, in the usual case.
 
-        This is the usual case. It takes a fraction of the time of :meth:`partition_for`, with the same result.
+        This gives the same result as :meth:`partition_for` in a fraction of the time.
 
         Returns:
-            The sender. None otherwise: then ask :meth:`partition_for`.
+            The sender. None if the case is not usual: call :meth:`partition_for`.
         """
         if view is not self._calm_view or request.partition is not None or not request.is_plain:
             return None
@@ -134,7 +132,7 @@ class PartitionChoice:
         return sender
 
     def prepare_quick(self, view: TopicView) -> None:
-        """Let :meth:`quick` choose by ``view``, which is usable, if nothing in it is unusual."""
+        """Let :meth:`quick` use ``view``, which is usable, unless there is something unusual in it."""
         if view is self._calm_view:
             return
         self._calm_view = None

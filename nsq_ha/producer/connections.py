@@ -1,7 +1,7 @@
 """The leader that one sender connects to, and the connections that it has replaced.
 
 A replaced connection is kept until everything written to it is answered.
-``policy.tls_renewal`` says what to do when; ``policy.lane`` knows which publishes
+``policy.tls_renewal`` decides what to do; ``policy.lane`` knows which publishes
 are unanswered on which connection.
 
 The invariant: of the replaced connections only the newest may have unanswered
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 
 class Leader:
-    """The leader of one partition, according to the topic's look-ups."""
+    """The leader of one partition, according to the topic's lookups."""
 
     def __init__(self, watch: TopicWatch, partition: int) -> None:
-        """Follow the ``watch`` of the topic."""
         self._watch = watch
         self._partition = partition
         self._view: TopicView | None = None
@@ -53,7 +52,7 @@ class Leader:
         return node
 
     def differs(self, node: Node) -> bool:
-        """Return whether a node other than ``node`` is known to lead."""
+        """Return whether another node than ``node`` is known to be the leader."""
         view = self._watch.view
         leader = view.leaders.get(self._partition) if view is not None else None
         return leader is not None and leader != node
@@ -69,7 +68,15 @@ class Leader:
 
 
 class OldConnections:
-    """The replaced connections of one sender."""
+    """The replaced connections of one sender.
+
+    Args:
+        lane: The sender's.
+        stored: Takes the number of answers if all of them are ``OK``.
+        answers: Takes other answers.
+        refusals: Takes errors that answer nothing.
+        lost: Called when publishes that were written to a replaced connection will get no answer.
+    """
 
     def __init__(
         self,
@@ -80,15 +87,6 @@ class OldConnections:
         refusals: Callable[[list[ServerError]], None],
         lost: Callable[[NsqError], None],
     ) -> None:
-        """Start with none.
-
-        Args:
-            lane: The sender's.
-            stored: Takes the number of answers if all of them are ``OK``.
-            answers: Takes other answers.
-            refusals: Takes errors that answer nothing.
-            lost: Called when publishes that were written to a replaced connection will get no answer.
-        """
         self._lane = lane
         self._callbacks = Callbacks(lost, answers=answers, refusals=refusals, stored=stored)
         self._loop = asyncio.get_running_loop()
@@ -96,7 +94,7 @@ class OldConnections:
         self._answering: Retired | None = None
 
     def __len__(self) -> int:
-        """Return how many are open."""
+        """Return the number of open ones."""
         return len(self._retired)
 
     @property
@@ -105,20 +103,20 @@ class OldConnections:
         return self._answering.connection if self._answering is not None else None
 
     def act(self, connection: Connection, *, is_used: bool) -> Act:
-        """Return what to do now with the current connection."""
+        """Return what to do with the current connection now."""
         lifetime = connection.lifetime
         if lifetime is None:
             return Act.USE
         return ACTS[Use.PUBLISHING if is_used else Use.UNUSED, lifetime.phase(self._loop.time())]
 
     def check_in(self, connection: Connection, limit: float) -> float:
-        """Return the seconds until :meth:`act` must be asked again, ``limit`` at most."""
+        """Return the seconds until :meth:`act` must be called again, ``limit`` at most."""
         lifetime, now = connection.lifetime, self._loop.time()
         change = lifetime.next_phase_at(now) if lifetime is not None else None
         return limit if change is None else min(limit, change - now)
 
     def retire(self, connection: Connection, lifetime: Lifetime) -> None:
-        """Keep a connection that was replaced, for the answers that still come."""
+        """Keep a replaced connection for the answers that may still arrive."""
         self._lane.set_apart()
 
         def use(_: float) -> Use:
@@ -134,7 +132,7 @@ class OldConnections:
             self._answering.changed()
 
     def forget(self, reason: NsqError) -> None:
-        """Abort the connection that has unanswered publishes; the caller handles those publishes."""
+        """Abort the connection that has unanswered publishes; the caller takes care of these."""
         retired, self._answering = self._answering, None
         if retired is not None and self._lane.unanswered_apart:
             retired.abort(reason)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 MOVE_GRACE: Final = 0.2
-"""Seconds that the old leader has to answer pending publishes after a look-up names another one."""
+"""Seconds that the old leader has to answer pending publishes after a lookup names another one."""
 
 _CLOSED: Final = "the producer was closed"
 
@@ -49,7 +49,7 @@ class LinkUser(Protocol):
     last_used: float
 
     def connected(self, nsqd: str) -> None:
-        """Note the address of the connected nsqd."""
+        """Record the address of the connected nsqd."""
 
     def pump(self) -> None:
         """Write what may be written now."""
@@ -67,7 +67,7 @@ class LinkUser(Protocol):
         """Take back the unanswered publishes on the replaced connection, which is lost."""
 
     def stored(self, count: int, *, apart: bool = False) -> None:
-        """Take that many answers that are all ``OK``; ``apart``: over the replaced connection."""
+        """Take ``count`` answers that are all ``OK``; with ``apart``, those on the replaced connection."""
 
     def answers(self, answers: list[bytes | ServerError], *, apart: bool = False) -> None:
         """Take other answers."""
@@ -76,8 +76,17 @@ class LinkUser(Protocol):
 class Link:
     """The connection of one sender. Run :meth:`run` as a task; it ends only when cancelled.
 
+    Args:
+        watch: The lookups of the topic.
+        partition: The partition.
+        config: The producer's options.
+        lane: The sender's lane.
+        retry_pause: The sender's pause after refusals.
+        user: The sender.
+        may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
+
     Attributes:
-        connection: The open connection that is written to. None if there is none.
+        connection: The open connection for writing. None if there is none.
         old: The connections that it replaced.
         leader: The leader of the partition.
         life: Where the connection stands.
@@ -94,17 +103,6 @@ class Link:
         user: LinkUser,
         may_connect: Callable[[bool], bool],
     ) -> None:
-        """Start without a connection.
-
-        Args:
-            watch: The look-ups of the topic.
-            partition: The partition.
-            config: The producer's options.
-            lane: The sender's lane.
-            retry_pause: The sender's pause after refusals.
-            user: The sender.
-            may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
-        """
         self.connection: Connection | None = None
         self.leader: Leader = Leader(watch, partition)
         self.life: Life[Node] = Life()
@@ -134,20 +132,20 @@ class Link:
         return (self.connection is not None) + len(self.old)
 
     def work(self) -> None:
-        """Connect if there is no connection: a publish waits."""
+        """Connect if there is no connection, because a publish waits."""
         self._work.set()
 
     def news(self) -> None:
-        """Decide again what to do with the connection."""
+        """Decide what to do with the connection again."""
         self._news.set()
 
     def leads(self, node: Node) -> None:
-        """Take note of the leader that the newest look-up names."""
+        """Record the leader that the latest lookup names."""
         if node != self.life.node:
             self._news.set()
 
     def close_unused(self) -> bool:
-        """Close the connection if nothing waits or is unanswered; return whether it was closed."""
+        """Close the connection if no publish is queued or unanswered; return whether it was closed."""
         if self.connection is None or self._load:
             return False
         self._leave(ConnectionLostError("closed because another partition needs a connection"))
@@ -169,11 +167,11 @@ class Link:
         try:
             self.lost(reason)
             self._user.in_trouble(reason)
-        except Exception as again:  # noqa: BLE001 - whatever is broken: the next attempt may work
+        except Exception as again:  # noqa: BLE001 - the next attempt may work, whatever is broken
             report_unexpected(log, f"{self.name}, leaving its connection", again)
 
     async def run(self) -> None:
-        """Do what the table says until cancelled; errors from outside end here."""
+        """Act by the state table until cancelled; unexpected errors end here."""
         acts = {
             Act.WAIT: self._wait,
             Act.CONNECT: self._connect,
@@ -244,7 +242,10 @@ class Link:
     async def _open(self) -> Connection:
         self.life.node = node = self.leader.node()
         if not self._may_connect(True):
-            raise ConnectError(f"max_connections={self._config.max_connections} are open and none is idle: raise it")
+            raise ConnectError(
+                f"cannot connect to {node.address}: max_connections={self._config.max_connections} connections are open"
+                " and none is idle. Raise max_connections"
+            )
         self._current = token = object()
         return await open_while(
             self._config,
@@ -256,7 +257,7 @@ class Link:
 
     def _callbacks(self, token: object) -> Callbacks:
         def lost(reason: NsqError) -> None:
-            # The end of a connection that was left is reported while the next one is being opened: ignore it then.
+            # A closed connection may report its end while the next one is being opened: ignore that.
             if token is self._current:
                 self.lost(reason)
 
@@ -264,7 +265,7 @@ class Link:
         return Callbacks(lost, answers=user.answers, refusals=self._log_refusals, stored=user.stored)
 
     def _log_refusals(self, refusals: list[ServerError]) -> None:
-        """Log errors that answer nothing: nsqd closes the connection next, and that is reported."""
+        """Log errors that answer nothing; nsqd then closes the connection, which is reported."""
         for refusal in refusals:
             log.debug("%s: %s", self.name, refusal)
 
@@ -275,7 +276,7 @@ class Link:
         self._user.pump()
 
     async def _write(self) -> None:
-        """Wait until something may have to be decided, and decide it."""
+        """Wait until there may be something to decide, and decide."""
         if (connection := self.connection) is None:
             return
         idle = self._user.last_used + self._config.idle_timeout - self._clock()
@@ -315,7 +316,7 @@ class Link:
         self.life.left(is_waiting=bool(self._lane.waiting))
 
     async def _replace(self) -> None:
-        """Switch to another connection to the same nsqd, while answers still arrive over the old one."""
+        """Switch to a new connection to the same nsqd, while answers still arrive over the old one."""
         old, token = self.connection, object()
         if old is None or old.lifetime is None:
             self.life.failed()

@@ -26,7 +26,15 @@ log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 
 class Outcomes:
-    """Ends the publishes of one lane."""
+    """Ends the publishes of one lane.
+
+    Args:
+        lane: The lane of the partition.
+        topic: The partition's topic.
+        partition: The partition's number.
+        pending: Holds each publish until it ends.
+        buffer: Counts the partition's bytes and holds publishes that wait for space.
+    """
 
     def __init__(
         self,
@@ -36,15 +44,6 @@ class Outcomes:
         pending: PendingPublishes,
         buffer: PartitionBuffer,
     ) -> None:
-        """Start without a connection.
-
-        Args:
-            lane: The lane of the partition.
-            topic: The partition's topic.
-            partition: The partition's number.
-            pending: Holds each publish until it ends.
-            buffer: Counts the partition's bytes and holds publishes that wait for room.
-        """
         self._lane = lane
         self._topic = topic
         self._partition = partition
@@ -54,16 +53,16 @@ class Outcomes:
         self._shared: list[Receipt] = []
 
     def connected(self, nsqd: str) -> None:
-        """Set the address that receipts name from now on."""
+        """Set the nsqd address for receipts."""
         self._nsqd = nsqd
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
     def all_stored(self, count: int, *, apart: bool = False) -> Request:
-        """End the ``count`` oldest unanswered publishes, one at least, which ``OK`` answered; return the last.
+        """End the ``count`` (at least one) oldest unanswered publishes, answered by ``OK``; return the last.
 
         Raises:
-            RemoteProtocolError: ``OK`` is no answer to one of them. That one and
-                those behind it failed as uncertain; close the connection.
+            RemoteProtocolError: ``OK`` does not fit one of them. That one and the
+                later ones failed as uncertain; close the connection.
         """
         done = self._lane.all_answered(count, apart=apart)
         shared, usual = self._shared, self._pending.usual
@@ -80,7 +79,7 @@ class Outcomes:
                 try:
                     self._stored(entry, OK)
                 except RemoteProtocolError as error:
-                    # Answers and publishes may have been misaligned before; from here on they definitely are.
+                    # Answers and publishes may have been misaligned before; from here on they certainly are.
                     for doubtful in done[done.index(entry) :]:
                         self._fail_in_doubt(doubtful, error)
                     self._pending.free(freed)
@@ -90,11 +89,11 @@ class Outcomes:
         return done[-1]
 
     def stored(self, answer: bytes, *, apart: bool = False) -> Request:
-        """End the oldest unanswered publish, which ``answer`` answered; return it.
+        """End the oldest unanswered publish with ``answer``; return it.
 
         Raises:
-            RemoteProtocolError: The answer does not fit the publish, which
-                failed as uncertain; close the connection.
+            RemoteProtocolError: The answer does not fit. The publish failed as
+                uncertain; close the connection.
         """
         entry = self._lane.answered(apart=apart)
         try:
@@ -119,7 +118,7 @@ class Outcomes:
             entry.original.give_up()
 
     def fail(self, entry: Request, error: NsqError) -> None:
-        """Fail the call of ``entry`` with what is known about its storage."""
+        """Fail ``entry``; the error says whether it may be stored."""
         failed = PublishError(
             str(error),
             topic=self._topic,
@@ -131,21 +130,21 @@ class Outcomes:
         entry.fail(failed)
 
     def fail_all(self, error: NsqError) -> None:
-        """Fail everything that is queued, unanswered or waiting for room; unanswered publishes may be stored."""
+        """Fail all queued, unanswered and waiting publishes; unanswered ones may be stored."""
         for entry in self._lane.pending():
             if not entry.given_up:
                 self.give_up(entry, error)
         self._fail_waiting(error)
 
     def fail_unwritten(self, error: NsqError) -> None:
-        """Fail everything that is not on the wire."""
+        """Fail all publishes that were not written."""
         for entry in self._lane.pending():
             if entry.stage is not Stage.SENT:
                 self.give_up(entry, error)
         self._fail_waiting(error)
 
     def fail_unanswered(self, error: NsqError) -> None:
-        """Fail everything that was written and not answered; it may be stored."""
+        """Fail all publishes that were written but not answered; they may be stored."""
         for entry in self._lane.pending():
             if entry.stage is Stage.SENT and not entry.given_up:
                 self.give_up(entry, error)
@@ -155,12 +154,12 @@ class Outcomes:
             self.leave_buffer(request, error)
 
     def leave_buffer(self, request: Request, error: NsqError) -> None:
-        """Fail a publish that waits for room."""
+        """Fail a publish that waits for space."""
         self._buffer.remove(request)
         self.fail(request, error)
 
     def give_up(self, entry: Request, error: NsqError) -> None:
-        """Fail a publish that the lane holds."""
+        """Fail a publish of the lane."""
         self._lane.give_up(entry)
         self.fail(entry, error)
 
@@ -177,11 +176,10 @@ class OutageLog:
     """Logs when publishing to one partition keeps failing, and when it works again.
 
     Attributes:
-        is_on: Whether the last publish that ended, or the last attempt to write, failed.
+        is_on: Whether the last completed publish or the last attempt to write failed.
     """
 
     def __init__(self, topic: str, partition: int) -> None:
-        """Start without an outage."""
         self.is_on: bool = False
         self._name = f"{topic}-{partition}"
         self._extra = {"topic": topic, "partition": partition}

@@ -1,13 +1,13 @@
-"""All pending publishes of a producer: their bytes, and the one timer that ends each at its time limit.
+"""All pending publishes of a producer: their bytes, and one timer for all their time limits.
 
-A timer for each publish would cost more than all the rest of it. Publishes with
-equal limits end in the order in which they began, so for each limit only the
-oldest has to be checked.
+A timer for each publish would cost more than the rest of the publish. Publishes
+with equal limits expire in the order in which they began, so only the oldest one
+of each limit has to be checked.
 
-The invariants: a publish is in here exactly while its caller waits. One that is
-stored leaves at once (:meth:`PendingPublishes.stored`); any other leaves when
-its caller's call ends (:meth:`PendingPublishes.let_go`). A publish that waits
-for room was not written and its bytes do not count.
+The invariants: a publish is in here exactly while its caller waits. A stored one
+is removed at once (:meth:`PendingPublishes.stored`); any other when its caller's
+call ends (:meth:`PendingPublishes.let_go`). A publish that waits for space was
+not written and its bytes do not count.
 """
 
 from __future__ import annotations
@@ -29,24 +29,22 @@ if TYPE_CHECKING:
 class PendingPublishes:
     """All pending publishes of one producer.
 
+    Args:
+        usual_timeout: The limit of publishes without their own.
+        max_bytes: See the attribute.
+
     Attributes:
-        loop: The event loop that all of this belongs to.
-        new_future: Makes the future that ends a publish.
-        total_bytes: Of the bodies that are queued or unanswered, in all partitions.
+        loop: The producer's event loop.
+        new_future: Creates the future of a publish.
+        total_bytes: Bytes of all queued and unanswered bodies, in all partitions.
         max_bytes: The limit of ``total_bytes``, see ``policy.producer_limits``.
-        full_buffers: Buffers of partitions in which publishes wait for room.
+        full_buffers: Buffers of partitions in which publishes wait for space.
         usual: Publishes with the usual limit, oldest first.
         is_open: Whether the producer accepts publishes.
-        is_closed: Whether limits have stopped ending publishes.
+        is_closed: Whether publishes no longer expire.
     """
 
     def __init__(self, usual_timeout: float, max_bytes: int) -> None:
-        """Start empty.
-
-        Args:
-            usual_timeout: The limit that most publishes have.
-            max_bytes: See the attributes.
-        """
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self.loop.create_future
         self.total_bytes: int = 0
@@ -81,7 +79,7 @@ class PendingPublishes:
             self._check_at(deadline)
 
     def stored(self, request: Request, receipts: list[Receipt]) -> None:
-        """Return ``receipts`` to the caller if it still waits, and remove the publish."""
+        """Return ``receipts`` to the caller, if it still waits, and remove the publish."""
         if not request.future.done():
             request.future.set_result(receipts)
             if request.timeout is None:
@@ -91,7 +89,7 @@ class PendingPublishes:
             self._free(request)
 
     def free(self, size: int) -> None:
-        """Take ``size`` bytes off the total, and queue publishes that have room now."""
+        """Subtract ``size`` bytes from the total, and queue publishes that now have space."""
         self.total_bytes -= size
         if self.full_buffers and not self._admit_is_due:
             # Not at once: the caller may be in the middle of its partition's answers.
@@ -133,22 +131,22 @@ class PendingPublishes:
     def _remove_other(self, request: Request, timeout: float) -> None:
         group = self._others[timeout]
         del group[request]
-        # Callers may choose ever new limits: keep nothing for those that are not in use.
+        # Callers may use many different limits: keep no group for unused ones.
         if not group:
             del self._others[timeout]
 
     async def until_queued(self, request: Request) -> None:
-        """Wait while ``request`` waits for room, until :meth:`close` at the latest. A cancelled wait leaves nothing."""
+        """Wait until ``request`` has space, or until :meth:`close`. Cancelling leaves nothing behind."""
         while request.waits_for_room and not request.future.done() and not self.is_closed:
             self._buffer_moved.clear()
             await self._buffer_moved.wait()
 
     def futures(self) -> list[asyncio.Future[list[Receipt]]]:
-        """Return the futures that end the pending publishes."""
+        """Return the futures of the pending publishes."""
         return [request.future for group in (self.usual, *self._others.values()) for request in group]
 
     def close(self) -> None:
-        """Stop ending publishes at their limits and queueing those that wait for room."""
+        """Stop expiring publishes, and stop queueing those that wait for space."""
         self.is_closed = True
         self.full_buffers.clear()
         self.buffer_moved()
@@ -176,21 +174,27 @@ class PendingPublishes:
                 if not request.future.done():
                     expired.append(request)
         for request in expired:
-            if request.place is not None:  # otherwise it waits in its topic's queue, which has its own limit
+            if request.place is not None:  # else it waits in its topic's queue, which checks the limit itself
                 request.place.expire(request)
         if following < math.inf:
             self._check_at(following)
 
 
 class PartitionBuffer:
-    """The bytes that one partition holds, and the publishes that wait for room in front of it.
+    """The bytes that one partition holds, and the publishes that wait for space in it.
 
-    ``policy.producer_limits`` decides which publish has room. What is queued is in the lane of
-    the partition's sender.
+    ``policy.producer_limits`` decides which publish has space. Queued publishes are
+    in the lane of the partition's sender.
+
+    Args:
+        pending: Counts the bytes of all partitions.
+        submit: Queues a publish that has space.
+        give_up: Called when the caller of a queued publish has stopped waiting.
+        expire: Fails a publish whose time limit has passed.
 
     Attributes:
-        held_bytes: Bytes of the partition that are queued or unanswered.
-        waiting: Publishes that wait for room, oldest first.
+        held_bytes: Queued and unanswered bytes of the partition.
+        waiting: Publishes that wait for space, oldest first.
     """
 
     __slots__ = ("_expire", "_give_up", "_pending", "_submit", "held_bytes", "waiting")
@@ -203,14 +207,6 @@ class PartitionBuffer:
         give_up: Callable[[Request], None],
         expire: Callable[[Request], None],
     ) -> None:
-        """Start empty.
-
-        Args:
-            pending: Counts the bytes of all partitions.
-            submit: Queues a publish that has room.
-            give_up: Called when the caller of a queued publish has stopped waiting.
-            expire: Fails a publish whose time limit has passed.
-        """
         self.held_bytes: int = 0
         self.waiting: deque[Request] = deque()
         self._pending = pending
@@ -219,13 +215,13 @@ class PartitionBuffer:
         self._expire = expire
 
     def has_room(self, size: int) -> bool:
-        """Return whether ``size`` more bytes have room now and no publish waits for room."""
+        """Return whether there is space for ``size`` more bytes and no publish waits for space."""
         pending = self._pending
         is_free = has_room(size, self.held_bytes, pending.total_bytes, pending.max_bytes)
         return is_free and not self.waiting
 
     def take_in(self, request: Request) -> bool:
-        """Queue a publish if it has room, whether or not others wait; return whether it had."""
+        """Queue a publish if there is space, even if others wait; return whether it was queued."""
         pending, size = self._pending, request.size
         if not has_room(size, self.held_bytes, pending.total_bytes, pending.max_bytes):
             return False
@@ -236,7 +232,7 @@ class PartitionBuffer:
         return True
 
     def admit(self, request: Request) -> None:
-        """Queue a publish if it has room and none waits; otherwise let it wait."""
+        """Queue a publish if there is space and none waits; else let it wait."""
         request.waits_for_room = False
         if self.waiting or not self.take_in(request):
             request.place = self
@@ -245,7 +241,7 @@ class PartitionBuffer:
             self._pending.full_buffers[self] = None
 
     def admit_waiting(self) -> None:
-        """Queue the waiting publishes that have room now."""
+        """Queue the waiting publishes that now have space."""
         while self.waiting:
             request = self.waiting.popleft()
             if request.future.done():
@@ -270,13 +266,13 @@ class PartitionBuffer:
         self._expire(request)
 
     def move(self, request: Request, target: PartitionBuffer) -> None:
-        """Count a queued publish for ``target`` instead; the caller moves it to the other lane."""
+        """Count a queued publish for ``target`` instead; the caller moves it to that lane."""
         self.held_bytes -= request.size
         target.held_bytes += request.size
         request.place = target
 
     def remove(self, request: Request) -> None:
-        """Remove a waiting publish that ends here. ``waits_for_room`` stays set: its bytes were never counted."""
+        """Remove a waiting publish that ends. ``waits_for_room`` stays set, since its bytes were never counted."""
         if request in self.waiting:
             self.waiting.remove(request)
             self._pending.buffer_moved()
@@ -289,12 +285,12 @@ class PartitionBuffer:
         return out
 
     def free(self, size: int) -> None:
-        """Take ``size`` bytes off this partition and off the total."""
+        """Subtract ``size`` bytes from this partition and from the total."""
         self.held_bytes -= size
         self._pending.free(size)
 
     def full_reason(self, size: int) -> str:
-        """Return the error text for a publish of ``size`` bytes that found no room in time."""
+        """Return the error text for a publish of ``size`` bytes that got no space in time."""
         pending = self._pending
         return (
             f"timed out waiting for buffer space: {size} bytes are needed, the partition holds {self.held_bytes}, and "

@@ -42,11 +42,11 @@ FORGET_INTERVAL: Final = 5.0
 class Producer(SingleUseClient):
     """Publishes to any number of topics. Use it with ``async with``; one per process is enough.
 
-    Entering only starts it; the first publish to a topic looks the topic up.
+    Entering connects to nothing; the first publish to a topic looks the topic up.
 
     Args:
-        lookupd: HTTP address of one nsqlookupd, or of several; they name the others.
-        config: All options in one value. None to give them as ``options``.
+        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others.
+        config: All options in one object. None takes them from ``options``.
         **options: The fields of :class:`~nsq_ha.config.ProducerConfig`.
 
     Raises:
@@ -60,7 +60,6 @@ class Producer(SingleUseClient):
         config: ProducerConfig | None = None,
         **options: Any,  # noqa: ANN401 - checked against the fields of ProducerConfig
     ) -> None:
-        """Check the options; ``async with`` connects."""
         self.config: ProducerConfig = options_of(ProducerConfig, config, lookupd, options)
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
@@ -77,7 +76,7 @@ class Producer(SingleUseClient):
     def trace(self) -> bool | frozenset[str]:
         """Which publishes without ``trace_id`` are traced: none, all, or those to some topics.
 
-        May be set at any time; also to any iterable of topic names.
+        May be set at any time, also to any iterable of topic names.
         """
         return self._trace
 
@@ -99,10 +98,10 @@ class Producer(SingleUseClient):
         Publishes that are not acknowledged by then fail with a PublishError that
         says whether they may be stored.
 
-        If it is cancelled, it closes without waiting.
+        If cancelled, it closes without waiting.
 
         Raises:
-            ConfigError: The call is not from the event loop that entered the producer. Nothing changed.
+            ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
         if self._directory is None or self._close.is_done:
             return
@@ -117,7 +116,7 @@ class Producer(SingleUseClient):
             await asyncio.wait(unended, timeout=self.config.close_timeout)
 
     async def _end(self) -> None:
-        """Close everything, whatever is still pending. May be called again."""
+        """Close everything, even with publishes pending. May be called again."""
         for publisher in self._topics.values():
             for sender in publisher.senders.values():
                 sender.fail_all(ClosedError("the producer was closed"))
@@ -131,7 +130,7 @@ class Producer(SingleUseClient):
             await self._directory.aclose()
 
     async def _supervise(self, ready: asyncio.Event) -> None:
-        """Own the tasks of the senders; ends when the producer closes, or because of a bug."""
+        """Own the senders' tasks until the close, or until a bug ends one of them."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -190,25 +189,25 @@ class Producer(SingleUseClient):
         Args:
             topic: An existing topic; publishing never creates one.
             body: 1 byte to 1 MiB, including trace id and headers.
-            key: The key decides the partition; publishes of one key by this
-                producer keep their order. None for no key.
-            partition: The partition; publishes that name it without a key keep
+            key: Decides the partition. Publishes of one key by this producer
+                keep their order. None for no key.
+            partition: The partition. Publishes that name it without a key keep
                 their order.
-            trace_id: Unsigned 64 bit; the receipt then has id, offset and size.
-                None leaves it to :attr:`trace`.
+            trace_id: An unsigned 64-bit number; the receipt then has id, offset
+                and size. None follows :attr:`trace`.
             headers: Extension header, on extended topics.
             tag: Dispatch tag, on extended topics.
-            timeout: Seconds for the whole call, including look-ups and retries.
-                None for ``publish_timeout``.
+            timeout: Seconds for the whole call, including lookups and retries.
+                None uses ``publish_timeout``.
 
         Raises:
-            ConfigError: An argument is not legal, or the topic is ordered and
+            ConfigError: An argument is not valid, or the topic is ordered and
                 neither key nor partition is given. Nothing was sent.
             PublishError: The publish was not acknowledged; ``maybe_stored`` says
                 whether publishing again can store the message twice.
             ClosedError: The producer is closed.
 
-        If it is cancelled before the message was written, nothing is sent; afterwards the message may be stored.
+        If cancelled before the message was written, nothing is sent; later the message may be stored.
         """
         pending = self._pending
         if pending is None or not pending.is_open or get_running_loop() is not pending.loop:
@@ -229,7 +228,7 @@ class Producer(SingleUseClient):
             request = self._checked_request(pending, topic, message)
         try:
             publisher = self._topics[topic]
-        except (KeyError, TypeError):  # new, or no name
+        except (KeyError, TypeError):  # a new topic, or not a name
             publisher = self._publisher(topic, pending)
         pending.add(request, timeout if timeout is None else _check_timeout(timeout))
         try:
@@ -267,26 +266,26 @@ class Producer(SingleUseClient):
     ) -> list[Receipt | PublishError]:
         """Publish many messages with few commands; return the outcome of each.
 
-        The messages are split by partition and by the server's limits. Those of one
-        partition keep their order; each command is stored as a whole or not at all.
-        Other calls run between the commands of a large batch, but no later publish
-        to the same topic overtakes it. What is not queued within the time limit is
-        not sent.
+        The messages are split by partition and by the server's limits. Messages of
+        one partition keep their order; each command is stored as a whole or not at
+        all. Other calls run between the commands of a large batch, but no later
+        publish to the same topic overtakes it. Messages that are not queued within
+        the time limit are not sent.
 
         Args:
             topic: An existing topic.
             messages: Bodies, or :class:`OutgoingMessage` with its own key, partition, trace and headers.
-            timeout: Seconds for the whole call. None for ``publish_timeout``.
+            timeout: Seconds for the whole call. None uses ``publish_timeout``.
 
         Returns:
             For each message, in the given order, its Receipt or the PublishError. In a batch with headers a
             receipt has no id, offset or size, even for a traced message.
 
         Raises:
-            ConfigError: One of the messages is not legal (its position is named). Nothing was sent.
+            ConfigError: A message is not valid; the text names its position. Nothing was sent.
             ClosedError: The producer is closed.
 
-        If it is cancelled, any part of the batch may be stored.
+        If cancelled, any part of the batch may be stored.
         """
         pending = self._check_open()
         if not isinstance(topic, str):
@@ -378,7 +377,7 @@ class Producer(SingleUseClient):
         """Return whether one more connection may be opened.
 
         Args:
-            makes_room: At the limit, close the connection that has been idle longest.
+            makes_room: At the limit, close the connection that has been idle the longest.
         """
         senders = [s for p in self._topics.values() for s in p.senders.values() if len(s.link)]
         if sum(len(sender.link) for sender in senders) < self.config.max_connections:

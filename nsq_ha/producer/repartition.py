@@ -23,18 +23,17 @@ log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 
 class Repartition:
-    """The number of partitions of one topic, as its producer uses it."""
+    """The number of partitions that a producer uses for one topic.
+
+    Args:
+        topic: The topic.
+        config: The producer's options.
+        with_keys: Returns the futures of all pending publishes with a key.
+    """
 
     def __init__(
         self, topic: str, config: ProducerConfig, with_keys: Callable[[], Iterable[asyncio.Future[object]]]
     ) -> None:
-        """Start without a number.
-
-        Args:
-            topic: The topic.
-            config: The producer's options.
-            with_keys: Returns the futures of all pending publishes with a key.
-        """
         self._topic = topic
         self._config = config
         self._with_keys = with_keys
@@ -46,12 +45,12 @@ class Repartition:
 
     @property
     def used(self) -> int:
-        """The number to hash over; 0 before the first look-up."""
+        """The number to hash over; 0 before the first lookup."""
         return self._count.used
 
     @property
     def is_calm(self) -> bool:
-        """Whether no change is due, drained or refused; only another view can end this."""
+        """Whether no change is due, draining or refused. Only a new view can end this."""
         return not (self._count.is_pending or self._draining or self._refusal is not None)
 
     def view_changed(self, view: TopicView) -> None:
@@ -68,7 +67,7 @@ class Repartition:
             self._count.take(self._loop.time())
 
     def is_settled(self) -> bool:
-        """Use a new number if it is due; return whether publishing may go on."""
+        """Use a new number if it is due; return whether publishing may continue."""
         if self._count.is_pending and (change := self._count.take(self._loop.time())) is not None:
             self._changed(*change)
         if self._draining:
@@ -77,11 +76,11 @@ class Repartition:
 
     @property
     def is_draining(self) -> bool:
-        """Whether earlier publishes with keys are unanswered; unlike :meth:`is_settled` this changes nothing."""
+        """Whether earlier publishes with keys are unanswered. Unlike :meth:`is_settled`, this changes nothing."""
         return any(not future.done() for future in self._draining)
 
     async def settled(self) -> None:
-        """Wait until publishing may go on. A cancelled wait leaves nothing."""
+        """Wait until publishing may continue. Cancelling leaves nothing behind."""
         while not self.is_settled():
             await asyncio.wait(self._draining)
 

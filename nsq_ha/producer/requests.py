@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """The partition that a request was handed to."""
+    """The partition that holds a request."""
 
     held_bytes: int
 
@@ -48,25 +48,25 @@ class Place(Protocol):
 
 
 class Request(Entry, eq=False, kw_only=True):
-    """What a PUB and an MPUB have in common.
+    """The common part of a PUB and an MPUB.
 
     Attributes:
         topic: The topic.
         future: Gets one Receipt for each message, or the PublishError.
         size: Bytes of the bodies, for back-pressure.
         body: The body of a PUB. Empty for an MPUB.
-        key: The caller's. None for no key.
-        partition: The caller's. None if the key or the producer chooses.
-        trace_id: Of a PUB. None for no trace.
-        ext: Of a PUB, the extension header as JSON. None for none.
+        key: The caller's key. None for no key.
+        partition: The caller's partition. None if the key or the producer chooses.
+        trace_id: The trace id of a PUB. None for no trace.
+        ext: The extension header of a PUB, as JSON. None for no header.
         count: Number of messages.
         is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
-        closes_when_refused: Whether the connection cannot be used after a refusal.
-        place: The partition that it was handed to; it may move while it waits. None before.
+        closes_when_refused: Whether the connection is unusable after a refusal.
+        place: The partition that holds it; it may move while it waits. None before.
         timeout: Its time limit in seconds. None for the producer's default.
-        waits_for_room: Whether it waits for room, or ended while it did: its bytes do not count.
+        waits_for_room: Whether it waits for space, or ended while waiting; its bytes do not count.
         deadline: When its time limit ends, in the loop's time.
-        began_ns: When the call began, nanoseconds since the epoch; 0 if it is not traced.
+        began_ns: When the call began, in nanoseconds since the epoch; 0 if it is not traced.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class Request(Entry, eq=False, kw_only=True):
     began_ns: int = 0
 
     def encode(self, partition: int | None) -> bytes:
-        """Return the command for ``partition``; None leaves the number out, for servers without partitions."""
+        """Return the command for ``partition``; None omits the number, for servers without partitions."""
         raise NotImplementedError
 
     def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
@@ -137,7 +137,7 @@ class MpubRequest(Request, eq=False, kw_only=True):
     """Many messages of one kind: all plain, all traced, or all with headers (:func:`kind_of`).
 
     Attributes:
-        encoded: All bodies, encoded, if they are plain. None otherwise.
+        encoded: All bodies, encoded, if they are plain; else None.
         messages: The messages if they are not plain.
     """
 
@@ -161,7 +161,7 @@ class MpubRequest(Request, eq=False, kw_only=True):
             _check_ok(answer, "MPUB")
             return [Receipt(topic, partition, nsqd, attempts)] * self.count
         if self.closes_when_refused:
-            # The answer names no ids, even if the headers hold trace ids.
+            # The answer has no ids, even if the headers have trace ids.
             _check_ok(answer, "MPUB_EXT")
             return [Receipt(topic, partition, nsqd, attempts, None, message.trace_id) for message in messages]
         # The server returns the id and offset of the first message only. MPUB is one append under the partition's
@@ -182,10 +182,10 @@ class MpubRequest(Request, eq=False, kw_only=True):
 def plain_mpub(
     topic: str, bodies: Sequence[bytes], new_future: Callable[[], asyncio.Future[list[Receipt]]]
 ) -> MpubRequest:
-    """Return a request for plain bodies; encoding them checks them.
+    """Check and encode plain bodies; return the request.
 
     Raises:
-        ConfigError: One of the bodies is not legal.
+        ConfigError: A body is not valid.
     """
     count, encoded = len(bodies), encode_bodies(bodies)
     return MpubRequest(topic=topic, future=new_future(), size=len(encoded) - 4 * count, count=count, encoded=encoded)
@@ -194,7 +194,7 @@ def plain_mpub(
 def rich_mpub(
     topic: str, messages: Sequence[CheckedMessage], future: asyncio.Future[list[Receipt]], began_ns: int
 ) -> MpubRequest:
-    """Return a request for messages, one at least, that are all traced or all have headers."""
+    """Return a request for one or more messages that are all traced or all have headers."""
     return MpubRequest(
         topic=topic,
         future=future,
@@ -221,7 +221,7 @@ def kind_of(message: CheckedMessage) -> str:
 
 
 def encode_run(topic: str, partition: int | None, requests: Sequence[Request]) -> bytes:
-    """Return the bytes of all requests, one at least; a run of plain PUBs takes a third of the time."""
+    """Return the bytes of one or more requests. A run of plain PUBs takes a third of the time."""
     first = requests[0]
     if len(requests) == 1:
         is_plain_pub = first.body and first.is_plain

@@ -1,4 +1,4 @@
-"""One partition's lane: writes its publishes, and takes the answers to them.
+"""Write the publishes of one partition's lane, and process their answers.
 
 ``policy.lane`` decides which publish is next, retried or in doubt;
 ``producer.link`` opens and closes the connection to the leader.
@@ -45,13 +45,21 @@ _WRITE_CHUNK: Final = 64
 class Sender:
     """Publishes to one partition. Run :meth:`run` as a task; it ends only when cancelled.
 
+    Args:
+        watch: The lookups of the topic.
+        partition: The partition.
+        config: The producer's options.
+        may_connect: Returns whether one more connection may be opened; with True it closes an idle one if needed.
+        on_trouble: Called when publishes without a key should move to another partition.
+        pending: Holds the pending publishes.
+
     Attributes:
         lane: The queued and unanswered publishes.
         buffer: Their bytes, and the publishes that wait for room.
         link: The connection to the leader.
         partition: The partition.
-        trouble: Why the partition does not work now. None if it does.
-        last_used: When something was written last, in the loop's time.
+        trouble: Why publishing to the partition fails. None if it works.
+        last_used: Time of the last write, in the loop's time.
     """
 
     def __init__(
@@ -64,16 +72,6 @@ class Sender:
         on_trouble: Callable[[Sender], None],
         pending: PendingPublishes,
     ) -> None:
-        """Start without a connection.
-
-        Args:
-            watch: The look-ups of the topic.
-            partition: The partition.
-            config: The producer's options.
-            may_connect: Tells whether one more connection may be opened; given True it closes an idle one if needed.
-            on_trouble: Called when publishes without key should move to another partition.
-            pending: Holds the pending publishes.
-        """
         self.lane: Lane[Request] = Lane()
         self.buffer: PartitionBuffer = PartitionBuffer(
             pending, submit=self.submit, give_up=self._give_up, expire=self._expire
@@ -109,31 +107,31 @@ class Sender:
 
     @property
     def load(self) -> int:
-        """Publishes that are queued here or unanswered."""
+        """Number of queued and unanswered publishes."""
         return self.lane.waiting + self.lane.unanswered
 
     @property
     def is_busy(self) -> bool:
-        """Whether any publish is queued, waits for room, or is unanswered."""
+        """Whether a publish is queued, unanswered or waiting for space."""
         return self.load > 0 or bool(self.buffer.waiting) or self.buffer.held_bytes > 0
 
     def view_changed(self, view: TopicView) -> None:
         """Follow the leader that a new view names."""
         leader = view.leaders.get(self.partition)
         if leader is not None:
-            # Also if it is the same: it may have been left out of the views because it accepted no writes.
+            # Also if it is the same one: it may have been missing in the views because it accepted no writes.
             self._retry_pause.end()
             self.link.leads(leader)
 
     # ------------------------------------------------------------ writing
 
     def submit(self, request: Request) -> None:
-        """Queue a publish; it is written in this iteration of the event loop if possible."""
+        """Queue a publish and write it in this iteration of the event loop if possible."""
         self.lane.submit(request)
         if self._pump_is_due:
             return
         if self.link.connection is not None and not self.lane.unanswered:
-            self.pump()  # nothing is unanswered: waiting for others would only be a delay
+            self.pump()  # nothing is unanswered: waiting for more publishes would only be a delay
         else:
             self.kick()
 
@@ -155,7 +153,7 @@ class Sender:
         connection = link.connection
         if connection is None or not lane.waiting or not link.life.may_write or self._retry_pause.is_on:
             return
-        # After a refusal one publish probes the way for all.
+        # After a refusal, a single publish probes first.
         window = 1 if self._retry_pause.refusals else self._config.window
         try:
             topic, word, now = self._watch.topic, link.leader.word(), self._clock()
@@ -165,7 +163,7 @@ class Sender:
                     break
                 self.last_used = now
                 connection.write_publishes(encode_run(topic, word, requests), len(requests))
-        except Exception as error:  # noqa: BLE001 - publishes taken and not written would never be answered
+        except Exception as error:  # noqa: BLE001 - publishes taken but not written would never be answered
             link.survive(error)
             return
         if not self._stall.is_watching and lane.unanswered:
@@ -221,7 +219,7 @@ class Sender:
         elif lane.waiting and not lane.unanswered:
             self.pump()
         elif count > 1 or lane.waiting or lane.unanswered:
-            # Run after the woken callers, in the same iteration of the event loop: their next publishes then leave
+            # Run after the woken callers, in the same iteration of the event loop, so that their next publishes leave
             # in one write.
             self.kick()
 
@@ -245,16 +243,16 @@ class Sender:
             self._retry_pause.begin()
             self.in_trouble(error)
         if request.closes_when_refused:
-            # The server reads the rest of the batch as commands: its next answers belong to no publish.
+            # The server reads the rest of the batch as commands: the next answers belong to no publish.
             self._close(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
-            # Answers carry no number, so it is unknown which publish the next one belongs to.
+            # Answers have no number, so it is unknown which publish the next one belongs to.
             self._close(RemoteProtocolError(f"closed after an error that answers no publish: {error}"), apart=apart)
 
     # ------------------------------------------------------------ trouble
 
     def may_probe(self) -> bool:
-        """Return whether a single publish may probe this partition, which is in trouble; True counts as that probe."""
+        """Return whether a single publish may probe this partition, which is in trouble. True counts as a probe."""
         now = self._clock()
         if self.load or now < self._probe_at:
             return False
@@ -262,13 +260,13 @@ class Sender:
         return True
 
     def take_movable(self) -> list[Request]:
-        """Remove and return publishes that may go elsewhere: not written, or written to a leader that has stalled."""
+        """Remove and return publishes that may move: not written, or written to a stalled leader."""
         now, limit = self._clock(), self._stalled_at()
         diverted = self.lane.divert(now - STALLED_AFTER) if limit is not None and limit <= now else []
         return [*diverted, *self.lane.withdraw()]
 
     def in_trouble(self, error: NsqError) -> None:
-        """Record a failure, look the topic up, and move or fail the publishes that need not wait."""
+        """Record a failure, look the topic up, and move or fail publishes that need not wait."""
         before = self.trouble
         if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
             error = before  # nsqd closed the connection because of it
@@ -289,8 +287,9 @@ class Sender:
     def _stalled(self) -> None:
         if self._close_if_overdue():
             return
-        # It may be frozen, or wait for a frozen follower; only look-ups and missing heartbeats tell. Publishes that are
-        # bound to this partition stay unanswered: sent again to the same live leader they would be stored twice.
+        # The leader may be frozen, or wait for a frozen follower; only lookups and missing heartbeats can tell.
+        # Publishes bound to this partition stay unanswered: sent to the same live leader again, they would be stored
+        # twice.
         self.trouble = ResponseTimeoutError(f"the leader has not answered for {STALLED_AFTER} s or more")
         self._log.failed(self._clock(), self.trouble)
         self._watch.refresh_soon()
@@ -317,12 +316,12 @@ class Sender:
     # ------------------------------------------------------------ the connection's changes
 
     def connected(self, nsqd: str) -> None:
-        """Note the address of the connected nsqd."""
+        """Record the address of the connected nsqd."""
         self._outcomes.connected(nsqd)
         self.trouble = None
 
     def left(self, reason: NsqError) -> None:
-        """Take back what is unanswered: the connection is closed."""
+        """Take back the unanswered publishes: the connection is closed."""
         self._retry_pause.end()
         self._retry_pause.refusals = 0
         self._stall.stop()
@@ -331,14 +330,14 @@ class Sender:
     def old_lost(self, reason: NsqError) -> None:
         """Take back the unanswered publishes on the previous connection, which is lost."""
         self._take_back(reason, apart=True)
-        self._retry_pause.begin()  # one publish tests whether the leader answers, before all are written again
+        self._retry_pause.begin()  # a single publish tests whether the leader answers, before all are written again
         self.in_trouble(reason)
         self.link.news()
 
     def _take_back(self, reason: NsqError, *, apart: bool) -> None:
         for request in self.lane.lost(apart=apart):
             if self._config.on_unreachable == "fail" and not request.given_up:
-                self._outcomes.give_up(request, reason)  # reported as failed: not for another leader
+                self._outcomes.give_up(request, reason)  # do not send it to another leader
 
     def _close(self, reason: NsqError, *, apart: bool) -> None:
         """Close the connection, or the previous one."""
@@ -353,7 +352,7 @@ class Sender:
     # ------------------------------------------------------------ ends
 
     def fail_all(self, error: NsqError) -> None:
-        """Fail everything that is queued or unanswered here; unanswered publishes may be stored."""
+        """Fail all queued and unanswered publishes; unanswered ones may be stored."""
         self._outcomes.fail_all(error)
 
     def _give_up(self, request: Request) -> None:

@@ -1,8 +1,8 @@
 """Two timers of one sender: the pause after a refusal, and the watch for a leader that does not answer.
 
 After a refusal nothing is written for a moment; then a single publish probes
-whether the leader accepts writes again. A leader that stalls is noticed long
-before its heartbeats are missed; ``policy.liveness`` says when.
+whether the leader accepts writes again. A stalled leader is detected long before
+a heartbeat is missed; ``policy.liveness`` decides when.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import Backoff
 
 LONGEST_PAUSE: Final = 0.25
-"""Most seconds between two probes: each is one small publish, and a leader that accepts writes again gets them soon."""
+"""Most seconds between two probes. Each is a single publish, and a leader should get writes soon after it recovers."""
 
 _REPEAT_AFTER: Final = 0.25
 
@@ -28,18 +28,16 @@ _REPEAT_AFTER: Final = 0.25
 class RetryPause:
     """The pauses of one lane after refusals.
 
+    Args:
+        backoff: How the pauses grow.
+        on_end: Called when a pause is over.
+
     Attributes:
         refusals: Refused attempts in a row; all refusals before one pause count as one.
         is_on: Whether nothing may be written now.
     """
 
     def __init__(self, backoff: Backoff, on_end: Callable[[], None]) -> None:
-        """Start without a pause.
-
-        Args:
-            backoff: How the pauses grow.
-            on_end: Called when a pause is over.
-        """
         self.refusals: int = 0
         self.is_on: bool = False
         self._backoff = backoff
@@ -47,7 +45,7 @@ class RetryPause:
         self._handle: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Record a refusal and pause, unless a pause is on."""
+        """Record a refusal and start a pause, unless one is on."""
         if self._handle is None:
             self.refusals += 1
             self.is_on = True
@@ -63,19 +61,17 @@ class RetryPause:
 
 
 class StallDetector:
-    """Watches the oldest unanswered publish of one lane while there is one.
+    """Watches the oldest unanswered publish of one lane, if there is one.
+
+    Args:
+        deadline: Returns when the leader counts as stalled, in the loop's time. None if nothing is unanswered.
+        on_stall: Called when that time has passed, and again every quarter of a second.
 
     Attributes:
         is_watching: Whether the timer runs.
     """
 
     def __init__(self, deadline: Callable[[], float | None], on_stall: Callable[[], None]) -> None:
-        """Watch nothing yet.
-
-        Args:
-            deadline: Returns when the leader counts as stalled, in the loop's time. None if nothing is unanswered.
-            on_stall: Called when that time has passed, and again every quarter of a second.
-        """
         self._deadline = deadline
         self._on_stall = on_stall
         self._loop = asyncio.get_running_loop()
@@ -83,7 +79,7 @@ class StallDetector:
         self.is_watching: bool = False
 
     def watch(self) -> None:
-        """Start the timer if it does not run."""
+        """Start the timer unless it runs."""
         if self._handle is None:
             self.is_watching = True
             self._handle = self._loop.call_later(STALLED_AFTER, self._check)

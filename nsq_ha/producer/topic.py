@@ -1,4 +1,4 @@
-"""One topic's publishing: the queue in front of it, and one sender for each partition."""
+"""Publish to one topic: a queue for publishes that must wait, and one sender for each partition."""
 
 from __future__ import annotations
 
@@ -32,17 +32,25 @@ if TYPE_CHECKING:
     from nsq_ha.producer.requests import Request
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
-"""Seconds for which a topic that was never seen may be unknown to all nsqlookupds before a publish
+"""Seconds for which an unseen topic may be unknown to all nsqlookupds before a publish
 fails: a second nsqlookupd learns of a new topic up to 3 s late."""
 
 
 class TopicPublisher:
-    """Everything that publishes to one topic shares one of these.
+    """Publishes to one topic; a producer has one for each topic.
+
+    Args:
+        watch: The topic's lookups.
+        config: The producer's options.
+        may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
+        start: Runs a new sender.
+        check_open: Raises if the producer is closed or closing.
+        pending: Holds the pending publishes.
 
     Attributes:
-        watch: The topic's look-ups.
-        senders: The senders that were started, by partition.
-        queued: Publishes in the topic's queue.
+        watch: The topic's lookups.
+        senders: The started senders, by partition.
+        queued: Number of publishes in the topic's queue.
         used_at: When a publish last left the queue, in the loop's time.
     """
 
@@ -56,16 +64,6 @@ class TopicPublisher:
         check_open: Callable[[], object],
         pending: PendingPublishes,
     ) -> None:
-        """Start without senders.
-
-        Args:
-            watch: The topic's look-ups.
-            config: The producer's options.
-            may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
-            start: Runs a new sender.
-            check_open: Raises if the producer is closed or closing.
-            pending: Holds the pending publishes.
-        """
         self.watch = watch
         self.senders: dict[int, Sender] = {}
         self.queued: int = 0
@@ -86,16 +84,16 @@ class TopicPublisher:
     # ------------------------------------------------------------ admission
 
     def usable_view(self) -> TopicView | None:
-        """Return what is known of the topic if nothing has to be waited for. None otherwise."""
+        """Return the topic's view. None if a publish must wait."""
         view = self.watch.view
         return view if not self.queued and self.is_usable(view) else None
 
     def try_admit(self, request: Request) -> bool:
-        """Queue a request at its partition if nothing has to be waited for; return whether it was queued.
+        """Queue a request at its partition if it need not wait; return whether it was queued.
 
         Raises:
             ConfigError: The request does not suit the topic.
-            PublishError: The number of partitions changed, and keys are refused since.
+            PublishError: The number of partitions changed, and keys are refused since then.
         """
         if self.queued:
             return False
@@ -117,7 +115,7 @@ class TopicPublisher:
 
         Raises:
             ConfigError: The request does not suit the topic.
-            PublishError: Its time is over, the topic cannot be published to, or the producer closes; nothing was sent.
+            PublishError: The time limit passed, the topic cannot be used, or the producer closes. Nothing was sent.
         """
         async with self.admitted(request.deadline, is_quick=True):
             view = await self.view()
@@ -126,7 +124,7 @@ class TopicPublisher:
 
     @contextlib.asynccontextmanager
     async def admitted(self, deadline: float, *, is_quick: bool) -> AsyncIterator[None]:
-        """Wait for the front of the topic's queue and keep it inside the block.
+        """Wait for the front of the topic's queue and stay there inside the block.
 
         There is one queue for all reasons to wait, since a later publish of the same
         key must not overtake an earlier one.
@@ -136,14 +134,14 @@ class TopicPublisher:
             is_quick: See :meth:`AdmissionQueue.front`.
 
         Raises:
-            PublishError: The time is over or the topic cannot be published to; nothing was sent.
+            PublishError: The time limit passed or the topic cannot be used. Nothing was sent.
         """
         self.queued += 1
         try:
             async with asyncio.timeout_at(deadline), self._queue.front(is_quick=is_quick):
                 yield
         except TimeoutError:
-            # A large batch at the front may hold up the others though nothing is wrong with the topic.
+            # A large batch at the front may delay others even if the topic works.
             reason = self.trouble or ResponseTimeoutError(
                 "timed out waiting behind a large batch to the same topic: raise timeout= or publish smaller batches"
             )
@@ -176,21 +174,21 @@ class TopicPublisher:
             self._wait_for_room(request, sender)
 
     def _wait_for_room(self, request: Request, sender: Sender) -> None:
-        """Queue a request that found no room at ``sender`` at another partition if possible, or let it wait."""
+        """Queue a request at another partition than the full one of ``sender`` if possible; else let it wait."""
         buffer = sender.buffer
         if not request.keys:
             healthy = (self.sender(partition) for partition in self.choice.routes if self.choice.is_healthy(partition))
             buffer = next((other.buffer for other in healthy if other.buffer.has_room(request.size)), buffer)
         buffer.admit(request)
 
-    # ------------------------------------------------------------ what is known of the topic
+    # ------------------------------------------------------------ the topic's view
 
     async def view(self) -> TopicView:
-        """Return what is known of the topic; wait for the first look-up that names its partitions.
+        """Return the topic's view; wait for the first lookup that names its partitions.
 
-        While keys move to other partitions it waits as ``partition_change`` says.
+        If keys are moving to other partitions, wait as ``partition_change`` says.
 
-        The caller sets the time limit. A cancelled wait leaves nothing.
+        The caller sets the time limit. Cancelling leaves nothing behind.
 
         Raises:
             TopicNotFoundError: No nsqlookupd knows the topic, and none did before.
@@ -233,7 +231,7 @@ class TopicPublisher:
 
     @property
     def trouble(self) -> NsqError | None:
-        """The best reason why a publish could not choose a partition in time. None if it could."""
+        """Why a publish could not choose a partition in time. None if it could."""
         if self._repartition.is_draining:
             return ResponseTimeoutError(
                 "the number of partitions changed, and earlier publishes with keys were not answered in time"
@@ -298,7 +296,7 @@ class TopicPublisher:
             target.submit(request)
         for request in sender.buffer.withdraw():
             self._other(sender, view, view.meta.partition_num).buffer.admit(request)
-        self._pending.free(0)  # this partition has more room than before
+        self._pending.free(0)  # queue waiting publishes: this partition has more space now
 
     def _other(self, sender: Sender, view: TopicView, partition_num: int) -> Sender:
         return self.sender(self.choice.any_partition(view, partition_num, avoid=sender.partition))
@@ -318,20 +316,19 @@ def _is_absent(view: TopicView | None) -> bool:
 
 
 class AdmissionQueue:
-    """The publishes that cannot be queued at a partition at once; they wait here in order.
+    """Publishes that cannot be queued at a partition at once; they wait here in order.
 
     The invariant: only the publish at the front is queued at a partition, so no
     later one overtakes it. Quick publishes behind it are woken together: one per
-    iteration of the event loop would take forever on a busy machine.
+    iteration of the event loop would be too slow on a busy machine.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self._tickets: deque[_Ticket] = deque()
 
     @contextlib.asynccontextmanager
     async def front(self, *, is_quick: bool) -> AsyncIterator[None]:
-        """Wait for the front and keep it inside the block. A cancelled wait leaves the queue.
+        """Wait for the front and stay there inside the block. A cancelled wait leaves the queue.
 
         Args:
             is_quick: Whether the block takes no time once the topic is known.

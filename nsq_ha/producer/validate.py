@@ -1,4 +1,4 @@
-"""Check messages before anything is sent, and convert them to the form for the wire."""
+"""Check messages before anything is sent, and convert them to their wire form."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KEY_TYPES: Final = frozenset((str, bytes, int))
 """Types of valid keys, including subclasses, but not bool."""
 
 NO_KEY: Final = object()
-"""The lane key that all messages with a partition and without a key share."""
+"""The lane key of all messages that have a partition but no key."""
 
 _HEADER_SIZE_WORD: Final = 2
 
 
 class CheckedMessage(msgspec.Struct, frozen=True):
-    """One valid message in the form for the wire.
+    """One valid message in its wire form.
 
     Attributes:
         body: The payload.
@@ -64,7 +64,7 @@ def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMess
     if not isinstance(body, bytes):
         raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
     if not body:
-        raise ConfigError("a body must not be empty: the server refuses it")
+        raise ConfigError("a body must not be empty: the server refuses that")
     if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):
         raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
     if message.partition is not None:
@@ -127,11 +127,11 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None) -> None
             f"topic {view.topic!r} accepts no headers or tags: create it extended (nsq-ha topic create --extended)"
         )
     if trace_id is not None and not meta.is_partitioned:
-        raise ConfigError("nsqds given as nsqd= know no traces: use lookupd= or no trace")
+        raise ConfigError("nsqds given by nsqd= cannot trace: use lookupd=, or publish without a trace")
 
 
 def lane_key(key: Key | None) -> Hashable:
-    """Return the key that orders publishes in a lane; it is equal for all forms of one key."""
+    """Return the key that orders publishes in a lane; equal for all forms of one key."""
     if key is None:
         return NO_KEY
     if isinstance(key, str):
