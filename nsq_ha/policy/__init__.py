@@ -1,4 +1,4 @@
-"""What we decide: pure rules without I/O, clock or randomness.
+"""The client's decisions: pure rules without I/O, clock or randomness.
 
-Time comes in as an argument, chance as a callable that returns 0..1.
+Time is passed in as an argument, chance as a callable that returns 0..1.
 """

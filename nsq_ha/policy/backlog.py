@@ -1,7 +1,7 @@
 """Messages that wait in this client: how old the first one is, and how many may wait.
 
-The server's clock for a message starts when it sends it. A message that waits here behind slow ones times out and is
-delivered again. So only as many may wait as the handlers will start well within the message timeout.
+The server's clock for a message starts when it sends the message. A message that waits here behind slow ones times out
+and is delivered again. So only as many may wait as the handlers can start well within the message timeout.
 
 The invariants: with a steady handling time, the last message that may wait starts within ``WELL_WITHIN`` of the message
 timeout. A message never counts as younger than it is; it may count as up to ``GRAIN`` older.
@@ -16,10 +16,10 @@ WELL_WITHIN: Final = 0.5
 """Share of the message timeout within which handling of the last waiting message should begin."""
 
 FIRST_WAITING: Final = 10
-"""Messages that may wait before any was handled: enough to measure, few enough if each takes seconds."""
+"""Messages that may wait before the first was handled: enough to measure, and not too many if each takes seconds."""
 
 QUICK: Final = 1.0
-"""Seconds: if a full queue is handled in less, nothing in it can time out."""
+"""Seconds. If a full queue takes less, nothing in it can time out."""
 
 _SETTLE_SECONDS: Final = 1.0
 _SETTLE_COUNT: Final = 16
@@ -33,17 +33,16 @@ class Pace:
     """Learns how long one handler takes for one message.
 
     Attributes:
-        seconds: The recent mean; None before the first message was handled.
+        seconds: The recent mean. None before the first message was handled.
     """
 
     __slots__ = ("seconds",)
 
     def __init__(self) -> None:
-        """Start without measurements."""
         self.seconds: float | None = None
 
     def took(self, count: int, seconds: float) -> None:
-        """Record that one handler took ``seconds`` for ``count`` messages, one after the other."""
+        """Record that one handler took ``seconds`` for ``count`` messages in a row."""
         mean = seconds / count
         if self.seconds is None:
             self.seconds = mean
@@ -67,13 +66,12 @@ class Ages:
     """The arrival times of one queue, without storing one per message.
 
     Marks hold the running number and time of arrivals. The queue hands out messages from its head, so its length gives
-    the number of the message at the head. Report arrivals, and changes elsewhere than at the head.
+    the number of the message at the head. Report arrivals, and changes that are not at the head.
     """
 
     __slots__ = ("_marks", "_total")
 
     def __init__(self) -> None:
-        """Start with an empty queue."""
         self._total = 0
         self._marks: deque[tuple[float, int]] = deque()
 
@@ -98,7 +96,7 @@ class Ages:
         return marks[0][0]
 
     def put_back(self, arrived: float, waiting: int) -> None:
-        """Record that a message that arrived then is at the head again, of ``waiting`` messages."""
+        """Record that a message that arrived at ``arrived`` is back at the head of ``waiting`` messages."""
         self._marks.appendleft((arrived, self._total - waiting + 1))
 
     def removed(self, waiting: int) -> None:

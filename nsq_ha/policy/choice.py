@@ -1,8 +1,8 @@
-"""Which partition gets a message without key, and how many partitions share the messages while a topic grows.
+"""Choose the partition of a message without key, and the number of partitions to use while a topic grows.
 
 The invariant: a larger number of partitions is used only after a delay, in which consumers can subscribe to the new
 ones. A channel starts at the end of a partition, so messages published there earlier would reach nobody.
-``policy.topology`` has made sure that the number is true, and ``policy.sharding`` maps keys to partitions.
+``policy.topology`` has confirmed the number, and ``policy.sharding`` maps keys to partitions.
 
 Source: ``PubRR`` and ``PubDynamicLoad`` of the Go client (clients reference 1.2); failures reference 3.8,
 4 (Producer 1, 6; Consumer 7).
@@ -27,7 +27,7 @@ def round_robin(partitions: Sequence[int], turn: int) -> int:
 
 
 def least_loaded(partitions: Sequence[int], turn: int, load: Callable[[int], int]) -> int:
-    """Return the less loaded one of the ``turn``-th partition and its successor; the first if they are equal.
+    """Return the less loaded of the ``turn``-th partition and the next one; the first if they are equal.
 
     It compares two partitions, not all: a partition that looks idle because it
     refuses quickly must not attract every message.
@@ -35,7 +35,7 @@ def least_loaded(partitions: Sequence[int], turn: int, load: Callable[[int], int
     Args:
         partitions: At least one, in a fixed order.
         turn: Grows by one for each message.
-        load: Publishes that wait on a partition or are unanswered there.
+        load: Returns the number of queued and unanswered publishes of a partition.
     """
     first = round_robin(partitions, turn)
     second = round_robin(partitions, turn + 1)
@@ -46,13 +46,12 @@ class PartitionCount:
     """The number of partitions in use, and the one that follows it.
 
     Attributes:
-        used: The number in use. 0 before the first one.
+        used: The number in use. 0 before the first one, which is used at once.
     """
 
     __slots__ = ("_due", "_newest", "used")
 
     def __init__(self) -> None:
-        """Start without a number: the first one is used at once."""
         self.used: int = 0
         self._newest = 0
         self._due: float | None = None
@@ -63,12 +62,12 @@ class PartitionCount:
         return self._due is not None
 
     def found(self, number: int, now: float, delay: float) -> None:
-        """Record how many partitions the topic has now.
+        """Record the topic's current number of partitions.
 
         Args:
-            number: Its partitions, 1 or more.
+            number: The number, 1 or more.
             now: The time.
-            delay: Seconds that a larger number has to wait.
+            delay: Seconds before a larger number is used.
         """
         if number != self._newest:
             self._newest = number

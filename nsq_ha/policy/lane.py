@@ -1,24 +1,23 @@
 """One partition's publish queue: which publish is next, which is retried, which is in doubt.
 
-Owns the order of publishes to one partition. The connection, the clock and the
-callers are the owner's: it reports what happened, and the lane decides what
+Owns the order of publishes to one partition. The owner has the connection, the
+clock and the callers. It reports what happened, and the lane decides what
 follows.
 
-The invariants, whatever happens in whatever order:
+The invariants, for all events in any order:
 
-* Of one key at most one publish is unanswered, so a retry never overtakes a
+* Each key has at most one unanswered publish, so a retry never overtakes a
   later message of its key.
 * Publishes of one key are first written in the order of their submission.
 * A publish is *not stored* only if every attempt was refused promptly or never
-  written; one attempt in doubt makes it in doubt for good.
+  written. After one attempt in doubt it stays in doubt.
 * A publish that its caller has given up holds its key until its attempt is
   answered or its connection is lost.
 * A publish that went to another partition leaves a ghost in the order of
-  answers, since answers carry no number; the ghost is never written again.
-* While one connection replaces another one to the same leader, the publishes on
-  the old one are answered apart from those on the new one. All of the above
-  holds across both: a publish whose key is unanswered on the old connection is
-  not written to the new one.
+  answers, since answers have no number. The ghost is never written again.
+* While one connection replaces another to the same leader, the answers on the
+  old one are counted separately. The rules above hold across both: a publish
+  whose key is unanswered on the old connection is not written to the new one.
 
 Source: failures reference 1 ("When a refusal means not stored") and 4
 (Producer 3-6).
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
 
 PROMPT_REFUSAL: Final = 1.0
 """Seconds after the write within which a refusal means *not stored*. After a longer hang (a
-follower that does not answer) the leader may hold it."""
+follower that does not answer) the leader may have stored it."""
 
 
 class Stage(enum.Enum):
     """Where a publish stands."""
 
     BLOCKED = enum.auto()
-    """An earlier publish of one of its keys is not done."""
+    """An earlier publish of one of its keys is not done yet."""
     READY = enum.auto()
     """May be written."""
     SENT = enum.auto()
@@ -57,24 +56,24 @@ class Stage(enum.Enum):
     """Answered, failed, or given up before it was written."""
 
 
-# Reading a member from its enum takes as long as the rest of an iteration of the loops below.
+# Reading a member from its enum takes as long as the rest of an iteration in the loops below.
 _READY: Final = Stage.READY
 _SENT: Final = Stage.SENT
 _DONE: Final = Stage.DONE
 
 
 class Entry(msgspec.Struct, eq=False, kw_only=True):
-    """One publish (a PUB or a whole MPUB) in a lane; derive from it to add what the owner needs.
+    """One publish (a PUB or a whole MPUB) in a lane; subclass it to add what the owner needs.
 
     Attributes:
-        keys: The keys that it must not be reordered with; none for messages without order.
+        keys: Keys whose publishes must keep their order; none for messages without order.
         stage: Where it stands.
         attempts: How often it was written.
         maybe_stored: Whether one of its attempts is in doubt.
         given_up: Whether its caller has stopped waiting for this attempt.
-        original: Of a ghost, the publish that went to another partition. None for a publish.
+        original: For a ghost, the publish that went to another partition; else None.
         sent_at: Time of the last write.
-        blocked_by: How many of its keys an earlier publish holds.
+        blocked_by: Number of its keys that an earlier publish holds.
     """
 
     keys: tuple[Hashable, ...] = ()
@@ -96,17 +95,16 @@ T = TypeVar("T", bound=Entry)
 
 
 class Lane(Generic[T]):
-    """The queue of one partition. The module says what it guarantees.
+    """The queue of one partition. The module docstring lists its guarantees.
 
     Attributes: (only read from outside)
-        unanswered: Publishes that are written and not answered, given up ones included.
-        waiting: Publishes not yet written, or to be written again, whose callers wait.
+        unanswered: Number of publishes written and not answered, given up ones included.
+        waiting: Number of publishes to be written, for the first time or again, whose callers wait.
     """
 
     __slots__ = ("_apart", "_by_key", "_ready", "_sent", "unanswered", "waiting")
 
     def __init__(self) -> None:
-        """Start empty."""
         self._ready: deque[T] = deque()
         self._sent: deque[T] = deque()
         self._apart: deque[T] = deque()
@@ -122,11 +120,11 @@ class Lane(Generic[T]):
 
     @property
     def unanswered_apart(self) -> int:
-        """How many publishes are unanswered on the old connection."""
+        """Number of unanswered publishes on the old connection."""
         return len(self._apart)
 
     def set_apart(self) -> None:
-        """Start with a new connection; unanswered publishes stay with the old one, apart.
+        """Start a new connection; unanswered publishes stay with the old one.
 
         Raises:
             LocalProtocolError: The connection before the old one still has unanswered publishes.
@@ -136,7 +134,7 @@ class Lane(Generic[T]):
         self._apart, self._sent = self._sent, deque()
 
     def submit(self, entry: T) -> None:
-        """Put a new publish at the end of the queue of each of its keys."""
+        """Append a new publish to the queue of each of its keys."""
         self.waiting += 1
         if not entry.keys:
             self._ready.append(entry)
@@ -161,7 +159,7 @@ class Lane(Generic[T]):
 
         Args:
             now: The time of the write.
-            window: Most publishes that may be unanswered, on both connections together.
+            window: Maximum number of unanswered publishes, on both connections together.
         """
         ready, sent = self._ready, self._sent
         count = min(len(ready), window - self.unanswered)
@@ -217,7 +215,7 @@ class Lane(Generic[T]):
         Args:
             now: The time of the refusal; a late one leaves doubt.
             retry: Whether it goes back to the front of its keys, unless its
-                caller has given up. Otherwise it ends.
+                caller has given up. If not, it ends.
             apart: The answer came over the old connection.
 
         Returns:
@@ -236,11 +234,11 @@ class Lane(Generic[T]):
     def lost(self, *, apart: bool = False) -> list[T]:
         """Record that a connection is lost: its unanswered publishes are in doubt.
 
-        They go back to the head of the lane in their old order, except those
-        that their callers have given up: these end.
+        They go back to the head of the lane in their old order. Publishes that
+        their callers have given up end instead.
 
         Args:
-            apart: Only the old connection is lost. False: all connections are.
+            apart: Whether only the old connection is lost. False if all are.
 
         Returns:
             All publishes that were unanswered there.
@@ -262,8 +260,8 @@ class Lane(Generic[T]):
     def give_up(self, entry: T) -> None:
         """Record that the caller of ``entry`` has stopped waiting.
 
-        A publish that is not on the wire ends at once. One that is becomes in doubt and keeps
-        its keys and its place in the order of answers.
+        A publish that was not written ends at once. A written one is in doubt from now on, and
+        keeps its keys and its place in the order of answers.
         """
         if entry.stage is Stage.DONE:
             return
@@ -272,7 +270,7 @@ class Lane(Generic[T]):
             entry.maybe_stored = True
             return
         if entry.stage is Stage.READY:
-            # It is at or near the front, since limits end in the order of submission.
+            # It is at or near the front, since publishes expire in the order of submission.
             self._ready.remove(entry)
         self.waiting -= 1
         self._finish(entry)
@@ -289,13 +287,13 @@ class Lane(Generic[T]):
         return out
 
     def divert(self, sent_until: float) -> list[T]:
-        """Remove and return publishes without keys that have waited long; the caller sends them to another partition.
+        """Remove and return unanswered publishes without keys; the caller sends them to another partition.
 
-        They are in doubt from now on. A ghost of each stays behind and takes
-        the answer that may still come.
+        They are in doubt from now on. A ghost of each stays behind for the
+        answer that may still come.
 
         Args:
-            sent_until: Take publishes written at this time or before.
+            sent_until: Take only publishes written at this time or before.
         """
         out = []
         for sent in (self._apart, self._sent):
@@ -311,7 +309,7 @@ class Lane(Generic[T]):
         return out
 
     def pending(self) -> list[T]:
-        """List all publishes that are not done, each once, ghosts included."""
+        """Return all publishes that are not done, each once, ghosts included."""
         found = dict.fromkeys(self._apart)
         found.update(dict.fromkeys(self._sent))
         found.update(dict.fromkeys(self._ready))
@@ -331,7 +329,7 @@ class Lane(Generic[T]):
         for key in entry.keys:
             queue = self._by_key[key]
             if queue[0] is not entry:
-                queue.remove(entry)  # given up behind others, which still hold the key
+                queue.remove(entry)  # given up behind others that still hold the key
                 continue
             queue.popleft()
             if not queue:

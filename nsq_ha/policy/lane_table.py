@@ -1,7 +1,7 @@
 """What each event does to a publish in its lane, as a table.
 
-``policy.lane`` has no time to look this up for each publish. Its tests check row
-by row that it does exactly this.
+Looking this up for each publish would be too slow for ``policy.lane``. Its tests
+check row by row that it does exactly this.
 
 Source: failures reference 1 ("When a refusal means not stored"), 4 (Producer 3-6).
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Standing(enum.Enum):
-    """Where a publish stands, and whether its caller waits."""
+    """Where a publish stands, and whether its caller still waits."""
 
     OUTSIDE = enum.auto()
     """In no lane: not queued yet, or on its way to another partition's lane."""
@@ -31,7 +31,7 @@ class Standing(enum.Enum):
     SENT = enum.auto()
     """Written, not answered."""
     ORPHANED = enum.auto()
-    """Written, not answered, and its caller has stopped waiting. It keeps its keys and its place among the answers."""
+    """Written, not answered, and its caller has stopped waiting. It keeps its keys and its place among answers."""
     DONE = enum.auto()
     """Stored, failed, or given up; its keys are free."""
 
@@ -50,28 +50,28 @@ class Event(enum.Enum):
     ANSWER = enum.auto()
     """The leader has stored it."""
     REFUSE = enum.auto()
-    """The leader refuses it for good."""
+    """The leader refuses it, and retrying cannot help."""
     REFUSE_AGAIN = enum.auto()
-    """The leader refuses it and a retry may succeed."""
+    """The leader refuses it, and a retry may succeed."""
     LOSE = enum.auto()
-    """The connection is gone: lost, silent, or closed for another leader."""
+    """The connection is gone: lost, silent, or closed because of another leader."""
     GIVE_UP = enum.auto()
     """Its caller stops waiting: cancelled, or at its time limit."""
     WITHDRAW = enum.auto()
     """It has no key and was not written; this partition is in trouble and another one is healthy."""
     DIVERT = enum.auto()
-    """It has no key and has waited long for its answer; it goes to another partition and leaves an orphan here."""
+    """It has no key and its answer is late; it goes to another partition and leaves an orphan here."""
 
 
 class Doubt(enum.Enum):
-    """Whether an event leaves doubt whether the publish is stored. Doubt never ends."""
+    """Whether the publish may be stored after an event. Doubt never ends."""
 
     NONE = enum.auto()
     """It changes nothing."""
     IF_LATE = enum.auto()
-    """Only when it came more than a second after the write."""
+    """In doubt if the event came more than a second after the write."""
     ALWAYS = enum.auto()
-    """From now on it may be stored."""
+    """In doubt from now on."""
 
 
 class Step(NamedTuple):
@@ -108,13 +108,13 @@ STEPS: Final[Mapping[tuple[Standing, Event], Step]] = MappingProxyType(
         (_S.DONE, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
     }
 )
-"""From standing and event to the next step; a missing pair cannot happen."""
+"""Maps standing and event to the next step; a missing pair cannot happen."""
 
 _STANDINGS: Final = {Stage.BLOCKED: _S.BLOCKED, Stage.READY: _S.READY, Stage.SENT: _S.SENT, Stage.DONE: _S.DONE}
 
 
 def standing_of(entry: Entry) -> Standing:
-    """Return where a publish of a lane stands."""
+    """Return the standing of a publish in a lane."""
     if entry.stage is Stage.SENT and entry.given_up:
         return Standing.ORPHANED
     return _STANDINGS[entry.stage]

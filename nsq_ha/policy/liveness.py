@@ -1,11 +1,11 @@
 """When to give up a peer that sends nothing or does not answer publishes.
 
-Heartbeats: a frozen machine keeps its connections open and sends nothing. Only missing heartbeats show this, and they
-show nothing while this program itself was blocked.
+Heartbeats: a frozen machine keeps its connections open and sends nothing. Only missing heartbeats show this, and only
+if this program itself was not blocked.
 
-Answers to publishes come in the order of the publishes, so each answer shows that the leader works, however many are
-outstanding. What counts is the silence: the time since the oldest unanswered publish was written, or since the last
-answer if that came later, minus the time that its bytes need on a slow link.
+Answers come in the order of the publishes, so each answer shows that the leader works, however many are outstanding.
+The silence counts: the time since the oldest unanswered publish was written, or since the last answer if that is later,
+minus the time that its bytes need on a slow link.
 
 ======================  ========  ======================================================================
 silence                 state     what follows
@@ -16,10 +16,10 @@ from OVERDUE_AFTER on   overdue   close the connection, even if heartbeats come;
                                   uncertain, and send the next ones over a new connection
 ======================  ========  ======================================================================
 
-A leader whose follower died answers after 12 s: it is stalled, not overdue. It may have stored what it does not
-answer, so nothing that is bound to its partition is written a second time.
+A leader whose follower died answers after 12 s: it is stalled, not overdue. It may have stored unanswered publishes, so
+publishes bound to its partition are not written a second time.
 
-The time limit of a publish (``publish_timeout``) is independent of this. A shorter limit ends the publish and not the
+The time limit of a publish (``publish_timeout``) is independent of this. A shorter limit ends the publish but not the
 connection, and the publish counts as unanswered until the connection is closed.
 
 Source: failures reference 3.3, 3.4, 4 (Consumer 2).
@@ -34,10 +34,10 @@ SILENT_INTERVALS: Final = 2
 """Heartbeat intervals without a byte after which a connection is given up."""
 
 CHECKS_PER_INTERVAL: Final = 4
-"""Checks in one interval: a silent peer is given up a fraction of an interval late at most."""
+"""Checks in one interval, so that a silent peer is given up a fraction of an interval late at most."""
 
 LONGEST_INTERVAL: Final = 60.0
-"""Longest interval that a server accepts with default settings."""
+"""Longest interval in seconds that a server accepts by default."""
 
 BLOCKS_REMEMBERED: Final = 600.0
 """Seconds without a block of the event loop after which the configured interval is used again."""
@@ -45,14 +45,14 @@ BLOCKS_REMEMBERED: Final = 600.0
 _SHARE_OF_BLOCK: Final = 0.75
 
 STALLED_AFTER: Final = 0.75
-"""Seconds without an answer after which publishes without key or partition go elsewhere, in doubt."""
+"""Seconds without an answer after which publishes without key or partition move to another partition, in doubt."""
 
 OVERDUE_AFTER: Final = 16.0
 """Seconds without an answer after which the connection is closed: a third more than the 12 s that a leader waits for
 a dead follower, and little more than half of the default ``publish_timeout``."""
 
 SLOW_LINK: Final = 1024 * 1024
-"""Bytes a second that a link must carry at least: a large batch gets the time to arrive."""
+"""Minimum bytes per second of a link, so that a large batch gets the time to arrive."""
 
 
 def next_look(now: float, interval: float) -> float:
@@ -65,9 +65,9 @@ def is_silent(now: float, due: float, last_received: float, interval: float) -> 
 
     Args:
         now: The time.
-        due: When this check should have been. Much later than that, this program
-            was blocked itself, and bytes that came meanwhile may be unread in the socket.
-        last_received: When the last byte came; for a certain frame, when that came.
+        due: When this check was planned. If it runs much later, this program was
+            blocked, and bytes may wait unread in the socket.
+        last_received: When the last byte, or the frame to wait for, arrived.
         interval: Seconds between two heartbeats of the peer.
     """
     is_blocked = now - due > interval / 2
@@ -79,18 +79,16 @@ class Blocks:
 
     A blocked program answers no heartbeat. The HA server closes a connection
     after three intervals without a byte, an upstream nsqd after two. So after a
-    block, new connections ask for an interval such that two of them are 1.5
+    block, new connections request an interval such that two of them are 1.5
     times as long as the longest block.
+
+    Args:
+        configured: The interval in seconds without blocks.
     """
 
     __slots__ = ("_configured", "_forget_at", "_is_refused", "_longest")
 
     def __init__(self, configured: float) -> None:
-        """Start without blocks.
-
-        Args:
-            configured: The interval in seconds while nothing blocks.
-        """
         self._configured = configured
         self._longest = 0.0
         self._forget_at = 0.0
@@ -111,7 +109,7 @@ class Blocks:
         self._is_refused = True
 
     def interval(self, now: float) -> float:
-        """Return the seconds to ask for on the next connection."""
+        """Return the seconds to request on the next connection."""
         if self._is_refused or now >= self._forget_at:
             return self._configured
         return min(LONGEST_INTERVAL, max(self._configured, _SHARE_OF_BLOCK * self._longest))
@@ -126,11 +124,11 @@ class Answering(enum.Enum):
 
 
 def stalled_at(sent_at: float, answered_at: float, size: int) -> float:
-    """Return when a leader counts as stalled if no answer comes.
+    """Return when a leader counts as stalled if no answer arrives.
 
     Args:
         sent_at: When the oldest unanswered publish was written.
-        answered_at: When the last answer came.
+        answered_at: When the last answer arrived.
         size: Bytes of that publish.
     """
     return max(sent_at, answered_at) + STALLED_AFTER + size / SLOW_LINK

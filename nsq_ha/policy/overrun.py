@@ -1,9 +1,9 @@
-"""Detect a server that delivers clearly more than it was asked for.
+"""Detect a server that delivers clearly more than requested.
 
 RDY limits the messages in flight. A server that ignores it fills the client's
 memory as fast as the network allows, so its connection is closed.
 
-What an honest server may do, and what the limit therefore allows:
+What a correct server may do, and what the limit therefore allows:
 
 =====================================================  ===========================================
 it is given RDY n                                      n messages in flight
@@ -12,9 +12,10 @@ a message times out at the server, and another comes   as many again, after each
 an answer and a message pass each other                a margin of a quarter, at least 16 messages
 =====================================================  ===========================================
 
-This counts messages. If RDY was high for small messages, as many large ones would
-be gigabytes, so RDY is lowered when large ones come (``policy.ready``). Bodies
-that still arrive beyond the lowered RDY are weighed:
+This counts messages. If RDY was high for small messages, the same number of large
+ones would be gigabytes, so RDY is lowered when large ones arrive
+(``policy.ready``). Bodies that still arrive beyond the lowered RDY are limited in
+bytes:
 
 =====================================================  ===========================================
 they were on their way when RDY was lowered            what sockets and networks hold, a few MiB
@@ -32,19 +33,23 @@ LEAST_MARGIN: Final = 16
 """Number of messages above the granted ones that is always tolerated."""
 
 MARGIN_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of bodies beyond the present RDY that are tolerated: more than sockets and networks hold."""
+"""Tolerated bytes of bodies beyond the current RDY: more than sockets and networks hold."""
 
 SHORTEST_TIMEOUT: Final = 1.0
-"""Seconds. With a shorter message timeout a server could justify any number of messages."""
+"""Seconds. A shorter message timeout would allow a server any number of messages."""
 
 
 class Granted:
     """The RDY granted to one connection, and how much the server may deliver.
 
+    Args:
+        now: The time.
+        msg_timeout: Seconds after which the server requeues an unanswered message.
+
     Attributes:
-        ceiling: With more than this in flight, ask :meth:`is_overrun`.
+        ceiling: With more messages in flight, call :meth:`is_overrun`.
         most: The largest RDY so far.
-        ready: The present RDY. With more than this in flight, ask :meth:`is_outweighed`.
+        ready: The current RDY. With more messages in flight, call :meth:`is_outweighed`.
     """
 
     __slots__ = (
@@ -60,12 +65,6 @@ class Granted:
     )
 
     def __init__(self, now: float, msg_timeout: float) -> None:
-        """Start with nothing granted.
-
-        Args:
-            now: The time.
-            msg_timeout: Seconds after which the server takes a message back.
-        """
         self.most: int = 0
         self.ready: int = 0
         self._beyond = self._timed_out = 0
@@ -76,14 +75,14 @@ class Granted:
         self.ceiling: int = LEAST_MARGIN
 
     def grant(self, ready: int) -> None:
-        """Record an RDY; a lower one does not revoke messages that may be on their way."""
+        """Record an RDY; a lower one does not revoke messages already on their way."""
         self.ready = ready
         if ready > self.most:
             self.most = ready
             self._set_ceiling()
 
     def is_overrun(self, now: float, before: int, in_flight: int) -> bool:
-        """Return whether no correct server would have so many messages in flight.
+        """Return whether more messages are in flight than a correct server would send.
 
         Args:
             now: The time.
@@ -91,13 +90,13 @@ class Granted:
             in_flight: Messages in flight now.
         """
         if in_flight > self.ceiling and now - self._start >= self._msg_timeout:
-            # All that is in flight may have timed out at the server, which then may deliver as many again.
+            # All messages in flight may have timed out at the server, which may then deliver as many again.
             self._start, self._at_start = now, before
             self._set_ceiling()
         return in_flight > self.ceiling
 
     def is_outweighed(self, now: float, before: int, in_flight: int, body_bytes: int) -> bool:
-        """Return whether the bodies beyond the present RDY weigh more than those of a correct server can.
+        """Return whether the bodies beyond the current RDY have more bytes than a correct server would send.
 
         Args:
             now: The time.

@@ -1,15 +1,15 @@
-"""What a producer holds, sends at once and remembers at most.
+"""How much a producer may hold, send in one command and remember.
 
-Bytes: if one partition stops, the others must have room. No partition may hold more than is left free::
+Bytes: if one partition stops, the others must have space. No partition may hold more than is left free::
 
     bytes of the partition  <=  limit - bytes of all partitions
 
 One partition alone holds at most half of the limit, two hold a third each, n of them 1/(n + 1) each. A share of that
 size always stays free for healthy partitions, which free it again within milliseconds. The rule does not depend on
-which partitions are healthy, so it holds before a fault is noticed.
+which partitions are healthy, so it holds before a fault is detected.
 
-A partition that holds nothing accepts one publish of any size, so that it is never shut out. The sum can therefore
-exceed the limit by at most one publish per partition.
+A partition that holds nothing accepts one publish of any size, so that it never starves. Therefore the sum can exceed
+the limit by at most one publish per partition.
 
 ===================  ============================  =======================
 the partition holds  its bytes + all bytes + size  the publish
@@ -21,7 +21,7 @@ something            more than the limit           waits in the queue of its par
 
 Commands: the server limits the bytes and the messages of one command, so ``publish_many`` sends several.
 
-Topics: a producer forgets an idle topic and ends its look-ups, senders and connections, until the next publish.
+Topics: a producer forgets an idle topic and ends its lookups, senders and connections, until the next publish.
 
 =================  ==============================  ==========================
 the topic          nothing is pending, last used   it is
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 UNKNOWN_KEPT: Final = 10.0
-"""Seconds for which an unknown topic is looked up; one created meanwhile is found at once."""
+"""Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
 
 
 def has_room(size: int, held: int, total: int, limit: int) -> bool:
@@ -65,9 +65,9 @@ def chunks(sizes: Sequence[int], max_bytes: int, max_count: int) -> Iterator[ran
 
     Args:
         sizes: Bytes of each message in the command, its size prefix included.
-        max_bytes: Most bytes of one command's messages; a larger single message
-            gets a range of its own (the caller has refused it already).
-        max_count: Most messages of one command.
+        max_bytes: Maximum bytes of one command's messages; a larger single message
+            gets its own range (the caller has already refused it).
+        max_count: Maximum number of messages of one command.
     """
     start, used = 0, 0
     for position, size in enumerate(sizes):

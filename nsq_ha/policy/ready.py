@@ -1,16 +1,16 @@
-"""How ``max_in_flight`` is shared over partitions as RDY, and which partition has its turn.
+"""Share ``max_in_flight`` among partitions as RDY; partitions take turns if there is not enough for all.
 
-RDY of the HA server is a standing ceiling of messages in flight on one
-connection, not used up by deliveries, so it is sent only when it changes.
+RDY of the HA server is a standing limit of messages in flight on one connection.
+Deliveries do not use it up, so it is sent only when it changes.
 
-A partition that delivers nothing needs RDY 1, so that its next message comes at
-once; more would be wasted there. If there are more partitions than messages in
-flight, they take turns.
+A partition that delivers nothing needs RDY 1, so that its next message arrives at
+once; more would be wasted. If there are more partitions than messages in flight,
+they take turns.
 
-The invariants: the RDY granted now and the unanswered messages of earlier grants
-never exceed ``max_in_flight`` together, and no RDY exceeds its connection's
-``max_rdy_count``. Each partition has at least RDY 1, or gets its turn within a
-bounded time, whatever the others do; all turns are always in use.
+The invariants: granted RDY plus the unanswered messages of earlier grants never
+exceed ``max_in_flight``, and no RDY exceeds its connection's ``max_rdy_count``.
+Each partition has at least RDY 1, or gets its turn within a bounded time,
+whatever the others do; all turns are always in use.
 
 Source: protocol reference 7 (RDY); clients reference 5 (lost remainders, RDY
 stuck at 0).
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOOK_INTERVAL: Final = 0.25
-"""Seconds between two checks of what the partitions deliver."""
+"""Seconds between two checks of the partitions' deliveries."""
 
 FULL_TURN: Final = 5.0
 """Seconds that a partition with a backlog keeps its turn while others wait."""
 
 IDLE_TURN: Final = 0.25
-"""Seconds after which a partition that delivers nothing passes its turn on."""
+"""Seconds after which a partition that delivers nothing loses its turn."""
 
 _TURNOVER: Final = 4
-"""A partition that delivers this many times its RDY between two checks can use more."""
+"""A partition that delivers this multiple of its RDY between two checks can use more."""
 
 
 def share(
     max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0, needs: Mapping[int, int] | None = None
 ) -> dict[int, int]:
-    """Share ``max_in_flight`` exactly over the connections.
+    """Share ``max_in_flight`` exactly among the connections.
 
     Args:
-        max_in_flight: What may be in flight in total; 0 pauses all.
-        ceilings: For each subscribed partition, the most that it may
-            get (``max_rdy_count`` of its connection; 1 on an ordered topic).
-        turn: Rotates who gets the remainder, and who is served at all when
+        max_in_flight: Maximum number of messages in flight in total; 0 pauses all.
+        ceilings: For each subscribed partition, its maximum
+            (``max_rdy_count`` of its connection; 1 on an ordered topic).
+        turn: Rotates which partitions get the remainder, and which get anything if
             there are more partitions than ``max_in_flight``.
-        needs: How many each can use, 1 or more; ``share`` grants these
-            evenly first, then the rest. None to share all evenly.
+        needs: How many each partition can use, 1 or more. These are granted
+            evenly first, then the rest. None shares all evenly.
 
     Returns:
         RDY by partition. The sum is the smaller of ``max_in_flight`` and the
@@ -81,16 +81,18 @@ def _fill(left: int, granted: dict[int, int], ceilings: Mapping[int, int]) -> in
 
 
 class BodySize:
-    """The estimated size of a body: it grows to a larger one at once, and shrinks little by little.
+    """The estimated size of a body: it grows at once and shrinks gradually.
+
+    Args:
+        largest: Bytes to assume until the first body arrives.
 
     Attributes:
-        bytes: The estimate; the server's largest message until the first one arrives.
+        bytes: The estimate.
     """
 
     __slots__ = ("_is_known", "bytes")
 
     def __init__(self, largest: int) -> None:
-        """Start by expecting the largest."""
         self.bytes: int = largest
         self._is_known = False
 
@@ -106,7 +108,7 @@ class BodySize:
 def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
     """Return how many messages of ``body_bytes`` may be in flight within ``max_bytes``.
 
-    At least one, or a message larger than ``max_bytes`` would never be
+    At least one, else a message larger than ``max_bytes`` would never be
     delivered; none if ``max_in_flight`` is 0.
     """
     return min(max_in_flight, max(1, max_bytes // body_bytes))
@@ -121,14 +123,13 @@ def paced(fitting_count: int, paced_count: int | None) -> int:
 
 
 def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Split a new distribution into what to lower now and what to raise after that.
+    """Split a new distribution into RDY to lower first and RDY to raise after that.
 
-    Lowering goes first: otherwise the sum could exceed ``max_in_flight`` for a
-    moment.
+    Lowering goes first, else the sum could exceed ``max_in_flight`` for a moment.
 
     Args:
-        sent: RDY last sent, by partition; a new one counts as 0.
-        wanted: RDY that :func:`share` gave.
+        sent: RDY last sent, by partition; a new partition counts as 0.
+        wanted: RDY that :func:`share` returned.
 
     Returns:
         Two dicts, ``(lower, raise_)``, of partitions whose RDY differs.
@@ -139,12 +140,12 @@ def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[in
 
 
 class Plan(NamedTuple):
-    """Which RDY to send now.
+    """The RDY to send now.
 
     Attributes:
         lower: RDY by partition, to send first.
         raised: RDY by partition, to send after that.
-        is_raise_due: A raise waits for room: plan again when a message is answered.
+        is_raise_due: A raise must wait for answers: plan again when a message is answered.
     """
 
     lower: dict[int, int]
@@ -155,21 +156,21 @@ class Plan(NamedTuple):
 def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], wanted: Mapping[int, int]) -> Plan:
     """Return the part of a new distribution that may be sent now.
 
-    Unanswered messages of an earlier grant take room as the grant did: a raise
-    has to wait for them, or more than ``limit`` would be unanswered.
+    Unanswered messages of an earlier grant count like the grant: a raise must wait
+    for them, else more than ``limit`` messages would be unanswered.
 
     Args:
-        limit: Messages that may be unanswered in total.
-        sent: RDY last sent, by partition; all of those in ``wanted``.
-        in_flight: Messages that are not answered, by partition; all of them.
-        wanted: RDY that :func:`share` gave.
+        limit: Maximum number of unanswered messages in total.
+        sent: RDY last sent, for each partition in ``wanted``.
+        in_flight: Number of unanswered messages, for each partition in ``wanted``.
+        wanted: RDY that :func:`share` returned.
     """
     lower, raise_ = changes(sent, wanted)
     taken = {partition: max(lower.get(partition, sent[partition]), in_flight[partition]) for partition in wanted}
     room = limit - sum(taken.values())
     is_raise_due = room < 0
     for partition, count in taken.items():
-        # The limit fell: what is unanswered elsewhere takes the room of what was granted here and is not used yet.
+        # The limit fell: take back unused grants here to make up for messages that are unanswered elsewhere.
         spare = min(count - in_flight[partition], -room)
         if spare > 0:
             lower[partition] = taken[partition] = count - spare
@@ -196,9 +197,9 @@ class Seen(NamedTuple):
 
     Attributes:
         ready: RDY last sent.
-        in_flight: Messages that are not answered.
-        peak: The largest such number since the last check.
-        delivered: Messages since it was subscribed.
+        in_flight: Number of unanswered messages.
+        peak: The largest ``in_flight`` since the last check.
+        delivered: Number of messages delivered since it was subscribed.
     """
 
     ready: int
@@ -208,7 +209,7 @@ class Seen(NamedTuple):
 
 
 class Needs:
-    """How many messages in flight each partition can use: doubled while it uses all it has, halved after that.
+    """How many messages in flight each partition can use: doubled while it uses all of them, halved afterwards.
 
     Attributes:
         by_partition: The numbers, powers of two; 1 or more.
@@ -217,19 +218,18 @@ class Needs:
     __slots__ = ("_delivered", "by_partition")
 
     def __init__(self) -> None:
-        """Start with the same number for all."""
         self.by_partition: dict[int, int] = {}
         self._delivered: dict[int, int] = {}
 
     def look(self, seen: Mapping[int, Seen]) -> bool:
-        """Update the needs of all subscribed partitions; return whether one uses all it has."""
+        """Update the needs of all subscribed partitions; return whether one uses all of its RDY."""
         needs: dict[int, int] = {}
         is_one_full = False
         for partition, one in seen.items():
             delivered = one.delivered - self._delivered.get(partition, 0)
             is_full = one.ready > 0 and (one.peak >= one.ready or delivered >= _TURNOVER * one.ready)
             used = max(one.ready, one.peak) if is_full else one.peak
-            # One more than it uses, so that it does not wait.
+            # More than it uses, so that it does not wait.
             needs[partition] = max(1 << used.bit_length(), self.by_partition.get(partition, 1) // 2)
             is_one_full |= is_full
         self.by_partition = needs
@@ -258,17 +258,16 @@ class _Turn:
 
 
 class Turns:
-    """Turns of partitions, for when there are more of them than messages in flight."""
+    """The partitions' turns, used if there are more partitions than messages in flight."""
 
     __slots__ = ("_has_turn", "_waiting")
 
     def __init__(self) -> None:
-        """Start without turns."""
         self._has_turn: dict[int, _Turn] = {}
         self._waiting: deque[int] = deque()
 
     def choose(self, now: float, count: int, seen: Mapping[int, Seen]) -> list[int]:
-        """Return the ``count`` partitions whose turn it is; there are more than those."""
+        """Return the ``count`` partitions whose turn it is; ``seen`` has more than ``count``."""
         known = {*self._has_turn, *self._waiting}
         self._waiting = deque(partition for partition in self._waiting if partition in seen)
         self._waiting.extend(sorted(seen.keys() - known))
@@ -278,7 +277,7 @@ class Turns:
             elif turn.is_over(now, seen[partition]):
                 del self._has_turn[partition]
                 self._waiting.append(partition)
-        while len(self._has_turn) > count:  # the count was lowered: end the longest turn
+        while len(self._has_turn) > count:  # the count was lowered: end the oldest turn
             partition = next(iter(self._has_turn))
             del self._has_turn[partition]
             self._waiting.append(partition)

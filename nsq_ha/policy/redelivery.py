@@ -1,14 +1,14 @@
 """Messages that the server delivers again: failed ones of an ordered channel, and ones that were already finished.
 
-An ordered channel: the server silently drops a delayed REQ and redelivers the message only after its own timeout. So
-the client waits itself. It touches the message meanwhile, and then sends a REQ without delay. The invariant: from the
-failure to the REQ the server never times the message out, however much time the handler used and however long the
-back-off is. A TOUCH keeps a message only up to ``max_msg_timeout`` from its delivery: a longer back-off is shortened.
+Ordered channels: the server silently drops a delayed REQ and redelivers the message only after the message timeout. So
+the client waits itself. It touches the message during the delay, and then sends a REQ without delay. The invariant:
+from the failure to the REQ the message never times out at the server, however long the handler took and the backoff is.
+A TOUCH keeps a message only up to ``max_msg_timeout`` from its delivery, so a longer backoff is shortened.
 
 Finished messages: a FIN has no answer. If it is sent after the message timeout, or over a connection that turns out to
-be lost, it may come too late: the server delivers the message again, although it was handled. The client recognises
+be lost, it may come too late, and the server delivers the message again although it was handled. The client recognises
 the copy by its id and its publish time, since ids are reused after a topic is deleted. The invariant: a message is
-claimed at most once, and only within ``REMEMBERED``; a channel that is reset later on purpose delivers as usual.
+claimed at most once, and only within ``REMEMBERED``; a channel that is reset on purpose later delivers as usual.
 
 Source: failures reference 3.10, 4 (Consumer 4); protocol reference 9.
 """
@@ -18,22 +18,22 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 TOUCH_SHARE: Final = 0.5
-"""A waiting message is touched each time this share of the message timeout has passed."""
+"""Share of the message timeout after which a waiting message is touched again."""
 
 REMEMBERED: Final = 600.0
-"""Seconds for which a finished message is remembered; its copy may wait that long at the server."""
+"""Seconds for which a finished message is remembered; a copy may wait that long at the server."""
 
 MOST_REMEMBERED: Final = 10_000
 """Maximum number of remembered messages; the oldest are forgotten first."""
 
 
 class Look(NamedTuple):
-    """What to do now, and when to look again.
+    """What to do now, and when to check again.
 
     Attributes:
-        is_over: Send REQ without delay; there is nothing else to do.
+        is_over: Send REQ without delay; this is the end.
         touch: Send TOUCH.
-        again_at: When to look again.
+        again_at: When to check again.
     """
 
     is_over: bool
@@ -44,6 +44,13 @@ class Look(NamedTuple):
 class OrderedRequeue:
     """One failed message that waits for its REQ. Call :meth:`look` at once, and then at each ``again_at``.
 
+    Args:
+        now: The time.
+        delay: Seconds of backoff.
+        delivered_at: When the message was delivered.
+        msg_timeout: Seconds after which the server times out a message that was not touched.
+        max_msg_timeout: Seconds from the delivery after which a TOUCH has no effect.
+
     Attributes:
         until: When to send the REQ.
     """
@@ -53,23 +60,14 @@ class OrderedRequeue:
     def __init__(
         self, now: float, delay: float, delivered_at: float, *, msg_timeout: float, max_msg_timeout: float
     ) -> None:
-        """Start to wait.
-
-        Args:
-            now: The time.
-            delay: Seconds of back-off.
-            delivered_at: When the message was delivered.
-            msg_timeout: Seconds after which the server times out a message that was not touched.
-            max_msg_timeout: Seconds from the delivery after which a TOUCH has no effect.
-        """
         self._touch_interval = msg_timeout * TOUCH_SHARE
-        # Leave time for the REQ to arrive, and for a clock that is a little off.
+        # Leave time for the REQ to arrive, and for small clock differences.
         self.until: float = min(now + delay, delivered_at + max_msg_timeout - self._touch_interval)
 
     def look(self, now: float) -> Look:
         """Return what to do now.
 
-        The first look also touches: the handler may have used up nearly all of the timeout.
+        The first call touches, too, since the handler may have used nearly all of the timeout.
         """
         if now >= self.until:
             return Look(is_over=True, touch=False, again_at=now)
@@ -82,11 +80,10 @@ class Finished:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        """Start empty."""
         self._known: dict[bytes, tuple[int, float]] = {}
 
     def __len__(self) -> int:
-        """Return how many are remembered."""
+        """Return the number of remembered messages."""
         return len(self._known)
 
     def remember(self, message_id: bytes, timestamp_ns: int, now: float) -> None:

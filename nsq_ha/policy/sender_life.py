@@ -1,17 +1,17 @@
 """The life of a producer's connection to one partition's leader, as a table.
 
 Every rule about *when* a sender connects, moves, replaces its connection or
-closes it is in ``TRANSITIONS``; ``producer.link`` reports what happened and does
-what the table says. Which publish is next is decided in ``policy.lane``.
+closes it is in ``TRANSITIONS``; ``producer.link`` reports events and follows the
+table. ``policy.lane`` decides which publish is next.
 
-The invariants, whatever happens in whatever order:
+The invariants, for all events in any order:
 
 * Publishes are written in the states ``WRITING`` and ``REPLACING`` only.
 * A connection is opened only if publishes wait, or to replace another one.
-* Each failure is followed by a pause, unless another node leads by then; only an
-  answer resets the back-off.
-* A connection that is left on purpose is followed by no pause, unless nsqd
-  could not answer on it any more and publishes wait.
+* A pause follows each failure, unless another node leads by then; only an answer
+  resets the backoff.
+* No pause follows a connection closed on purpose, unless nsqd could no longer
+  answer on it and publishes wait.
 
 Source: failures reference 4 (Producer 1-4), 5 (TLS write deadline).
 """
@@ -42,9 +42,9 @@ class State(enum.Enum):
     MOVING = enum.auto()
     """Another node leads: nothing more is written, and the old leader gets a moment to answer."""
     EXPIRING = enum.auto()
-    """nsqd will soon be unable to write to the connection: nothing more is written, answers may still come."""
+    """nsqd will soon be unable to write to the connection: nothing more is written, but answers may still come."""
     PAUSED = enum.auto()
-    """No connection after a failure; the end of the back-off or another leader ends the pause."""
+    """No connection after a failure; the end of the backoff or another leader ends the pause."""
     ENDED = enum.auto()
     """The producer is closed."""
 
@@ -57,21 +57,21 @@ class Event(enum.Enum):
     RESUME = enum.auto()
     """The pause is over."""
     OPENED = enum.auto()
-    """The connection is open: IDENTIFY, and AUTH if it is needed."""
+    """The connection is open, after IDENTIFY and, if needed, AUTH."""
     FAILED = enum.auto()
     """There is no leader, no connection is allowed, or connecting failed."""
     OUTDATED = enum.auto()
-    """As ``FAILED``, and another node leads meanwhile."""
+    """As ``FAILED``, but another node leads now."""
     LOST = enum.auto()
-    """The connection is gone: closed, reset, damaged, silent, or overdue with its answers."""
+    """The connection is gone: closed, reset, damaged, silent, or its answers are overdue."""
     MOVED = enum.auto()
     """Another node leads."""
     REPLACE = enum.auto()
     """The connection should be replaced, and another one is allowed."""
     EXPIRES = enum.auto()
-    """The connection cannot be used any more."""
+    """The connection can no longer be used."""
     UNUSED = enum.auto()
-    """Nothing waits and nothing is unanswered, for long or because another partition needs a connection."""
+    """No publish has been queued or unanswered for long, or another partition needs the connection."""
     LEFT = enum.auto()
     """The connection is closed on purpose; no publish waits."""
     LEFT_WAITING = enum.auto()
@@ -86,19 +86,19 @@ class Act(enum.Enum):
     """What to do next."""
 
     WAIT = enum.auto()
-    """Wait until a publish waits."""
+    """Wait for a publish."""
     CONNECT = enum.auto()
     """Open a connection to the leader."""
     WRITE = enum.auto()
-    """Write, until something has to be decided."""
+    """Write until there is something to decide."""
     REPLACE = enum.auto()
     """Open another connection to the same nsqd."""
     SETTLE = enum.auto()
     """Wait for answers for a limited time, then close the connection."""
     PAUSE = enum.auto()
-    """Report the failure, look the topic up and wait for the back-off."""
+    """Report the failure, look the topic up and wait for the backoff."""
     END = enum.auto()
-    """Do nothing more."""
+    """Do nothing."""
 
 
 class Step(NamedTuple):
@@ -134,7 +134,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         (_S.REPLACING, _E.FAILED): _WRITE,
         (_S.REPLACING, _E.LOST): _PAUSE,
         (_S.REPLACING, _E.UNUSED): _WAIT,
-        # A loss ends the wait for answers, and the connection counts as left.
+        # A loss ends the wait for answers; then LEFT or LEFT_WAITING follows.
         (_S.MOVING, _E.LOST): _MOVE,
         (_S.MOVING, _E.UNUSED): _WAIT,
         (_S.MOVING, _E.LEFT): _WAIT,
@@ -144,7 +144,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         (_S.EXPIRING, _E.LEFT): _WAIT,
         (_S.EXPIRING, _E.LEFT_WAITING): _PAUSE,
         (_S.PAUSED, _E.RESUME): _WAIT,
-        # An attempt or a wait that ends after the connection was lost or closed changes nothing.
+        # An attempt or a wait that ends after the connection was lost or closed has no effect.
         **{
             (state, event): step
             for state, step in ((_S.IDLE, _WAIT), (_S.PAUSED, _PAUSE))
@@ -154,27 +154,26 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         **{(state, _E.CLOSE): _END for state in _S},
     }
 )
-"""From state and event to the next step; a missing pair cannot happen."""
+"""Maps state and event to the next step; a missing pair cannot happen."""
 
 WRITABLE: Final = frozenset((_S.WRITING, _S.REPLACING))
 """States in which publishes are written."""
 
 
 class Life(Generic[N]):
-    """One sender's way through the table; ``N`` is what a node is.
+    """One sender's position in the table; ``N`` is the type of a node.
 
     Attributes:
         state: Where its connection stands.
         act: What to do next.
         may_write: Whether publishes may be written.
-        node: The connected node, or the one that is being connected to; whoever connects sets it. None otherwise.
-        failures: Failures since the last answer, for the back-off.
+        node: The connected node, or the one being connected to, set by the caller. None without either.
+        failures: Failures since the last answer, for the backoff.
     """
 
     __slots__ = ("act", "failures", "may_write", "node", "state")
 
     def __init__(self) -> None:
-        """Start without a connection."""
         self.state: State = State.IDLE
         self.act: Act = Act.WAIT
         self.may_write: bool = False
@@ -193,22 +192,22 @@ class Life(Generic[N]):
         """Record that no connection could be opened.
 
         Args:
-            is_outdated: Another node leads meanwhile.
+            is_outdated: Another node leads now.
         """
         self._take(Event.OUTDATED if is_outdated else Event.FAILED)
 
     def answered(self) -> None:
-        """Record an answer that a publish is stored."""
+        """Record that a publish was stored."""
         self.failures = 0
 
     def look(self, *, is_moved: bool, is_unused: bool, renewal: Renewal, has_old: bool, may_replace: bool) -> None:
-        """Decide what to do with the connection that is written to.
+        """Decide what to do with the current connection.
 
         Args:
             is_moved: Another node leads.
-            is_unused: Nothing waits or is unanswered, and nothing did for long.
-            renewal: What to do by the connection's age.
-            has_old: Publishes are unanswered on the connection before this one: that has to end first.
+            is_unused: No publish has been queued or unanswered for long.
+            renewal: What to do because of the connection's age.
+            has_old: Publishes are unanswered on the previous connection, which must end first.
             may_replace: Another connection is allowed.
         """
         if is_moved:
@@ -222,7 +221,7 @@ class Life(Generic[N]):
             self._take(Event.EXPIRES)
 
     def unused(self) -> None:
-        """Record that the connection was closed because nobody uses it."""
+        """Record that the unused connection was closed."""
         self._take(Event.UNUSED)
 
     def lost(self) -> None:

@@ -1,10 +1,10 @@
-"""Sharding key to partition: one function for each rule that the server's clients use.
+"""Map sharding keys to partitions: one function for each rule that the server's clients use.
 
 The three existing clients put the same key into different partitions. All
-publishers of a topic must follow one rule; ours is the Go users' by default.
+publishers of a topic must use one rule; the default is that of the Go users.
 
 The invariant: the number of partitions is always ``meta.partition_num`` of a
-look-up, never the number of partitions that happen to be listed.
+lookup, never the number of partitions that happen to be listed.
 
 Source: protocol reference 14; vectors in ``tests/vectors/sharding.json``, made
 by running the clients.
@@ -37,10 +37,10 @@ class JavaInt(int):
 
 
 def murmur3(key: Key) -> int:
-    """Hash as the Go users do: MurmurHash3 x86 32 bit, seed 0, unsigned; an int by its decimal text.
+    """Hash as the Go users do: MurmurHash3 x86 32 bit, seed 0, unsigned. An int is hashed as its decimal text.
 
     Raises:
-        ConfigError: ``key`` is of another type.
+        ConfigError: ``key`` has another type.
     """
     if isinstance(key, bool):
         raise ConfigError("a sharding key must be str, bytes or int, not bool")
@@ -96,10 +96,10 @@ def java_hash_code(key: Key) -> int:
 
 
 def modulo(key: Key) -> int:
-    """Take a non-negative int as it is (the PHP client's rule).
+    """Return a non-negative int unchanged (the PHP client's rule).
 
     Raises:
-        ConfigError: ``key`` is no int, or negative (refused by PHP, too).
+        ConfigError: ``key`` is not an int, or is negative (PHP refuses that, too).
     """
     if isinstance(key, bool) or not isinstance(key, int) or key < 0:
         raise ConfigError(f"sharding 'modulo' takes ints of 0 or more, not {key!r}")
@@ -127,11 +127,11 @@ def partition_for(key: Key, partition_num: int, sharding: Sharding = "murmur3") 
     """Return the partition of ``key`` on a topic with ``partition_num`` partitions.
 
     Raises:
-        ConfigError: The key does not suit the rule, ``partition_num`` is not
-            positive, or a custom function returned no non-negative int.
+        ConfigError: The rule does not accept the key, ``partition_num`` is not
+            positive, or a custom function did not return an int of 0 or more.
     """
     if partition_num < 1:
-        raise ConfigError(f"partition_num must be positive, not {partition_num}: take it from the look-up's meta")
+        raise ConfigError(f"partition_num must be positive, not {partition_num}: take it from the lookup's meta")
     number: object = hasher(sharding)(key)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")

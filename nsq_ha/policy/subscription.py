@@ -1,20 +1,19 @@
 """The life of one partition's subscription, as a table.
 
-Every rule about *when* a subscription connects, moves, comes back or ends is in
-``TRANSITIONS``; who runs one (``consumer.subscription``) tells what happened and
-does what the table says. Silence of a connection counts as its loss
-(``policy.liveness``).
+Every rule about *when* a subscription connects, moves, reconnects or ends is in
+``TRANSITIONS``; ``consumer.subscription`` reports events and follows the table. A
+silent connection counts as lost (``policy.liveness``).
 
-The invariants, whatever happens in whatever order:
+The invariants, for all events in any order:
 
-* At most one connection is subscribed; the one that reads is left only after
-  the new leader has been connected to.
-* A partition that no look-up names is no reason to leave its connection.
+* At most one connection is subscribed. It is closed only after a connection to
+  the new leader is open.
+* If no lookup names a partition, its connection stays in use.
 * After each loss and each failure the nsqlookupds are asked at once, and again
-  with each further try, until it is subscribed.
+  with each attempt, until it is subscribed.
 * A node that accepts SUB and then fails is not retried in a tight loop: only a
-  connection that lived for a while counts as progress (``settle_time``).
-* It ends only when it is told to, or by a refusal that no retry cures.
+  connection that lasted for a while counts as progress (``settle_time``).
+* It ends only if it is stopped, or if nsqd refuses and retrying cannot help.
 
 Source: failures reference 3.7, 3.9, 4 (Consumer 1-3, Discovery 3, 4; Both 2).
 """
@@ -33,71 +32,71 @@ class State(enum.Enum):
     """Where a subscription stands. Only ``ENDED`` is final."""
 
     PAUSED = enum.auto()
-    """Not subscribed, and waiting for its next try: the end of the back-off, or news of another leader."""
+    """Not subscribed; the end of the backoff or another leader starts the next attempt."""
     CONNECTING = enum.auto()
-    """A connection to the leader is being made; nothing is subscribed."""
+    """A connection to the leader is being opened; nothing is subscribed."""
     SUBSCRIBING = enum.auto()
-    """SUB is sent, its answer outstanding; the connection before this one is left."""
+    """SUB was sent and not answered yet; the previous connection is closed."""
     SUBSCRIBED = enum.auto()
     """Messages may arrive."""
     MOVING = enum.auto()
-    """Still subscribed where it was, while a connection to the new leader is being made."""
+    """Still subscribed to the old leader, while a connection to the new one is being opened."""
     MOVE_PAUSED = enum.auto()
-    """Still subscribed where it was; the new leader was not to be had, and waits for its next try."""
+    """Still subscribed to the old leader; connecting to the new one failed and will be retried."""
     DRAINING = enum.auto()
-    """CLS is sent: nothing new is asked for, answers still go."""
+    """CLS was sent: no new messages arrive, but answers are still sent."""
     ENDED = enum.auto()
-    """Told to stop, or refused for good."""
+    """Stopped, or refused permanently."""
 
 
 class Event(enum.Enum):
     """What can happen to a subscription."""
 
     LEADER = enum.auto()
-    """Its turn has come, and a node leads that it is not subscribed at."""
+    """Time to check, and the leader is another node than the subscribed one."""
     SAME = enum.auto()
-    """Its turn has come, and the node leads that it is subscribed at."""
+    """Time to check, and the subscribed node leads."""
     NOBODY = enum.auto()
-    """Its turn has come, and no look-up names a leader."""
+    """Time to check, and no lookup names a leader."""
     OPENED = enum.auto()
-    """The connection is made: IDENTIFY, and AUTH where it is asked for."""
+    """The connection is open, after IDENTIFY and, if needed, AUTH."""
     ACCEPTED = enum.auto()
     """SUB was answered ``OK``."""
     FAILED = enum.auto()
-    """The connection was not to be had, or SUB was refused or not answered, and a retry may cure it."""
+    """Connecting failed, or SUB was refused or not answered, and a retry may succeed."""
     OUTDATED = enum.auto()
-    """As ``FAILED``, and another node leads meanwhile."""
+    """As ``FAILED``, but another node leads now."""
     FORBIDDEN = enum.auto()
-    """A refusal that no retry cures."""
+    """nsqd refused, and retrying cannot help."""
     LOST = enum.auto()
-    """The subscribed connection went: closed with a frame or without, reset, damaged, or silent for two heartbeats."""
+    """The subscribed connection is gone: closed (with or without a frame), reset, damaged, or silent for too long."""
     BROKEN = enum.auto()
-    """An unexpected error was raised; its connections are closed."""
+    """An unexpected error was raised; the connections are closed."""
     STOP = enum.auto()
-    """The consumer closes: what is unanswered may still be answered."""
+    """The consumer closes: unanswered messages may still be answered."""
     CLOSE = enum.auto()
-    """The time for that is over, or whoever runs it is cancelled."""
+    """The time for answers is over, or the subscription's task is cancelled."""
 
 
 class Act(enum.Enum):
-    """What is to be done next."""
+    """What to do next."""
 
     CONNECT = enum.auto()
-    """Open a connection to the node that leads."""
+    """Open a connection to the leader."""
     SUBSCRIBE = enum.auto()
-    """Leave the old connection, if there is one, and send SUB on the new one."""
+    """Close the old connection, if there is one, and send SUB on the new one."""
     READ = enum.auto()
-    """Take what arrives; the next turn is with news of another leader."""
+    """Read messages; check again when another leader is known."""
     ASK = enum.auto()
-    """Ask the nsqlookupds at once; the next turn is after the back-off, or with news of another leader."""
+    """Ask the nsqlookupds at once; check again after the backoff, or when another leader is known."""
     TELL = enum.auto()
-    """Leave all, and tell the application why."""
+    """Close the connections and report the error to the application."""
     END = enum.auto()
-    """Leave all."""
+    """Close the connections."""
 
 
 class Step(NamedTuple):
-    """A row of the table: the state that follows, and what is to be done."""
+    """A row of the table: the next state, and what to do in it."""
 
     state: State
     act: Act
@@ -136,7 +135,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         **{(state, _E.CLOSE): Step(_S.ENDED, _A.END) for state in _S},
         **{(state, _E.BROKEN): Step(_S.PAUSED, _A.ASK) for state in _S if state not in (_S.DRAINING, _S.ENDED)},
         **{(state, _E.BROKEN): Step(_S.ENDED, _A.END) for state in (_S.DRAINING, _S.ENDED)},
-        # What was under way when it was told to stop comes to its end, and changes nothing.
+        # Events of an attempt that was running at the stop have no effect.
         **{
             (_S.DRAINING, event): Step(_S.DRAINING, _A.READ)
             for event in (_E.LEADER, _E.SAME, _E.NOBODY, _E.OPENED, _E.FAILED, _E.OUTDATED, _E.FORBIDDEN, _E.STOP)
@@ -147,7 +146,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         },
     }
 )
-"""State and event to what follows; what is missing cannot happen."""
+"""Maps state and event to the next step; a missing pair cannot happen."""
 
 READING: Final = frozenset((_S.SUBSCRIBED, _S.MOVING, _S.MOVE_PAUSED, _S.DRAINING))
 """States in which a connection is subscribed."""
@@ -157,14 +156,14 @@ SETTLED_INTERVALS: Final = 2
 """Heartbeat intervals after which a subscription counts as working."""
 
 LONGEST_SETTLING: Final = 10.0
-"""Maximum seconds after which it counts as working, even with long heartbeat intervals."""
+"""Most seconds until it counts as working, even with long heartbeat intervals."""
 
 
 def settle_time(heartbeat_interval: float) -> float:
-    """Return how long a subscription must live before its loss counts as the first failure.
+    """Return how long a subscription must last before its loss counts as the first failure.
 
-    An accepted SUB is no progress, and neither is an answered message: a node may deliver some messages and then one
-    that ends the connection, again and again. The effect of each event on the two counters:
+    An accepted SUB is no progress, and neither is an answered message: a node may repeatedly deliver some messages and
+    then one that ends the connection. The effect of each event on the two counters:
 
     ======================  ==============================  ==============
     event                   short lives in a row            failures
@@ -175,21 +174,24 @@ def settle_time(heartbeat_interval: float) -> float:
     a failed attempt        as before                       one more
     ======================  ==============================  ==============
 
-    So the client reconnects at once after a leader moved or one connection closed; the tenth loss in a row waits for
-    the longest back-off.
+    So the client reconnects at once after the leader moved or one connection closed; the tenth loss in a row waits for
+    the longest backoff.
     """
     return min(SETTLED_INTERVALS * heartbeat_interval, LONGEST_SETTLING)
 
 
 class Life(Generic[N]):
-    """One subscription's way through the table; ``N`` is what a node is.
+    """One subscription's position in the table; ``N`` is the type of a node. It starts with a check that is due.
+
+    Args:
+        settling: Seconds, see :func:`settle_time`.
 
     Attributes:
         state: Where it stands.
-        act: What is to be done next by whoever runs it.
-        node: Where it is subscribed, or is subscribing. None elsewhere.
-        target: Where the connection goes that is being made. None when none is.
-        failures: Failures in a row, for the back-off.
+        act: What to do next.
+        node: The node it is subscribed or subscribing to. None without one.
+        target: The node that is being connected to. None without one.
+        failures: Failures in a row, for the backoff.
         short_lives: Subscriptions in a row that were lost before they settled.
         settled_at: When the last accepted subscription counts as working.
     """
@@ -197,11 +199,6 @@ class Life(Generic[N]):
     __slots__ = ("_settling", "act", "failures", "node", "settled_at", "short_lives", "state", "target")
 
     def __init__(self, settling: float) -> None:
-        """Begin: the first turn is due.
-
-        Args:
-            settling: Seconds, see :func:`settle_time`.
-        """
         self.state: State = State.PAUSED
         self.act: Act = Act.ASK
         self.node: N | None = None
@@ -217,17 +214,17 @@ class Life(Generic[N]):
         return self.state in READING
 
     def is_wanted(self, leader: N | None) -> bool:
-        """Tell whether the connection that is being made still leads to the leader, as far as is known."""
+        """Return whether the connection being opened still goes to the leader, as far as is known."""
         return leader in (None, self.target)
 
     def turn(self, leader: N | None) -> None:
-        """Take its turn: at the beginning, after the back-off, or with news.
+        """Check which node leads: at the start, after the backoff, or when another leader is known.
 
         Args:
-            leader: Who leads the partition by the newest view. None while nobody is named.
+            leader: The partition's leader in the newest view. None if there is none.
         """
         if leader is None:
-            # The first turn, too, has found nobody: the pause after it grows as after any failure.
+            # This is a failure from the first check on, so that the pauses grow.
             self.failures += self.state is not State.SUBSCRIBED
             self._take(Event.NOBODY)
         elif leader == self.node:
@@ -238,7 +235,7 @@ class Life(Generic[N]):
                 self.target = leader
 
     def opened(self) -> None:
-        """Note that the connection is made."""
+        """Record that the connection is open."""
         self._take(Event.OPENED)
         if self.act is Act.SUBSCRIBE:
             self.node, self.target = self.target, None
@@ -250,11 +247,11 @@ class Life(Generic[N]):
         self.settled_at = now + self._settling
 
     def failed(self, leader: N | None, *, for_good: bool = False) -> None:
-        """Note that the node was not to be had.
+        """Record that connecting or subscribing failed.
 
         Args:
-            leader: Who leads by the newest view; another one than was tried is tried at once.
-            for_good: No retry cures it.
+            leader: The leader in the newest view; if it is another node, it is tried at once.
+            for_good: Retrying cannot help.
         """
         tried = self.node if self.target is None else self.target
         self.target = None
@@ -270,7 +267,7 @@ class Life(Generic[N]):
             self._take(Event.FAILED)
 
     def lost(self, now: float) -> None:
-        """Record that the subscribed connection went."""
+        """Record that the subscribed connection is lost."""
         self.node = None
         self.short_lives = self.short_lives + 1 if now < self.settled_at else 0
         if self.state is State.SUBSCRIBED:
@@ -284,11 +281,11 @@ class Life(Generic[N]):
         self._take(Event.BROKEN)
 
     def stop(self) -> None:
-        """Note that the consumer closes, and answers still go."""
+        """Record that the consumer closes, and answers are still sent."""
         self._take(Event.STOP)
 
     def close(self) -> None:
-        """Note that all is over."""
+        """Record the end."""
         self._take(Event.CLOSE)
 
     def _take(self, event: Event) -> None:

@@ -1,20 +1,20 @@
-"""How long to wait before the next retry, look-up or warning.
+"""How long to wait before the next retry, lookup or warning.
 
-Look-ups of one topic while a caller needs news of it: a new leader is usually known within 5 s. During that time
-look-ups are frequent, since each pause between them adds to the time without publishes. After that the cluster may be
-away for minutes, and a second more does not matter.
+Lookups of one topic while a caller waits for news: a new leader is usually known within 5 s. During that time lookups
+are frequent, since each pause between them adds to the time without publishes. After that the cluster may be down for
+minutes, and a second more does not matter.
 
 ========================  ==============================
-rounds without news       seconds to the next look-up
+rounds without news       seconds to the next lookup
 ========================  ==============================
 up to ``QUICK_ROUNDS``    ``QUICK_GAP``
 more                      growing by a quarter, to ``SLOW_GAP``
 ========================  ==============================
 
-Jitter takes away up to a fifth, so that many clients do not ask together. An nsqlookupd gets at most five look-ups a
-second for one topic from one client.
+Jitter subtracts up to a fifth, so that many clients do not ask at the same time. An nsqlookupd gets at most five
+lookups a second for one topic from one client.
 
-Warnings of an outage: a partition without a leader for two seconds is a fail-over and needs no attention. One without
+Warnings of an outage: a partition without a leader for two seconds is a failover and needs no attention. One without
 a leader for a minute must show in the log, but not at each of a hundred retries.
 
 ================  ==========================  ===================================
@@ -44,7 +44,7 @@ SLOW_GAP: Final = 0.6
 _GAP_GROWTH: Final = 1.25
 _GAP_JITTER: Final = 0.2
 _LAST_STEP: Final = 10
-"""Beyond this the growth has reached SLOW_GAP."""
+"""From this step on the gap is SLOW_GAP."""
 
 FIRST_WARNING: Final = 5.0
 """Seconds before the first warning: longer than a planned change of leaders."""
@@ -57,13 +57,13 @@ LONGEST_SILENCE: Final = 600.0
 
 
 def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) -> float:
-    """Return seconds to wait after ``failures`` failures in a row; 0 for none.
+    """Return the seconds to wait after ``failures`` failures in a row; 0 for none.
 
     Args:
-        backoff: The numbers.
-        failures: How many in a row, 0 or more.
-        chance: Returns a number from 0 to 1; takes away up to ``jitter`` of the delay, so the
-            delay never exceeds ``maximum``.
+        backoff: The parameters.
+        failures: Number of failures in a row, 0 or more.
+        chance: Returns a number from 0 to 1. Jitter subtracts up to ``jitter`` of the delay, so
+            the delay never exceeds ``maximum``.
     """
     if failures <= 0:
         return 0.0
@@ -76,10 +76,10 @@ def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) ->
 
 
 def gap_after(rounds: int, chance: Callable[[], float]) -> float:
-    """Return the seconds from the start of one look-up to the start of the next.
+    """Return the seconds from the start of one lookup to the start of the next.
 
     Args:
-        rounds: Look-ups in a row that were needed and brought no news.
+        rounds: Lookups in a row that a caller waited for and that brought no news.
         chance: Returns a number from 0 up to 1.
     """
     steps = min(max(rounds - QUICK_ROUNDS, 0), _LAST_STEP)
@@ -91,7 +91,7 @@ class Warned(NamedTuple):
 
     Attributes:
         seconds: How long the outage has lasted.
-        failures: How many failures there were in it.
+        failures: Number of failures in it.
     """
 
     seconds: float
@@ -102,15 +102,14 @@ class Outage:
     """An outage of one partition, or of anything else. All times come from one monotonic clock.
 
     Attributes:
-        began_at: When the first failure occurred; None while all is well.
+        began_at: When the first failure occurred. None without an outage.
         failures: Failures since then.
-        warn_at: When the next warning is due; None while all is well.
+        warn_at: When the next warning is due. None without an outage.
     """
 
     __slots__ = ("_is_warned", "_silence", "began_at", "failures", "warn_at")
 
     def __init__(self) -> None:
-        """Start without an outage."""
         self.began_at: float | None = None
         self.warn_at: float | None = None
         self.failures: int = 0
@@ -134,7 +133,7 @@ class Outage:
         return Warned(now - self.began_at, self.failures)
 
     def warned(self, now: float) -> None:
-        """Record that somebody else has warned of the outage, and plan the next warning."""
+        """Record that the caller has already warned of the outage, and plan the next warning."""
         if self.warn_at is not None:
             self.warn_at = min(self.warn_at, now)
             self.warning(now)

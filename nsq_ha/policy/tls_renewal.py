@@ -1,4 +1,4 @@
-"""How to work with an nsqd that can write to a TLS connection for only five seconds.
+"""Work with an nsqd that can write to a TLS connection for only five seconds.
 
 The partitioned nsqd sets a deadline of 5 s before the TLS handshake and never
 clears it for writing. From then on each write of nsqd fails: no heartbeat,
@@ -12,8 +12,8 @@ is outstanding on it. ``ACTS`` says what to do with a connection at each age;
 
 The invariants:
 
-* Nothing that needs an answer is sent over a connection that has too little time
-  left for the answer.
+* Nothing that needs an answer is sent over a connection with too little time left
+  for the answer.
 * A connection in use is closed only after another one has replaced it, or when
   its time is over.
 * An nsqd counts as defective only after it was silent beyond the limit, and its
@@ -47,24 +47,24 @@ class Phase(enum.Enum):
     DUE = 0.6
     """There is enough time left to open another one."""
     LATE = 0.8
-    """An answer may still arrive to what is sent now, but not later."""
+    """An answer to a command sent now may still arrive; later commands get none."""
     STALE = 0.95
-    """Nothing arrives over it any longer."""
+    """Nothing more arrives over it."""
 
 
 class Use(enum.Enum):
-    """What a connection is used for at the moment."""
+    """What a connection is used for now."""
 
     UNUSED = enum.auto()
-    """A producer's: nothing was published over it, and nothing is waiting."""
+    """By a producer that published nothing over it, with nothing waiting."""
     PUBLISHING = enum.auto()
-    """A producer's: publishes are written to it."""
+    """By a producer that writes publishes to it."""
     ANSWERING = enum.auto()
-    """A producer's that was replaced: answers are outstanding."""
+    """Replaced, by a producer that waits for answers on it."""
     READING = enum.auto()
-    """A consumer's: messages arrive over it."""
+    """By a consumer that reads messages from it."""
     FINISHING = enum.auto()
-    """A consumer's that was replaced: messages that it delivered are unanswered."""
+    """Replaced, by a consumer that has unanswered messages from it."""
     DONE = enum.auto()
     """Replaced, with nothing outstanding."""
 
@@ -75,11 +75,11 @@ class Act(enum.Enum):
     USE = enum.auto()
     """Continue to use it."""
     REPLACE = enum.auto()
-    """Open another one while using this one; then switch to that one."""
+    """Open another one while using this one; then switch to the new one."""
     SETTLE = enum.auto()
-    """Send nothing new over it and wait for what is outstanding; then connect again."""
+    """Send nothing new over it and wait for outstanding answers; then reconnect."""
     KEEP = enum.auto()
-    """Accept what still arrives, answer messages, and send a sign of life from time to time."""
+    """Read what still arrives, answer messages, and send a command from time to time."""
     LEAVE = enum.auto()
     """Close it. Outstanding publishes are in doubt; outstanding messages are redelivered."""
     CLOSE = enum.auto()
@@ -108,9 +108,9 @@ ACTS: Final[Mapping[tuple[Use, Phase], Act]] = MappingProxyType(
         (_U.READING, _P.FRESH): _A.USE,
         (_U.READING, _P.DUE): _A.REPLACE,
         (_U.READING, _P.LATE): _A.SETTLE,
-        # What nsqd sends now is lost, but earlier messages can still be answered.
+        # Whatever nsqd sends now is lost, but earlier messages can still be answered.
         (_U.READING, _P.STALE): _A.SETTLE,
-        # FIN, REQ and TOUCH have no answer, so they need no time; the owner bounds it by the message timeout.
+        # FIN, REQ and TOUCH have no answer, so they need no time; the owner limits this by the message timeout.
         **{(_U.FINISHING, phase): _A.KEEP for phase in _P},
         **{(_U.DONE, phase): _A.CLOSE for phase in _P},
     }
@@ -119,7 +119,7 @@ ACTS: Final[Mapping[tuple[Use, Phase], Act]] = MappingProxyType(
 
 
 class Lifetime(NamedTuple):
-    """For how long nsqd can write to one connection.
+    """The time for which nsqd can write to one connection.
 
     Attributes:
         identified_at: When IDENTIFY was sent; nsqd's clock starts after that.
@@ -147,7 +147,7 @@ class Lifetime(NamedTuple):
 
     @property
     def stale_at(self) -> float:
-        """When nothing arrives over the connection any longer."""
+        """When nothing more arrives over the connection."""
         return self.identified_at + self.limit * Phase.STALE.value
 
     def next_phase_at(self, now: float) -> float | None:
@@ -165,7 +165,7 @@ class Verdict(enum.Enum):
     """What is known about one nsqd's writes to TLS connections."""
 
     TRUSTED = enum.auto()
-    """No sign of the defect. Its connections are not replaced."""
+    """It shows no sign of the defect. Its connections are not replaced."""
     SUSPECTED = enum.auto()
     """It may have the defect. Its connections are replaced, and one is kept afterwards to find out."""
     DEFECTIVE = enum.auto()
@@ -209,7 +209,7 @@ _PARTITIONED: Final = "-HA."
 
 
 def first_verdict(version: str) -> Verdict:
-    """Return the verdict for an nsqd of which only the version in IDENTIFY's answer is known."""
+    """Return the verdict on an nsqd of which only the version in IDENTIFY's answer is known."""
     return Verdict.SUSPECTED if _PARTITIONED in version else Verdict.TRUSTED
 
 

@@ -1,13 +1,12 @@
-"""What the nsqlookupds said, merged into one view of a topic.
+"""Merge the answers of the nsqlookupds into one view of a topic.
 
-Owns the rules by which answers become a view: which node leads a partition,
-how many partitions there are, whether the topic exists. Does not ask anybody
-(``discovery``) and keeps no time: what must last is counted in lookup rounds.
+Owns the rules for this: which node leads a partition, how many partitions there
+are, whether the topic exists. ``discovery`` sends the requests. This module has
+no clock: it counts lookup rounds.
 
-The invariant: ``partition_num`` comes from ``meta`` alone, never from the number
-of partitions that happen to be listed, and a view is only ever improved or
-demoted: no answer, however empty, erases what was known before it is confirmed
-by further rounds.
+The invariants: ``partition_num`` comes from ``meta`` alone, never from the number
+of partitions that happen to be listed. No answer, however empty, erases earlier
+knowledge before further rounds confirm it.
 
 Source: failures reference 2, 3.6, 3.8, 3.9, 4 "Discovery"; protocol reference 12.
 """
@@ -21,10 +20,10 @@ from types import MappingProxyType
 from typing import Final
 
 CONFIRM_ROUNDS: Final = 3
-"""Rounds in a row after which a change is accepted that no answer contradicts but few contain."""
+"""Rounds in a row after which a change is accepted if no answer contradicts it."""
 
 DISPUTED_ROUNDS: Final = 8
-"""Rounds in a row after which the leading nsqlookupd is believed against another one; a sound
+"""Rounds in a row after which the leading nsqlookupd wins against another one. A working
 follower is about 2 s behind, which is fewer rounds than this."""
 
 
@@ -35,9 +34,9 @@ class Node:
     Attributes:
         host: Host name or IP address.
         tcp_port: Port of the TCP protocol.
-        http_port: Port of its HTTP.
+        http_port: Port of the HTTP API.
         distributed_id: The cluster's name for it (``ip:rpc:tcp:n``), needed to
-            move partitions. Empty if the server gave none. Not compared.
+            move partitions. Empty if the server sent none. Not compared.
     """
 
     host: str
@@ -52,7 +51,7 @@ class Node:
 
     @property
     def http_url(self) -> str:
-        """Base URL of its HTTP."""
+        """Base URL of the HTTP API."""
         return f"http://{_bracketed(self.host)}:{self.http_port}"
 
 
@@ -71,12 +70,12 @@ class TopicMeta:
     Attributes:
         partition_num: Number of partitions, 1 or more; keys are hashed over it.
         replica: Copies of each partition, leader included.
-        extend_support: Messages may carry extension headers.
+        extend_support: Messages may have extension headers.
         ordered: Consumers must subscribe ordered.
         multi_part: Several partitions may share a node.
         disable_channel_auto_create: Channels must be registered before use.
-        is_partitioned: False for plain nsqds that are given by address: their
-            commands have no partition, and they know no keys, traces or headers.
+        is_partitioned: False for plain nsqds given by address: their commands
+            have no partition, and they support no keys, traces or headers.
     """
 
     partition_num: int
@@ -90,14 +89,14 @@ class TopicMeta:
 
 @dataclass(frozen=True, slots=True)
 class LookupAnswer:
-    """One nsqlookupd's valid answer to a look-up of a topic.
+    """One nsqlookupd's valid answer to a lookup of a topic.
 
     Attributes:
         lookupd: Base URL of the nsqlookupd.
-        leads: Whether it is the leading nsqlookupd by the lists.
-        meta: None if the answer has no valid one.
+        leads: Whether the lists name it as the leading nsqlookupd.
+        meta: The topic's settings. None if the answer has no valid ones.
         partitions: Leader by partition, only for partitions that have one.
-        exists: False if it says that the topic does not exist.
+        exists: False if the answer says that the topic does not exist.
         note: Why partitions are missing, if the server says so; else empty.
     """
 
@@ -111,7 +110,7 @@ class LookupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change that some answers contain and that is not accepted yet.
+    """A change that some answers contain but that is not accepted yet.
 
     Attributes:
         partition_num: The proposed number. None if none is proposed.
@@ -130,14 +129,14 @@ class TopicView:
 
     Attributes:
         topic: The topic.
-        meta: None until the number of partitions is certain.
-        leaders: Leader by partition as of the last round that had answers. May hold
-            partitions at or above ``meta.partition_num`` while the topic grows: to
-            be subscribed at once, to be published to only when the number is taken.
+        meta: The topic's settings. None until the number of partitions is certain.
+        leaders: Leader by partition in the last round with answers. While the topic
+            grows it may have partitions at or above ``meta.partition_num``: subscribe
+            to these at once, but publish to them only when the number is accepted.
         complete: Every partition has a leader and no change is pending.
         exists: False if every answer denied the topic (repeatedly, if it was known
             before).
-        last_known: Last leader of the partitions that are missing in ``leaders``. Their
+        last_known: Last leader of each partition that is missing in ``leaders``. Its
             healthy connections stay in use; new ones are opened only to ``leaders``.
         note: Why partitions are missing, if a server says so; else empty.
         pending: A change that waits for confirmation. Not compared.
@@ -154,7 +153,7 @@ class TopicView:
 
     @property
     def partition_num(self) -> int:
-        """Number of partitions to hash over; 0 while it is not known."""
+        """Number of partitions to hash over; 0 while unknown."""
         return 0 if self.meta is None else self.meta.partition_num
 
     @property
@@ -164,7 +163,7 @@ class TopicView:
 
     @property
     def known(self) -> Mapping[int, Node]:
-        """Every partition that has or had a leader, with the newest one."""
+        """The newest leader of each partition that has or had one."""
         return {**self.last_known, **self.leaders}
 
     @property
@@ -175,14 +174,14 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """What is different between two views; falsy when nothing is.
+    """The difference between two views; falsy if there is none.
 
     Attributes:
-        gained: Partitions that have a leader and had none, with it.
-        moved: Partitions with another leader: the old one and the new one.
-        lost: Partitions without leader that had one, with the old one.
-        meta: The metas when they differ, old and new. None if they are equal.
-        exists: The new state when it changed. None if it did not.
+        gained: Partitions that had no leader and have one now, with the leader.
+        moved: Partitions with another leader: the old and the new one.
+        lost: Partitions that had a leader and have none now, with the old leader.
+        meta: Old and new meta if they differ. None if they are equal.
+        exists: The new value if it changed. None if it did not.
     """
 
     gained: Mapping[int, Node]
@@ -199,14 +198,13 @@ class TopicChange:
 def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic: str = "") -> TopicView:
     """Return the view after one lookup round.
 
-    Answers are ranked: the leading nsqlookupd, then by the number of partitions
-    listed. The leader of a partition is what the first of that rank says; the
-    lists are united, since a server that has just started lists nothing though
-    nothing is wrong. A partition that nobody lists loses its leader and keeps it
-    as ``last_known``.
+    Answers are ranked: the leading nsqlookupd first, then by the number of listed
+    partitions. The first answer in that order that lists a partition names its
+    leader. The lists are merged, since a server that has just started lists nothing
+    although nothing is wrong. A partition that no answer lists loses its leader and
+    keeps it as ``last_known``.
 
-    ``partition_num`` is taken from ``meta`` when the round's answers and the past
-    bear it out:
+    ``partition_num`` is taken from ``meta`` if enough answers and rounds confirm it:
 
     ============  ==============================  ===========================  ==========
     the number    nobody contradicts              only the leading one says so  otherwise
@@ -218,20 +216,20 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
                   else 8
     ============  ==============================  ===========================  ==========
 
-    A number that grows waits besides until each new partition has a leader: before,
-    what is hashed to them could only wait. Asked with access ``w`` that is a leader
-    which takes writes, and the cluster may need a minute to have one.
+    A larger number must also wait until each new partition has a leader, else
+    messages hashed to it could only wait. With access ``w`` this is a leader that
+    accepts writes, and the cluster may need a minute to elect one.
 
-    A topic that was known is gone only after the same 3 or 8 rounds of denial by
-    all; a first answer is believed at once.
+    A known topic is gone only after all have denied it for the same 3 or 8 rounds;
+    a first answer is accepted at once.
 
     Args:
         previous: The view so far. None at the beginning.
-        answers: The valid answers of one round; servers that failed gave none.
-        topic: Name of the topic; needed when there is no previous view.
+        answers: The valid answers of one round, without those of failed servers.
+        topic: Name of the topic; needed if there is no previous view.
 
     Returns:
-        The new view; ``previous`` itself (or an empty view) when nobody answered.
+        The new view; ``previous`` itself (or an empty view) if there are no answers.
     """
     old = previous if previous is not None else _unknown(topic)
     if not answers:
@@ -255,7 +253,7 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
 
 
 def difference(old: TopicView | None, new: TopicView) -> TopicChange:
-    """Return what changed from ``old`` to ``new``; None counts as a view without anything."""
+    """Return what changed from ``old`` to ``new``; None counts as an empty view."""
     before = old if old is not None else _unknown(new.topic)
     return TopicChange(
         gained={number: node for number, node in new.leaders.items() if number not in before.leaders},
@@ -275,7 +273,7 @@ def _unknown(topic: str) -> TopicView:
 
 
 def _denied(old: TopicView, answers: Sequence[LookupAnswer]) -> TopicView:
-    """Every answer says that there is no such topic."""
+    """Return the view if every answer says that there is no such topic."""
     note = next((answer.note for answer in answers if answer.note), "")
     rounds = old.pending.gone_rounds + 1
     needed = CONFIRM_ROUNDS if answers[0].leads else DISPUTED_ROUNDS
@@ -311,13 +309,13 @@ def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMe
         return None, pending
     flags = [meta for _, meta in found]
     known = old.meta if old.meta is not None else flags[0]
-    # Without the leading one, what somebody still confirms is not given up for what another one says.
+    # Without the leading one, keep settings that some answer still confirms.
     kind = flags[0] if led or not any(_same_kind(meta, known) for meta in flags) else known
     return dataclasses.replace(kind, partition_num=number), pending
 
 
 def _rounds_needed(settled: int, number: int, numbers: Sequence[int], *, led: bool, listed: bool) -> int | None:
-    """Rounds in a row that make ``number`` true; None if these answers cannot do it."""
+    """Return after how many rounds in a row ``number`` is accepted; None if these answers do not suffice."""
     if len(set(numbers)) > 1:
         return DISPUTED_ROUNDS if led or not settled else None
     if not settled:
@@ -351,7 +349,7 @@ def _merge_leaders(
     last_known = {
         partition: node
         for partition, node in old.known.items()
-        # While a topic grows, a server that is behind must not wipe out the partitions it does not know yet.
+        # While a topic grows, a server that is behind must not remove partitions that it does not know yet.
         if partition not in leaders and not (fallen and partition >= bound)
     }
     return dict(sorted(leaders.items())), last_known
