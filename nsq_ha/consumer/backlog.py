@@ -164,9 +164,9 @@ class Backlog:
                 self._measure(monotonic(), 0, in_hand=0)
             self._window = None
 
-    def lost(self) -> None:
-        """Record that messages of a lost connection were removed from the queue."""
-        self._ages.removed(len(self._inbox))
+    def lost(self, before: int) -> None:
+        """Record that messages of a lost connection were removed from the queue, which held ``before``."""
+        self._ages.removed(before, len(self._inbox))
         self._window = None
         if self._finished:
             self._careful_until = monotonic() + _AFTER_LOSS
@@ -317,7 +317,7 @@ class Backlog:
                 self._inbox.remove(copy)
                 watched.add_copy(copy)
             if copies:
-                self._ages.removed(len(self._inbox))
+                self._ages.removed(len(self._inbox) + len(copies), len(self._inbox))
             self._finished.remember(message.id, message.timestamp_ns, now)
             if not is_alive:
                 self._careful_until = now + _AFTER_LOSS

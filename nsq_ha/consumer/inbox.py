@@ -140,10 +140,11 @@ class ConsumerInbox:
         """Record that ``subscription`` is no longer subscribed."""
         self.changed.set()
         alive = [message for message in self._queue if getattr(message.source, "is_alive", True)]
+        before = len(self._queue)
         self._queue.clear()
         self._queue.extend(alive)
         if not self.closing.is_set():
-            self.backlog.lost()
+            self.backlog.lost(before)
             self.flow.share()
 
     def refused(self, error: NsqError) -> None:

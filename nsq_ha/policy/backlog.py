@@ -99,9 +99,14 @@ class Ages:
         """Record that a message that arrived at ``arrived`` is back at the head of ``waiting`` messages."""
         self._marks.appendleft((arrived, self._total - waiting + 1))
 
-    def removed(self, waiting: int) -> None:
-        """Record that messages were removed anywhere; the ``waiting`` ones left count as old as the oldest."""
+    def removed(self, before: int, waiting: int) -> None:
+        """Record that messages were removed anywhere; those left count as old as the oldest.
+
+        Args:
+            before: The length of the queue before.
+            waiting: Its length now.
+        """
         if waiting:
-            self.head(waiting)  # drops the marks of what was handed out
+            self.head(before)  # drops the marks of what was handed out
             # A message that was put back may be younger than those behind it.
             self._marks = deque(((min(at for at, _ in self._marks), self._total),))

@@ -110,7 +110,8 @@ def test_the_last_that_waits_begins_in_time(
     assert waiting / handlers * seconds <= msg_timeout / 2 * (1 + 1e-6)
 
 
-@example([("arrive", 5), ("hold", 0), ("wait", 9), ("return", 1), ("remove", 2), ("take", 1)])
+@example([("arrive", 1), ("hold", 0), ("wait", 90), ("arrive", 3), ("return", 0), ("remove", 2)])
+@example([("arrive", 9), *2 * [("hold", 0)], ("wait", 9), *2 * [("return", 1)], ("remove", 4), ("take", 2)])
 @given(STEPS)
 def test_no_message_is_taken_to_be_younger_than_it_is(steps: list[tuple[str, int]]) -> None:
     queue: deque[float] = deque()
@@ -133,7 +134,7 @@ def test_no_message_is_taken_to_be_younger_than_it_is(steps: list[tuple[str, int
             ages.put_back(known, len(queue))
         elif step == "remove" and len(queue) > count:
             del queue[count]
-            ages.removed(len(queue))
+            ages.removed(len(queue) + 1, len(queue))
             has_removed = True
         elif step == "wait":
             now += count / 1000
@@ -160,7 +161,7 @@ def test_marks_go_with_their_messages() -> None:
 def test_an_emptied_queue_begins_again() -> None:
     ages = Ages()
     ages.arrived(1.0, 3, 0)
-    ages.removed(0)
+    ages.removed(3, 0)
     ages.arrived(5.0, 1, 0)
     assert ages.head(1) == 5.0
 
