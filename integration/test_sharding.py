@@ -60,9 +60,8 @@ async def test_a_function_that_is_no_hash_is_refused(cluster: ClusterUnderTest, 
 async def test_an_ordinary_topic_takes_keys_and_partitions_too(producer: Producer, ordinary: str) -> None:
     assert {(await producer.publish(ordinary, b"x", key="k")).partition for _ in range(5)} == {partition_for("k", 2)}
     assert {(await producer.publish(ordinary, b"x", partition=1)).partition for _ in range(5)} == {1}
-    # A partition that is named wins over the key's.
-    other = 1 - partition_for("k", 2)
-    assert (await producer.publish(ordinary, b"x", key="k", partition=other)).partition == other
+    with pytest.raises(ConfigError, match="both choose the partition"):
+        await producer.publish(ordinary, b"x", key="k", partition=1)
 
 
 async def test_each_key_keeps_its_order_among_many_publishes_at_once(

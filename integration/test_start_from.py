@@ -210,3 +210,21 @@ async def test_a_start_gives_everything_and_on_an_ordered_topic_nothing_twice(
             found += [message.body for message in await read(consumer, b"", 1)]
     # On an ordinary topic a message that the server had queued before the start was set may come twice.
     assert sorted(found if history.is_ordered else set(found)) == wanted
+
+
+async def test_a_start_moves_the_channel_for_those_that_read_it_too(
+    producer: Producer, consume: Consumers, mark: bytes, ordinary: str
+) -> None:
+    async with consume(ordinary, partitions=[0]) as reading:
+        for number in range(5):
+            await producer.publish(ordinary, mark + b"%d" % number, partition=0)
+        await read(reading, mark, 5)
+
+        async def are_finished() -> bool:
+            return (await consume.stats(ordinary))[0].depth == 0
+
+        await eventually(are_finished)
+        async with consume(ordinary, partitions=[0], start_from=StartFrom.beginning(), max_in_flight=1):
+            # It holds at most one message, unanswered; the others come again to the first consumer.
+            again = await read(reading, mark, 4)
+    assert len({message.body for message in again}) == 4

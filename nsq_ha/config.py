@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import ipaddress
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -322,7 +323,7 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "start_timeout": seconds(0.0, _DAY),
     "max_attempts": optional(whole(1, MAX_ATTEMPTS)),
     "warn_attempts": whole(0, 65535),
-    "on_give_up": one_of("drop", "republish", "dead_letter", function=True),
+    "on_give_up": optional(one_of("drop", "republish", "dead_letter", function=True)),
     "dead_letter_topic": optional(lambda name, value: named(name, check_topic, value)),
 }
 
@@ -365,10 +366,11 @@ class ConsumerConfig(ClientConfig):
     that no message is dropped unless you ask for it."""
     warn_attempts: int = 10
     """Delivery of a message at which a warning is logged, and again at each doubling. 0 for never."""
-    on_give_up: GiveUp = "drop"
+    on_give_up: GiveUp | None = None
     """What to do with a message that is given up, before it is finished: ``drop`` does nothing, ``republish`` publishes
-    it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function, async or not, is called with it.
-    All but ``drop`` need ``max_attempts``; ``republish`` and ``dead_letter`` need a ``producer=`` that was entered."""
+    it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function is called with it, a plain one in a
+    thread. None is ``drop`` if ``max_attempts`` is given. All others need ``max_attempts``; ``republish`` and
+    ``dead_letter`` need a ``producer=`` that was entered."""
     dead_letter_topic: str | None = None
     """Topic for ``on_give_up="dead_letter"``; must exist, and not be the consumer's own."""
 
@@ -406,7 +408,11 @@ def traced_topics(trace: object) -> bool | frozenset[str]:
 
 
 def _partitions(values: Iterable[object]) -> tuple[int, ...]:
-    return tuple(sorted({named("partitions", check_partition, value) for value in values}))
+    numbers = sorted(named("partitions", check_partition, value) for value in values)
+    for one, following in itertools.pairwise(numbers):
+        if one == following:
+            raise ConfigError(f"partitions names partition {one} twice: name each one once")
+    return tuple(numbers)
 
 
 def _check_plain(config: ConsumerConfig) -> None:
@@ -427,9 +433,10 @@ def _check_giving_up(config: ConsumerConfig) -> None:
         raise ConfigError("on_give_up='dead_letter' needs dead_letter_topic")
     if policy != "dead_letter" and topic is not None:
         raise ConfigError(
-            f"dead_letter_topic needs on_give_up='dead_letter', not {shown(policy)}: {topic!r} would get no message"
+            f"dead_letter_topic needs on_give_up='dead_letter', not {shown(policy or 'drop')}: {topic!r} would get no"
+            f" message"
         )
-    if policy != "drop" and config.max_attempts is None:
+    if policy is not None and config.max_attempts is None:
         raise ConfigError(
             f"on_give_up={shown(policy)} needs max_attempts, the number of deliveries after which it applies: without"
             f" it no message is given up"

@@ -279,7 +279,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
     Attributes:
         body: The payload, 1 byte to the server's limit (1 MiB by default).
         key: Sharding key. None for no key.
-        partition: The partition. None to choose it by key or strategy.
+        partition: The partition, not together with a key. None to choose it by key or strategy.
         trace_id: Unsigned 64 bit. None for no trace, or for a random id if the
             producer traces the topic.
         headers: Extension header, only for extended topics. None for no header.

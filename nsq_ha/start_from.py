@@ -24,7 +24,9 @@ _WORDS: Final = {
 class StartFrom:
     """The position at which a channel starts. Create one with a class method.
 
-    The server applies it only if the channel has no other client.
+    It moves the channel for all its consumers, also for those that are reading: they get the messages from there on,
+    among them some that they have finished. Only if nsqd refuses plain HTTP does the subscription carry the position;
+    then the server ignores it if the channel has another client.
 
     A message that nsqd has already queued for delivery is still delivered first,
     even on an ordered topic, and again in its place; a consumer leaves out that copy
@@ -32,7 +34,7 @@ class StartFrom:
     counts a message only after it was flushed, up to 6 seconds after it was
     acknowledged; the end is then the end of the flushed messages.
 
-    Source: protocol reference 5, "Start positions".
+    Source: protocol reference 5, "Start positions"; youzan/nsq nsqdserver/http.go (doSetChannelOffset).
     """
 
     kind: Literal["timestamp", "virtual_queue", "msgcount", "special"]

@@ -90,7 +90,7 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "start_timeout": (-1, math.nan),
     "max_attempts": (0, 4001, 1.5),
     "warn_attempts": (-1, 65536),
-    "on_give_up": ("forget", None),
+    "on_give_up": ("forget", 3),
     "dead_letter_topic": ("bad topic", 7),
 }
 
@@ -201,6 +201,7 @@ def test_values_that_cannot_be_shown_are_refused_as_others(name: str, value: obj
         ),
         ({"on_give_up": "dead_letter", "max_attempts": 3}, "needs dead_letter_topic"),
         ({"on_give_up": "dead_letter", "dead_letter_topic": "dead"}, "on_give_up='dead_letter' needs max_attempts"),
+        ({"on_give_up": "drop"}, "on_give_up='drop' needs max_attempts"),
         ({"on_give_up": "republish"}, "on_give_up='republish' needs max_attempts"),
         ({"on_give_up": print}, "on_give_up=<built-in function print> needs max_attempts"),
         ({"start_from": {5: StartFrom.end()}, "partitions": [0, 1]}, r"does not read \(5\)"),
@@ -289,7 +290,9 @@ def test_what_cannot_publish_is_no_producer(producer: Any) -> None:  # noqa: ANN
 
 
 def test_partitions_are_sorted_and_named_once() -> None:
-    assert ConsumerConfig.of({"partitions": [3, 1, 3]}).partitions == (1, 3)
+    assert ConsumerConfig.of({"partitions": [3, 1]}).partitions == (1, 3)
+    with pytest.raises(ConfigError, match="partitions names partition 3 twice: name each one once"):
+        ConsumerConfig.of({"partitions": [3, 1, 3]})
     assert ConsumerConfig.of({"partitions": range(2)}).partitions == (0, 1)
     assert ConsumerConfig.of({"partitions": ()}).partitions == ()
 

@@ -162,7 +162,7 @@ class NsqdHttp(HttpPeer):
         await self._ask("POST", "/channel/delete", _place(topic, partition, channel))
 
     async def set_offset(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
-        """Move an existing channel of the partition to another position; its clients are disconnected.
+        """Move an existing channel of the partition to another position, for all clients that read it, too.
 
         Args:
             topic: The topic.

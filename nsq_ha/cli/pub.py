@@ -92,6 +92,8 @@ def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
     chosen = PubOptions(**options)  # type: ignore[arg-type]  # click's names and types are the fields'
     if chosen.key is not None and chosen.key_field is not None:
         raise click.UsageError("give --key or --key-field, not both")
+    if chosen.partition is not None and (chosen.key is not None or chosen.key_field is not None):
+        raise click.UsageError("give --partition or a key, not both: the key chooses the partition")
     if sys.stdin is None:
         raise click.ClickException("standard input is closed: there is nothing to publish")
     failed = run(_pub(topic, lookupd, sys.stdin.buffer, chosen))
@@ -235,10 +237,20 @@ def _key(data: bytes, options: PubOptions) -> str | int | None:
         raise ConfigError(f"not JSON: {error}") from error
     if options.key_field is None:
         return options.key
-    key = value.get(options.key_field) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise ConfigError(f"not a JSON object, so it has no field {options.key_field!r} (--key-field)")
+    if options.key_field not in value:
+        raise ConfigError(f"field {options.key_field!r} (--key-field) is missing")
+    key = value[options.key_field]
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise ConfigError(f"field {options.key_field!r} is neither text nor an integer")
+        raise ConfigError(f"field {options.key_field!r} (--key-field) must be text or an integer, not {_kind(key)}")
     return key
+
+
+def _kind(value: object) -> str:
+    """Return what JSON calls a value that is no key."""
+    names = {type(None): "null", bool: "a boolean", float: "a fraction", list: "a list"}
+    return names.get(type(value), "an object")
 
 
 def _receipt(receipt: Receipt) -> dict[str, object]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.closing import Returned, leave_to_end
+from nsq_ha.consumer.threads import HandlerThreads, is_async
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
@@ -37,6 +38,9 @@ nsqd counts deliveries, and some reach no handler: those to a client that restar
 message with more deliveries than ``max_attempts`` is still handled, and given up if that fails. But a message that
 kills each process that handles it never fails, and must be given up, too.
 """
+
+_MOST_THREADS: Final = 32
+"""Plain ``on_give_up`` functions that run at once; others wait for them."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -77,9 +81,9 @@ class GiveUpPublisher:
         _check_type(producer)
         if self._is_needed and producer is None:
             raise ConfigError(f"on_give_up={policy!r} publishes: give producer=")
-        if policy == "drop" and producer is not None:
+        if (policy is None or policy == "drop") and producer is not None:
             raise ConfigError(
-                "producer= would not be used, since on_give_up='drop' loses messages for good: give"
+                "producer= would not be used, since on_give_up='drop' (the default) loses messages for good: give"
                 " on_give_up='dead_letter' or 'republish', or no producer"
             )
         if config.dead_letter_topic == topic:
@@ -175,6 +179,7 @@ class AttemptPolicy:
         self._publisher = publisher
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = HandlerThreads(_MOST_THREADS)
         self._not_given_up: set[bytes] = set()  # ids of messages that come again only to be given up
         self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
         warn = config.warn_attempts or 65536
@@ -267,6 +272,10 @@ class AttemptPolicy:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    def end_threads(self) -> None:
+        """End the threads of a plain ``on_give_up``, once no message can be given up any more."""
+        self._threads.close()
+
     def _was_last(self, message: Message) -> bool:
         limit = self._config.max_attempts
         return (
@@ -312,7 +321,7 @@ class AttemptPolicy:
     async def _apply(self, message: Message) -> None:
         policy = self._config.on_give_up
         if callable(policy):
-            outcome = policy(message)
+            outcome = policy(message) if is_async(policy) else await self._threads.call(policy, message)
             if inspect.isawaitable(outcome):
                 await outcome
         else:

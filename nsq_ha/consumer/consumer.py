@@ -194,6 +194,7 @@ class Consumer(SingleUseClient):
             self._partitions.cancel()
         await self._attempts.aclose()
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
+        self._attempts.end_threads()
         if self._directory is not None:
             await self._directory.aclose()
         self._over.set()
@@ -276,7 +277,7 @@ class Consumer(SingleUseClient):
         return self._inbox.iterate()
 
     async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
-        """Call ``handler`` for each message until the consumer is closed.
+        """Call ``handler`` for each message until the consumer is closed; one call at a time.
 
         When a handler returns, its message is finished. If it raises, the message is requeued after
         ``requeue_backoff``. If the handler answered the message itself, nothing is added. If it raises ``SystemExit``
@@ -289,10 +290,10 @@ class Consumer(SingleUseClient):
             concurrency: Maximum number of handlers at a time, 1..10000.
 
         Raises:
-            ConfigError: ``concurrency`` is not an int of 1..10000, ``handler`` is not a function of one argument, or
-                this is another event loop than the one that entered it.
+            ConfigError: ``concurrency`` is not an int of 1..10000, ``handler`` is not a function of one argument,
+                another call is active, or this is another event loop than the one that entered it.
             ServerError: nsqd refused, and retrying cannot help.
-            ClosedError: The consumer's own task died.
+            ClosedError: The consumer was closed before this call, or not entered; or its own task died.
 
         If cancelled, it cancels the running handlers. That is no failed attempt: their messages wait in the consumer
         for the next call or iteration, or go back to nsqd when the consumer closes. When the consumer is closed,
@@ -303,6 +304,7 @@ class Consumer(SingleUseClient):
         inbox = self._inbox
         handling = Handling(inbox.messages(), handler, inbox.backlog, self._attempts, inbox.take_back)
         check_concurrency(concurrency)
+        inbox.check_free()
         if 0 < self.max_in_flight < concurrency:
             log.warning(
                 "%s/%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",

@@ -1,25 +1,15 @@
-"""Call handlers, in the event loop or in threads.
-
-asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
-names, too. Fewer handlers than ``concurrency`` would run at a time, and a
-reconnect would wait for them. So each call of ``run`` has its own threads, at
-most ``concurrency``, started when needed. They are daemons: a handler that
-never returns does not keep the process alive.
-"""
+"""Call handlers, in the event loop or in threads."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import inspect
 import logging
-import threading
 from collections import deque
-from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nsq_ha.consumer.threads import HandlerThreads, is_async
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 from nsq_ha.transport.waiting import is_foreign
 
@@ -88,71 +78,6 @@ def check_handler(handler: object, option: str = "handler") -> None:
         ) from None
 
 
-class _Job(NamedTuple):
-    """One call, and the future for its outcome."""
-
-    loop: asyncio.AbstractEventLoop
-    outcome: asyncio.Future[Any]
-    context: contextvars.Context
-    function: Callable[[Any], object]
-    argument: object
-
-
-class HandlerThreads:
-    """Calls functions in its own threads, for one event loop. Starts a thread when it is needed.
-
-    Args:
-        most: Maximum number of threads.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._started = 0
-        self._busy = 0
-
-    async def call(self, function: Callable[[Any], object], argument: object) -> object:
-        """Return ``function(argument)``, called in a thread with the caller's context variables.
-
-        If this is cancelled, the function runs on in its thread and its result is dropped.
-        """
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Any] = loop.create_future()
-        if self._busy == self._started < self._most:
-            self._started += 1
-            name = f"nsq_ha handler {self._started}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-        self._busy += 1
-        self._jobs.put(_Job(loop, outcome, contextvars.copy_context(), function, argument))
-        return await outcome
-
-    def close(self) -> None:
-        """End the threads: idle ones now, the others when their function returns."""
-        for _ in range(self._started):
-            self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            result, error = None, None
-            try:
-                result = job.context.run(job.function, job.argument)
-            except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
-                job.loop.call_soon_threadsafe(self._done, job.outcome, result, error)
-            # An idle thread must not keep the last message alive.
-            del job, result, error
-
-    def _done(self, outcome: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-        self._busy -= 1
-        if outcome.cancelled():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)
-
-
 class Handling:
     """Runs one handler over the messages of a consumer.
 
@@ -182,9 +107,8 @@ class Handling:
         self._attempts = attempts
         self._take_back = take_back
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
-        # An object whose __call__ is a coroutine function counts as one, too.
-        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-        # Messages redelivered over another connection wait here while their partition's handler still runs.
+        self._is_async = is_async(handler)
+        # A message that came again by another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: dict[asyncio.Task[object], Message] = {}
         self._ended = 0.0
@@ -312,7 +236,7 @@ class Handling:
             del self._busy[worker]
 
     async def _call_in_thread(self, message: Message) -> None:
-        outcome = await self._threads.call(self._in_thread, message)
+        outcome = await self._threads.call(self._handler, message)
         if inspect.isawaitable(outcome):
             await outcome
 
@@ -321,13 +245,6 @@ class Handling:
             self._desk.took_long(message, began, self._name)
         self._desk.handled(self._count, self._seconds)
         self._count, self._seconds = 0, 0.0
-
-    def _in_thread(self, message: Message) -> object:
-        try:
-            return self._handler(message)
-        except StopIteration as error:
-            # A future cannot hold StopIteration; the task that awaits it would wait forever.
-            raise RuntimeError(f"handler raised {error!r}") from error
 
 
 def _first(errors: BaseExceptionGroup[NsqError]) -> NsqError:

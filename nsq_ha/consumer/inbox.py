@@ -170,6 +170,21 @@ class ConsumerInbox:
         """Return an iterator for handlers."""
         return self._iterations.new()
 
+    def check_free(self) -> None:
+        """Check that a call of ``run`` may begin.
+
+        Raises:
+            NsqError: A refusal that no retry cures.
+            ClosedError: It is closed, or was not started.
+            ConfigError: Another call is active.
+        """
+        self.check_open()
+        if self._handlings:
+            raise ConfigError(
+                f"{self.name}: run() is active already: raise its concurrency= for more handlers at once, or make"
+                f" another Consumer for another handler"
+            )
+
     async def run(self, handling: Handling, concurrency: int, closed: asyncio.Event) -> None:
         """Let ``handling`` take messages until there are no more, or until ``closed`` is set."""
         self._handlings.add(handling)

@@ -191,8 +191,8 @@ class Producer(SingleUseClient):
             body: 1 byte to 1 MiB, including trace id and headers.
             key: Decides the partition. Publishes of one key by this producer
                 keep their order. None for no key.
-            partition: The partition. Publishes that name it without a key keep
-                their order.
+            partition: The partition. Publishes that name it keep their order.
+                Not together with ``key``.
             trace_id: An unsigned 64-bit number; the receipt then has id, offset
                 and size. None follows :attr:`trace`.
             headers: Extension header, on extended topics.

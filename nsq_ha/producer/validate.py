@@ -69,6 +69,8 @@ def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMess
         raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
     if message.partition is not None:
         check_partition(message.partition)
+        if key is not None:
+            raise ConfigError("key= and partition= both choose the partition: give one of them (see sharding=, too)")
     _check_trace_id(trace_id)
     ext = None
     if message.headers is not None or message.tag is not None:

@@ -58,9 +58,23 @@ def test_lines_that_fail_are_named_and_the_others_published(invoke: Invoke, orde
     told = invoke("pub", ordered, "--key-field", "u", stdin=b"\n".join(lines))
     assert told.exit_code == 1
     *failures, summary = told.stderr.splitlines()
+    failures.sort()  # by line
     assert [failure.split(":")[:2] for failure in failures] == [[f"line {n}", " not stored"] for n in (2, 3, 4, 5, 6)]
+    assert [failure.partition("not stored: ")[2] for failure in failures[1:4]] == [
+        "not a JSON object, so it has no field 'u' (--key-field)",
+        "field 'u' (--key-field) must be text or an integer, not a boolean",
+        "field 'u' (--key-field) is missing",
+    ]
     assert summary.startswith("published 2 of 7 lines in ")
     assert summary.endswith("; 5 failed, 0 of them may be stored")
+
+
+@pytest.mark.parametrize("key", [("--key", "k"), ("--key-field", "u")])
+def test_a_key_and_a_partition_are_not_both_given(invoke: Invoke, ordered: str, key: tuple[str, str]) -> None:
+    """The partition used to win silently."""
+    refused = invoke("pub", ordered, "--partition", "1", *key, stdin="a")
+    assert refused.exit_code == 2
+    assert "give --partition or a key, not both" in refused.stderr
 
 
 def test_json_lines_are_checked_and_published_as_they_stand(invoke: Invoke, topic: str) -> None:

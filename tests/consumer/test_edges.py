@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from nsq_ha import ConfigError, Message, StartFrom
+from nsq_ha import ClosedError, ConfigError, Message, StartFrom
 from nsq_ha.consumer.handling import check_handler
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
@@ -141,3 +141,37 @@ async def test_a_handler_that_begins_while_a_task_waits_for_a_message_ends_the_w
         await eventually(lambda: handled)
         await consumer.aclose()
         await running
+
+
+async def test_one_run_at_a_time(stage: Stage) -> None:
+    """Two would share the messages, whatever their handlers."""
+
+    async def handle(message: Message) -> None:
+        """Succeed."""
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await turn()
+        with pytest.raises(ConfigError, match=r"orders/ch: run\(\) is active already: raise its concurrency="):
+            await consumer.run(handle)
+        running.cancel()
+        await asyncio.wait({running})
+        running = asyncio.create_task(consumer.run(handle))
+        await turn()
+        assert not running.done()
+    await running
+
+
+async def test_a_closed_consumer_runs_no_handler(stage: Stage) -> None:
+    """The call used to return at once, as if all messages were handled."""
+
+    async def handle(message: Message) -> None:
+        """Succeed."""
+
+    consumer = stage.consumer()
+    with pytest.raises(ClosedError, match="use the consumer with 'async with'"):
+        await consumer.run(handle)
+    async with consumer:
+        pass
+    with pytest.raises(ClosedError, match="the consumer is closed"):
+        await consumer.run(handle)

@@ -274,6 +274,52 @@ async def test_a_block_that_times_out_in_a_handler_is_not_finished(stage: Stage)
     assert peer.of(Finish) == []
 
 
+async def test_a_plain_function_blocks_its_thread_alone(stage: Stage) -> None:
+    """It used to run in the event loop, and no heartbeat was answered meanwhile."""
+    began, may_end = threading.Event(), threading.Event()
+    names: list[str] = []
+
+    def give_up(message: Message) -> None:
+        names.append(threading.current_thread().name)
+        began.set()
+        assert may_end.wait(LIMIT)
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(fails))
+        peer.message(b"x")
+        assert await asyncio.to_thread(began.wait, LIMIT)
+        may_end.set()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await consumer.aclose()
+        await running
+    assert names == ["nsq_ha handler 1"]
+
+
+@pytest.mark.parametrize("iterates", [False, True])
+async def test_closing_waits_for_a_plain_function_for_close_timeout(stage: Stage, *, iterates: bool) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def give_up(message: Message) -> None:
+        began.set()
+        may_end.wait(LIMIT)
+
+    async with asyncio.timeout(LIMIT):
+        async with stage.consumer(max_attempts=1, on_give_up=give_up, close_timeout=0.1) as consumer:
+            peer = await stage.nsqd.subscriber()
+            running = None if iterates else asyncio.create_task(consumer.run(fails))
+            peer.message(b"x")
+            if iterates:
+                (await anext(consumer)).requeue()
+            assert await asyncio.to_thread(began.wait, LIMIT)
+        if running is not None:
+            await running
+        await stage.nsqd.until(lambda: not peer.is_open)
+    assert not may_end.is_set()
+    may_end.set()
+    assert answers(peer) == []
+
+
 async def test_closing_waits_for_it(stage: Stage) -> None:
     may_end = asyncio.Event()
 

@@ -11,6 +11,7 @@ from nsq_ha import Message
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import Stage
+from tests.support.waiting import turn
 
 MANY = 40
 
@@ -98,10 +99,12 @@ async def test_fewer_messages_in_flight_than_handlers_is_warned_about(
         """Succeed."""
 
     caplog.set_level(logging.WARNING)
-    async with stage.consumer(max_in_flight=3) as consumer:
-        running = [asyncio.create_task(consumer.run(handle, concurrency=count)) for count in (3, 4)]
-        await stage.nsqd.subscriber()
-    await asyncio.gather(*running)
+    for count in (3, 4):
+        async with stage.consumer(max_in_flight=3) as consumer:
+            running = asyncio.create_task(consumer.run(handle, concurrency=count))
+            await stage.nsqd.subscriber()
+            await turn()
+        await running
     # asyncio's debug mode logs, too, on a busy machine.
     assert [record.message for record in caplog.records if record.name == "nsq_ha.consumer"] == [
         "orders/ch: only 3 of 4 handlers can run at once: raise max_in_flight=3 to concurrency or more"

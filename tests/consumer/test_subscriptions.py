@@ -266,7 +266,7 @@ async def test_a_partition_that_comes_late_is_subscribed(stage: Stage, caplog: p
 
 async def test_chosen_partitions_only(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1], 2: stage.nsqds[2]})
-    async with stage.consumer(partitions=[2, 0, 2]):
+    async with stage.consumer(partitions=[2, 0]):
         await stage.nsqds[0].subscriber()
         await stage.nsqds[2].subscriber()
     assert stage.nsqds[1].peers == []

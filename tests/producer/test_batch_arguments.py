@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from nsq_ha import OutgoingMessage
 from nsq_ha.errors import ConfigError
 from tests.support.stage import TOPIC, Stage
 
@@ -41,4 +42,15 @@ async def test_what_is_no_time_limit_is_refused(stage: Stage, timeout: object) -
     async with stage.producer() as producer:
         with pytest.raises(ConfigError, match="timeout must be a number of seconds"):
             await producer.publish(TOPIC, b"x", timeout=timeout)  # type: ignore[arg-type]
+    assert stage.nsqd.commands == []
+
+
+async def test_a_key_and_a_partition_are_not_both_given(stage: Stage) -> None:
+    """The partition used to win silently, and the key did not choose it."""
+    refused = r"key= and partition= both choose the partition: give one of them"
+    async with stage.producer() as producer:
+        with pytest.raises(ConfigError, match=refused):
+            await producer.publish(TOPIC, b"x", key="k", partition=0)
+        with pytest.raises(ConfigError, match=f"1.*{refused}"):
+            await producer.publish_many(TOPIC, [b"x", OutgoingMessage(b"x", key="k", partition=0)])
     assert stage.nsqd.commands == []

@@ -104,9 +104,9 @@ async def test_what_follows_a_misplaced_answer_is_in_doubt_too(stage: Stage, *, 
     holding = Holding()
     stage.nsqd.script = holding
     async with stage.producer() as producer:
-        before = asyncio.create_task(producer.publish(TOPIC, b"before", partition=0, key="a"))
+        before = asyncio.create_task(producer.publish(TOPIC, b"before", key="a"))
         traced = asyncio.create_task(producer.publish(TOPIC, b"traced", key="b", trace_id=9))
-        after = asyncio.create_task(producer.publish(TOPIC, b"after", partition=0, key="c"))
+        after = asyncio.create_task(producer.publish(TOPIC, b"after", key="c"))
         await stage.nsqd.until(lambda: holding.has(3))
         peer = holding.held[0][0]
         holding.held.clear()

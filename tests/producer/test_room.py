@@ -18,7 +18,7 @@ BODY = b"x" * 20_000
 def fill(producer: Producer, topic: str = TOPIC) -> "list[asyncio.Task[object]]":
     """Publish twice what the producer may hold to partition 0."""
     count = 2 * MOST // len(BODY)
-    return [asyncio.create_task(producer.publish(topic, BODY, partition=0, key=n)) for n in range(count)]
+    return [asyncio.create_task(producer.publish(topic, BODY, key=2 * n)) for n in range(count)]
 
 
 async def abandoned(tasks: "list[asyncio.Task[object]]") -> None:
@@ -40,13 +40,13 @@ def held(producer: Producer, partition: int) -> int:
 
 @pytest.mark.parametrize("topic", [TOPIC, "another"])
 async def test_publishes_to_a_healthy_leader_go_on(stage: Stage, holding: Holding, topic: str) -> None:
-    async with stage.producer(max_pending_bytes=MOST) as producer:
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
         tasks = fill(producer)
         await stage.nsqds[0].until(lambda: len(holding.held) * len(BODY) == MOST / 2)
         for number in range(10):
-            receipt = await producer.publish(topic, BODY, partition=1, key=number, timeout=LIMIT)
+            receipt = await producer.publish(topic, BODY, key=2 * number + 1, timeout=LIMIT)
             assert (receipt.partition, receipt.attempts) == (1, 1)
-        batch = [OutgoingMessage(BODY, key=n, partition=1) for n in range(100)]
+        batch = [OutgoingMessage(BODY, key=2 * n + 1) for n in range(100)]
         outcomes = await producer.publish_many(topic, batch, timeout=LIMIT)
         assert not any(isinstance(outcome, PublishError) for outcome in outcomes)
         # What may go anywhere does not wait for the partition in trouble either.
@@ -57,7 +57,7 @@ async def test_publishes_to_a_healthy_leader_go_on(stage: Stage, holding: Holdin
 
 async def test_without_a_leader_too(stage: Stage) -> None:
     stage.lead({1: stage.nsqds[1]}, 2)
-    async with stage.producer(max_pending_bytes=MOST) as producer:
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
         tasks = fill(producer)
         await until_full(producer)
         assert (await producer.publish(TOPIC, BODY, partition=1, timeout=LIMIT)).attempts == 1
@@ -67,7 +67,7 @@ async def test_without_a_leader_too(stage: Stage) -> None:
 
 
 async def test_the_error_names_the_partition_and_the_option(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(max_pending_bytes=MOST) as producer:
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
         tasks = fill(producer)
         await until_full(producer)
         with pytest.raises(
@@ -80,12 +80,12 @@ async def test_the_error_names_the_partition_and_the_option(stage: Stage, holdin
 
 
 async def test_what_waits_in_line_is_published_in_order(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(max_pending_bytes=MOST, window=5) as producer:
-        batch = [OutgoingMessage(b"%04d" % n + BODY, key=n % 7, partition=0) for n in range(20)]
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST, window=5) as producer:
+        batch = [OutgoingMessage(b"%04d" % n + BODY, key=2 * (n % 7)) for n in range(20)]
         tasks = fill(producer)
         await eventually(lambda: len(holding.held) == 5)
         late = [asyncio.create_task(producer.publish_many(TOPIC, batch[n : n + 5])) for n in range(0, 20, 5)]
-        last = asyncio.create_task(producer.publish(TOPIC, b"last", partition=0, key=0))
+        last = asyncio.create_task(producer.publish(TOPIC, b"last", key=0))
         stage.nsqds[0].script = None
         holding.release(5)
         await asyncio.wait_for(asyncio.gather(*tasks, *late, last), LIMIT)
@@ -98,7 +98,7 @@ async def test_what_waits_in_line_is_published_in_order(stage: Stage, holding: H
 
 async def test_what_may_go_anywhere_leaves_the_line_of_a_partition_in_trouble(stage: Stage, holding: Holding) -> None:
     stage.nsqds[1].script = other = Holding()
-    async with stage.producer(max_pending_bytes=MOST) as producer:
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
         tasks = [asyncio.create_task(producer.publish(TOPIC, BODY)) for _ in range(2 * MOST // len(BODY))]
         await eventually(lambda: holding.held and other.held)
         stage.nsqds[1].script = None
@@ -109,7 +109,7 @@ async def test_what_may_go_anywhere_leaves_the_line_of_a_partition_in_trouble(st
 
 
 async def test_closing_ends_what_waits_in_line(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(max_pending_bytes=MOST, close_timeout=0.3) as producer:
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST, close_timeout=0.3) as producer:
         tasks = fill(producer)
         await until_full(producer)
         await eventually(lambda: holding.held)
@@ -121,7 +121,7 @@ async def test_closing_ends_what_waits_in_line(stage: Stage, holding: Holding) -
 
 
 async def test_told_to_fail_what_waits_in_line_fails(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(max_pending_bytes=MOST, on_unreachable="fail") as producer:
+    async with stage.producer(sharding="modulo", max_pending_bytes=MOST, on_unreachable="fail") as producer:
         tasks = fill(producer)
         await until_full(producer)
         await eventually(lambda: holding.held)

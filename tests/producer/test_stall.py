@@ -134,10 +134,10 @@ def overdue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_leader_that_only_sends_heartbeats_is_left(
     stage: Stage, holding: Holding, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with stage.producer() as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, key=key)) for key in "ab"]
+    async with stage.producer(sharding="modulo") as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", key=key)) for key in (0, 2)]
         await eventually(lambda: holding.has(2))
-        behind = asyncio.create_task(producer.publish(TOPIC, b"behind", partition=0, key="a"))
+        behind = asyncio.create_task(producer.publish(TOPIC, b"behind", key=0))
         await asyncio.wait(tasks)
         stage.nsqds[0].script = None
         for task in tasks:
@@ -163,8 +163,8 @@ async def test_it_is_left_also_when_nobody_waits_for_its_answers_any_more(stage:
 
 @pytest.mark.usefixtures("overdue_soon")
 async def test_answers_that_come_slowly_one_by_one_keep_the_connection(stage: Stage, holding: Holding) -> None:
-    async with stage.producer() as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, key=n)) for n in range(4)]
+    async with stage.producer(sharding="modulo") as producer:
+        tasks = [asyncio.create_task(producer.publish(TOPIC, b"x", key=2 * n)) for n in range(4)]
         await eventually(lambda: holding.has(4))
         for task in tasks:
             await asyncio.wait(tasks, timeout=STALLED_AFTER, return_when=asyncio.ALL_COMPLETED)

@@ -1,0 +1,96 @@
+"""Threads for the application's plain functions.
+
+asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
+names, too. Fewer handlers than ``concurrency`` would run at a time, and a
+reconnect would wait for them. So each call of ``run`` has its own threads, at
+most ``concurrency``, started when needed, and so has ``on_give_up``. They are
+daemons: a handler that never returns does not keep the process alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Return whether a call of ``function`` only makes a coroutine, as that of an object with an async ``__call__``."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+class _Job(NamedTuple):
+    """One call, and the future for its outcome."""
+
+    loop: asyncio.AbstractEventLoop
+    outcome: asyncio.Future[Any]
+    context: contextvars.Context
+    function: Callable[[Any], object]
+    argument: object
+
+
+class HandlerThreads:
+    """Calls functions in its own threads, for one event loop. Starts a thread when it is needed.
+
+    Args:
+        most: Maximum number of threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._started = 0
+        self._busy = 0
+
+    async def call(self, function: Callable[[Any], object], argument: object) -> object:
+        """Return ``function(argument)``, called in a thread with the caller's context variables.
+
+        If this is cancelled, the function runs on in its thread and its result is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+        if self._busy == self._started < self._most:
+            self._started += 1
+            name = f"nsq_ha handler {self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._busy += 1
+        self._jobs.put(_Job(loop, outcome, contextvars.copy_context(), function, argument))
+        return await outcome
+
+    def close(self) -> None:
+        """End the threads: idle ones now, the others when their function returns."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = job.context.run(job.function, job.argument)
+            except StopIteration as raised:
+                # A future cannot hold one, and its waiter would wait forever.
+                error = RuntimeError(f"handler raised {raised!r}")
+                error.__cause__ = raised
+            except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
+                job.loop.call_soon_threadsafe(self._done, job.outcome, result, error)
+            # An idle thread must not keep the last message alive.
+            del job, result, error
+
+    def _done(self, outcome: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        self._busy -= 1
+        if outcome.cancelled():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
