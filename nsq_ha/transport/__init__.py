@@ -1,1 +1,1 @@
-"""What moves bytes between this process and one nsqd."""
+"""Move bytes between this process and one nsqd."""

@@ -1,11 +1,11 @@
 """One connection to one nsqd for one partition: heartbeats, requests in order, close.
 
-Owns when bytes are sent; ``protocol.client`` knows what they mean, and
-``protocol.handshake`` how a connection begins. The callbacks for what arrives
-run in the event loop and must not block.
+Decides when bytes are sent; ``protocol.client`` knows what they mean, and
+``protocol.handshake`` how a connection begins. The callbacks run in the event
+loop and must not block.
 
-The invariant: any surprise (a frame out of place, silence for two heartbeat
-intervals, an answer without a request) ends the connection, since answers carry
+The invariant: any surprise (an unexpected frame, silence for two heartbeat
+intervals, an answer without a request) ends the connection, since answers have
 no number and nothing after a surprise can be trusted.
 """
 
@@ -66,15 +66,15 @@ def _ignore(_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Functions that are called for what arrives, in the event loop.
+    """Functions that the event loop calls for received data.
 
     Attributes:
         lost: Called with the reason of the end, exactly once after a successful open.
-        answers: Called with the answers to publishes in their order: the response's bytes, or the error.
+        answers: Called with the answers to publishes, in order: the response's bytes, or the error.
         messages: Called with the messages of one read.
         refusals: Called with error frames that answer no request.
         damaged: Called with messages that cannot be decoded; they are in flight.
-        stored: Called instead of ``answers`` with a number of answers ``OK``. None to call ``answers``.
+        stored: Called instead of ``answers`` with the number of ``OK`` answers. None to call ``answers``.
     """
 
     lost: Callable[[NsqError], None]
@@ -89,7 +89,7 @@ class Connection:
     """One open connection. Call :meth:`open` to get one.
 
     Attributes:
-        name: A short id, different for each connection of the process, and the nsqd's address; for log lines.
+        name: A short id, unique in the process, and the nsqd's address; for log lines.
         tls_server: What this process knows about the nsqd's TLS. None without TLS.
     """
 
@@ -132,7 +132,7 @@ class Connection:
             was_reached = connection._stream is not None
             await connection._discard()
             if not was_reached:
-                # An address given by nsqd= is the user's own.
+                # With nsqd= the user chose the address, so the hint does not apply.
                 hint = "" if config.nsqd else f"; {REACHABLE}"
                 raise ConnectError(
                     f"cannot connect to {node.address} within connect_timeout={config.connect_timeout} s{hint}"
@@ -203,7 +203,7 @@ class Connection:
     async def subscribe(self, command: Sub | SubOrdered | SubAdvanced, source: MessageSource, layout: Layout) -> None:
         """Subscribe and wait for the answer; messages then go to the callbacks.
 
-        If it is cancelled, abort the connection.
+        If this is cancelled, abort the connection.
 
         Raises:
             ServerError: nsqd refused; it closes the connection.
@@ -225,30 +225,30 @@ class Connection:
             self._stream.write(data)
 
     def write_now(self, data: bytes) -> None:
-        """Write ``data`` now, after what is buffered; for when waiting for the end of the turn has no advantage."""
+        """Write buffered commands and ``data`` now, if waiting for the end of the turn has no advantage."""
         if self._stream is not None:
             self._stream.write_now(data)
 
     def write_publishes(self, data: bytes, count: int) -> None:
-        """Write ``count`` publish commands now; ``answers`` gets one answer for each, in their order."""
+        """Write ``count`` publish commands now; ``answers`` gets one answer for each, in order."""
         self._protocol.expect_publish(count)
         if self._stream is not None:
             self._stream.write_now(data)
 
     @property
     def lifetime(self) -> Lifetime | None:
-        """How long nsqd can write to the connection; None if that is unlimited."""
+        """How long nsqd can write to the connection. None if there is no limit."""
         return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
 
     @property
     def takes_more(self) -> bool:
-        """False while the socket is full, and once the end is decided, a little before ``lost``."""
+        """Whether the socket has space. False also once the end is decided, shortly before ``lost``."""
         stream = self._stream
         return stream is not None and not (stream.is_paused or stream.is_closing())
 
     @property
     def is_paused(self) -> bool:
-        """True while the socket is full: write only what cannot wait."""
+        """Whether the socket is full. If so, write only what cannot wait."""
         return self._stream is not None and self._stream.is_paused
 
     def on_resume(self, callback: Callable[[], None]) -> None:
@@ -265,7 +265,7 @@ class Connection:
         await self._request(Close())
 
     def retire(self, callbacks: Callbacks) -> None:
-        """Pass what still arrives to ``callbacks``; silence no longer ends the connection."""
+        """Use ``callbacks`` from now on; silence no longer ends the connection."""
         self._callbacks = callbacks
         self._stored = callbacks.stored
         if self._watchdog is not None:
@@ -276,7 +276,7 @@ class Connection:
         self.write(NOP)
 
     def show_evidence(self) -> bool:
-        """Record what the connection proves about the nsqd's TLS; return whether it proves anything."""
+        """Record the connection's evidence about the nsqd's TLS; return whether there is any."""
         if self.tls_server is None or self._stream is None:
             return False
         limit, interval = self.tls_server.writes_for, self.config.heartbeat_interval
@@ -290,12 +290,12 @@ class Connection:
         return await asyncio.shield(self._ended)
 
     def close(self) -> None:
-        """Send what is buffered and close, without waiting for the end."""
+        """Send buffered data and close, without waiting for the end."""
         if self._stream is not None:
             self._stream.close()
 
     async def aclose(self, timeout: float) -> None:
-        """Send what is buffered, close, and wait for the end; abort after ``timeout`` seconds."""
+        """Send buffered data, close, and wait for the end; abort after ``timeout`` seconds."""
         if self._stream is None or self._ended.done():
             return
         self._stream.close()
@@ -331,8 +331,8 @@ class Connection:
             self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {now - last:.1f} s (two heartbeats)"))
             return
         if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
-            # Bytes arrive, but the heartbeats among them are inside a frame with a false size.
-            self.abort(RemoteProtocolError(f"{self.node.address} sent a frame of a false size"))
+            # Bytes arrive, but the heartbeats among them are inside a frame with a wrong size.
+            self.abort(RemoteProtocolError(f"{self.node.address} sent a frame with a wrong size"))
             return
         self._watch()
 
@@ -383,7 +383,7 @@ class Connection:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(reason)
-                waiter.exception()  # marks it as seen: the request's caller may be gone
+                waiter.exception()  # mark it as retrieved: the request's caller may be gone
         self._waiters.clear()
         if not self._ended.done():
             self._ended.set_result(reason)

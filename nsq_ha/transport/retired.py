@@ -1,4 +1,4 @@
-"""A replaced connection, which stays open until nothing is outstanding on it.
+"""A replaced connection that stays open until nothing is outstanding on it.
 
 This module decides when to close it; the owner knows what is outstanding.
 
@@ -30,6 +30,13 @@ _WITNESS_INTERVALS: Final = 4
 class Retired:
     """A replaced connection.
 
+    Args:
+        connection: The connection.
+        lifetime: How long nsqd can write to it.
+        callbacks: Called for data that still arrives; this object replaces ``lost``.
+        use: Returns what the connection is used for at a given time.
+        on_end: Called with the reason when the connection has ended.
+
     Attributes:
         connection: The connection.
     """
@@ -43,15 +50,6 @@ class Retired:
         use: Callable[[float], Use],
         on_end: Callable[[Retired, NsqError], None],
     ) -> None:
-        """Keep a connection.
-
-        Args:
-            connection: The connection.
-            lifetime: For how long nsqd can write to it.
-            callbacks: Called for what still arrives; ``lost`` is replaced by this object's own.
-            use: Returns what the connection is used for at a given time.
-            on_end: Called with the reason when the connection has ended.
-        """
         self.connection = connection
         self._lifetime = lifetime
         self._use = use
@@ -62,7 +60,7 @@ class Retired:
         self._is_closing = False
         server = connection.tls_server
         self._is_witness = server is not None and server.wants_witness
-        # A witness that has proved nothing by then never will.
+        # A witness without evidence by then will never have any.
         self._witness_until = lifetime.identified_at + lifetime.limit + _WITNESS_INTERVALS * self._interval
         if server is not None and self._is_witness:
             server.has_witness = True
@@ -70,7 +68,7 @@ class Retired:
         self._look_soon()
 
     def changed(self) -> None:
-        """Check whether anything is still outstanding. Call it after each answer."""
+        """Check whether anything is still outstanding; call this after each answer."""
         if self._use(self._loop.time()) is Use.DONE:
             self._look_soon()
 
@@ -79,7 +77,7 @@ class Retired:
         self.connection.abort(reason)
 
     def close(self) -> None:
-        """Send what is buffered and close, even if something is outstanding."""
+        """Send buffered data and close, even if something is outstanding."""
         if not self._is_closing:
             self._is_closing = True
             self.connection.close()

@@ -1,4 +1,4 @@
-"""What a producer and a consumer have in common: options, ``async with`` once, and a close that always completes.
+"""The common part of producer and consumer: options, a single ``async with``, and a close that always completes.
 
 The invariants: a client that failed to start leaves nothing behind, and a close completes even if its callers are
 cancelled.
@@ -28,16 +28,16 @@ _running: Final[set[asyncio.Task[Any]]] = set()
 def options_of(
     kind: type[_Config], config: _Config | None, lookupd: str | Iterable[str], options: Mapping[str, Any]
 ) -> _Config:
-    """Return the options as one value, checked.
+    """Check the options and return them as one object.
 
     Args:
-        kind: The class of the value.
-        config: The options as a value. None to use ``lookupd`` and ``options``.
-        lookupd: HTTP address of one or several nsqlookupds.
+        kind: The class of the object.
+        config: The options as one object. None uses ``lookupd`` and ``options``.
+        lookupd: HTTP address of one nsqlookupd or several.
         options: Fields of ``kind`` by name.
 
     Raises:
-        ConfigError: They are given both ways, ``config`` is of another class, an option is unknown or out of range, no
+        ConfigError: Both forms are given, ``config`` has another class, an option is unknown or out of range, no
             address is given, or a file of the TLS options cannot be used.
     """
     if config is not None and (options or lookupd):
@@ -53,14 +53,14 @@ def options_of(
 
 
 class SingleUseClient(ABC):
-    """A client for one ``async with`` block in one event loop."""
+    """A client for a single ``async with`` block in one event loop."""
 
     _closing: asyncio.Event
     _was_entered = False
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
-        """Start, as the class describes. If it fails or is cancelled, everything is closed again.
+        """Start, as the class describes. If this fails or is cancelled, everything is closed again.
 
         Raises:
             ClosedError: It was entered before. Create a new client.
@@ -83,7 +83,7 @@ class SingleUseClient(ABC):
         await self.aclose()
 
     def _check_loop(self) -> None:
-        """Check the running event loop: in another one, a wait would never end.
+        """Check the running event loop, since a wait in another one would never end.
 
         Raises:
             ConfigError: The client was entered in another event loop.
@@ -108,7 +108,7 @@ class SingleUseClient(ABC):
 
 
 def check_entered(client: SingleUseClient) -> None:
-    """Check that a client which was given to another one can be used in this event loop.
+    """Check that a client that was passed to another one can be used in this event loop.
 
     Raises:
         ConfigError: It was not entered, or another event loop entered it.
@@ -121,15 +121,20 @@ def check_entered(client: SingleUseClient) -> None:
         )
     client._check_loop()  # noqa: SLF001 - the class is this module's
     if client._closing.is_set():  # noqa: SLF001 - the class is this module's
-        raise ClosedError(f"the {name} is closed: make a new one")
+        raise ClosedError(f"the {name} is closed: create a new one")
 
 
 class Closing:
-    """One client's close: it waits for pending work, then ends everything else.
+    """Closes one client: waits for pending work, then ends everything else.
 
     The invariants: the second part always completes, even if its callers are
     cancelled, and every call returns soon after that. If the task itself is
     cancelled, as at the end of ``asyncio.run``, the next call starts it again.
+
+    Args:
+        drain: Waits for pending work; cancelled when no caller waits for the close any more.
+        end: Ends everything else, in a bounded time. It may run again after a cancellation.
+        name: The task's name.
 
     Attributes:
         has_begun: A close was requested.
@@ -142,13 +147,6 @@ class Closing:
         end: Callable[[], Coroutine[Any, Any, object]],
         name: str,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            drain: Waits for pending work; cancelled when no caller waits any longer.
-            end: Ends everything else. Its time is bounded, and it may run again after a cancellation.
-            name: Of the task.
-        """
         self.has_begun: bool = False
         self.is_done: bool = False
         self._drain = drain
@@ -161,7 +159,7 @@ class Closing:
         """Start the close unless it runs, and return its task."""
         self.has_begun = True
         if self._draining is None:
-            self._draining = _start(self._drain(), f"{self._name}: waiting for what is under way")
+            self._draining = _start(self._drain(), f"{self._name}: waiting for pending work")
         if self._task is None or self._task.cancelled():
             self._task = _start(self._run(self._draining), self._name)
         return self._task

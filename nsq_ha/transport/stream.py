@@ -1,10 +1,10 @@
-"""The bytes to and from one nsqd, as a connection sees them: what every transport has to do.
+"""The interface of a stream of bytes to and from one nsqd.
 
-``tcp`` moves them over a socket, ``wire`` logs them on their way. Another transport, or a fake in memory, implements
-:class:`Stream` and is given to ``Connection`` by an :data:`OpenStream`.
+``tcp`` moves the bytes over a socket, ``wire`` logs them. Another transport, or a fake in memory, implements
+:class:`Stream`; an :data:`OpenStream` opens it for ``Connection``.
 
-The invariant: ``on_lost`` is called exactly once for each stream that was opened, whatever ended it, and nothing is
-received after it.
+The invariant: ``on_lost`` is called exactly once for each opened stream, whatever ended it, and nothing is received
+afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsq_ha.protocol.compression import Codec
 
 Receiver = Callable[[bytes | memoryview], None]
-"""Takes what was read, decrypted and decompressed; it may not keep a memoryview. If it raises, the stream ends."""
+"""Takes data that was read, decrypted and decompressed; must not keep a memoryview. If it raises, the stream ends."""
 
 OnLost = Callable[["NsqError"], None]
 """Takes the reason of the end."""
@@ -29,8 +29,8 @@ class Stream(Protocol):
     """An open stream.
 
     Attributes:
-        receiver: Takes what is read.
-        on_resume: Called when ``is_paused`` ends. None for nothing.
+        receiver: Takes the data that is read.
+        on_resume: Called when ``is_paused`` ends. None calls nothing.
     """
 
     receiver: Receiver
@@ -42,44 +42,44 @@ class Stream(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the peer takes no more for now."""
+        """Whether the peer accepts no more data for now."""
 
     @property
     def is_closing(self) -> Callable[[], bool]:
-        """Returns whether the end is decided, a little before ``on_lost``."""
+        """Returns whether the end is decided, shortly before ``on_lost``."""
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Continue inside TLS.
 
         Raises:
-            ConnectError: The TLS handshake failed; the stream cannot be used any more.
+            ConnectError: The TLS handshake failed; the stream is unusable.
         """
 
     def start_codec(self, codec: Codec) -> None:
-        """Continue compressed, both ways."""
+        """Compress both directions from now on."""
 
     def received(self, data: bytes) -> None:
-        """Handle ``data`` as if it had been read now; for bytes that were read before a codec was started."""
+        """Process ``data`` as if it had been read now; for bytes read before a codec was started."""
 
     def write(self, data: bytes) -> None:
-        """Buffer ``data``; it is sent with everything else that is written in this turn of the event loop.
+        """Buffer ``data``; all data of this turn of the event loop is sent together.
 
         After the end it is dropped.
         """
 
     def write_now(self, data: bytes) -> None:
-        """Send ``data`` after what is buffered."""
+        """Send buffered data and ``data`` now."""
 
     def close(self) -> None:
-        """Send what is buffered, then close; ``on_lost`` follows."""
+        """Send buffered data, then close; ``on_lost`` follows."""
 
     def abort(self, reason: NsqError | None = None) -> None:
-        """End it at once; ``on_lost`` follows with ``reason``."""
+        """End the stream at once; ``on_lost`` follows with ``reason``."""
 
 
 OpenStream = Callable[[str, int, Receiver, OnLost], Awaitable[Stream]]
 """Connects to a host and port.
 
 Raises:
-    ConnectError: It is not reachable. Look the leader up again.
+    ConnectError: The host is not reachable. Look the leader up again.
 """

@@ -1,7 +1,7 @@
 """A stream over a socket: TCP, TLS over it, a codec over that.
 
-Owns the socket. Does not know frames: what arrives goes to ``receiver`` as it
-is read, and what is written in one turn of the event loop is sent in one write.
+Owns the socket and does not know frames: data goes to ``receiver`` as it is read,
+and all data written in one turn of the event loop is sent in one write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log: logging.Logger = logging.getLogger("nsq_ha.connection")
 
 MAX_UNREAD_BYTES: Final = 1024 * 1024
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
-messages and heartbeats: enough for 50,000 messages in flight."""
+messages and heartbeats only: enough for 50,000 messages in flight."""
 
 READ_BYTES: Final = 256 * 1024
 """Maximum number of bytes of one read."""
@@ -40,13 +40,13 @@ READ_BYTES: Final = 256 * 1024
 def _new_buffer() -> memoryview:
     if sys.platform == "win32":
         return memoryview(bytearray(READ_BYTES))
-    # A page uses memory only once a read has reached it, and most reads are small. Private: a forked process reads into
-    # pages of its own.
+    # A page uses memory only after a read has reached it, and most reads are small. Private, so that a forked process
+    # has its own pages.
     return memoryview(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class _Buffers(threading.local):
-    """One read buffer for each thread: each read is used up before the next one begins."""
+    """One read buffer for each thread: each read is processed before the next one begins."""
 
     def __init__(self) -> None:
         self.shared = _new_buffer()
@@ -56,14 +56,14 @@ _buffers: Final = _Buffers()
 
 
 def _read_buffer() -> memoryview:
-    # Windows' event loop asks for a buffer and fills it whenever data comes: there each stream needs its own.
+    # Windows' event loop gets a buffer and fills it later, when data arrives: there each stream needs its own.
     return _buffers.shared if sys.platform != "win32" else _new_buffer()
 
 
 REACHABLE: Final = (
     "this machine must be able to reach the address that nsqd gives to nsqlookupd (nsqd's -broadcast-address)"
 )
-"""What to do about an address that leads nowhere, as inside a cluster's own network."""
+"""Advice for an unreachable address, such as one inside a cluster's own network."""
 
 _OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
@@ -95,9 +95,9 @@ class TcpStream(asyncio.BufferedProtocol):
         Args:
             host: Name or address.
             port: The port.
-            receiver: Takes what is read.
+            receiver: Takes the data that is read.
             on_lost: Called once, at the end of an opened stream.
-            hint: What to do if no host answers at the address. Empty for nothing.
+            hint: Advice if no host answers at the address; may be empty.
 
         Raises:
             ConnectError: Refused, unreachable, or the name cannot be resolved.
@@ -116,7 +116,7 @@ class TcpStream(asyncio.BufferedProtocol):
         """Continue inside TLS.
 
         Raises:
-            ConnectError: The TLS handshake failed; the stream cannot be used any more.
+            ConnectError: The TLS handshake failed; the stream is unusable.
         """
         transport = self._open_transport()
         self.flush()
@@ -137,12 +137,12 @@ class TcpStream(asyncio.BufferedProtocol):
         self.is_closing = upgraded.is_closing
 
     def start_codec(self, codec: Codec) -> None:
-        """Continue compressed, both ways."""
+        """Compress both directions from now on."""
         self.flush()
         self._codec = codec
 
     def write(self, data: bytes) -> None:
-        """Buffer ``data``; it is sent with everything else that is written in this turn of the event loop.
+        """Buffer ``data``; all data of this turn of the event loop is sent together.
 
         After the end of the stream it is dropped: the end was reported, or will be.
         """
@@ -152,7 +152,7 @@ class TcpStream(asyncio.BufferedProtocol):
             self._loop.call_soon(self.flush)
 
     def write_now(self, data: bytes) -> None:
-        """Send ``data`` after what is buffered."""
+        """Send buffered data and ``data`` now."""
         transport = self._transport
         if self._out or self._codec is not None or transport is None:
             self._out.append(data)
@@ -166,7 +166,7 @@ class TcpStream(asyncio.BufferedProtocol):
                 self._failed(error)
 
     def flush(self) -> None:
-        """Send what is buffered now."""
+        """Send buffered data now."""
         self._flushing = False
         if not self._out:
             return
@@ -189,14 +189,14 @@ class TcpStream(asyncio.BufferedProtocol):
             self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes are waiting to be sent"))
 
     def close(self) -> None:
-        """Send what is buffered, then close; ``on_lost`` follows."""
+        """Send buffered data, then close; ``on_lost`` follows."""
         self.flush()
         self._is_closed_here = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: NsqError | None = None) -> None:
-        """End it at once; ``on_lost`` follows with ``reason``."""
+        """End the stream at once; ``on_lost`` follows with ``reason``."""
         if self._reason is None:
             self._reason = reason
         if self._transport is not None:
@@ -217,18 +217,18 @@ class TcpStream(asyncio.BufferedProtocol):
         return self._in
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on what was read (called by the event loop)."""
+        """Pass on the data that was read (called by the event loop)."""
         if self._codec is not None or self._on_lost is None or self._reason is not None:
             self.received(self._in[:nbytes])
             return
-        self.last_received = self._loop.time()  # the rest of received(), without another call for each read
+        self.last_received = self._loop.time()  # as in received(), but without another call for each read
         try:
             self.receiver(self._in[:nbytes])
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
     def received(self, data: bytes | memoryview) -> None:
-        """Pass ``data`` on; it is used up on return. If the receiver raises, the stream ends."""
+        """Pass ``data`` on; the receiver does not keep it. If the receiver raises, the stream ends."""
         self.last_received = self._loop.time()
         if self._on_lost is None or self._reason is not None:
             return
@@ -248,7 +248,7 @@ class TcpStream(asyncio.BufferedProtocol):
         if not isinstance(error, NsqError):
             report_unexpected(log, "connection", error)
             error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
-        # The error is kept as the reason of the end, and its frames hold what was read.
+        # The error is kept as the reason of the end, but its frames would keep the data that was read.
         self.abort(without_frames(error))
 
     def pause_writing(self) -> None:
@@ -270,7 +270,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self._out.clear()
         reason = self._reason
         if reason is None:
-            # TLS reports an error if data of the peer crosses an orderly close.
+            # TLS reports an error if data of the peer arrives during an orderly close.
             how = "closed by this client" if self._is_closed_here else f"connection lost: {exc or 'closed by the peer'}"
             reason = ConnectionLostError(how)
             reason.__cause__ = exc

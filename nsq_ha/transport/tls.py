@@ -1,4 +1,4 @@
-"""The SSL context for the TLS options: the certificate is verified unless that is switched off by name."""
+"""The SSL context for the TLS options. The certificate is verified unless an option switches that off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @functools.lru_cache(maxsize=32)
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Return the context for ``tls``; made once for equal options, so changed files need a new process.
+    """Return the context for ``tls``. Equal options share one context, so changed files need a new process.
 
     Raises:
         ConfigError: ``ca_file``, ``cert_file`` or ``key_file`` cannot be used; the text names the file.
@@ -30,16 +30,16 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def trust_hint(error: BaseException) -> str:
-    """Return what to do about a certificate that was not accepted; empty for other errors."""
+    """Return advice about a certificate that was not accepted; empty for other errors."""
     if not isinstance(error, ssl.SSLCertVerificationError):
         return ""
     if error.verify_code in _OTHER_NAME:
         return "; give server_name=, the name that the certificate is for"
-    return "; if nsqd's certificate is self-signed or from an authority of your own, give ca_file= with its PEM file"
+    return "; if nsqd's certificate is self-signed or from your own authority, give ca_file= with its PEM file"
 
 
 _OTHER_NAME: Final = frozenset({62, 64})
-"""OpenSSL's codes of a certificate for another host name or address."""
+"""OpenSSL's error codes for a certificate of another host name or address."""
 
 
 def _trusting(ca_file: str | None) -> ssl.SSLContext:
@@ -53,7 +53,7 @@ def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | N
     for option, name in (("cert_file", cert_file), ("key_file", key_file)):
         try:
             if name is not None:
-                Path(name).open("rb").close()  # OpenSSL's error does not say which of the two it is about
+                Path(name).open("rb").close()  # OpenSSL's error does not say which of the two files it means
         except _UNUSABLE as error:
             raise _refusal(option, name, "", error) from error
     try:
@@ -75,4 +75,4 @@ def _refusal(option: str, name: str | None, wanted: str, error: Exception) -> Co
 
 
 _UNUSABLE: Final = (OSError, ValueError)
-"""An SSLError is an OSError; a name with a NUL in it raises ValueError."""
+"""An SSLError is an OSError; a file name with a NUL raises ValueError."""

@@ -1,7 +1,7 @@
 """What this process knows about nsqds that stop writing to TLS connections.
 
 There is one verdict for each nsqd, shared by all clients of the process.
-``policy.tls_renewal`` decides what follows from it.
+``policy.tls_renewal`` decides what it means for connections.
 
 The invariant: a defect is logged once for each nsqd.
 """
@@ -27,11 +27,11 @@ _MOST: Final = 4096
 
 
 class TlsServer:
-    """What the TLS connections to one nsqd have proved.
+    """What the TLS connections to one nsqd have shown.
 
     Attributes:
         address: ``host:port``.
-        version: From IDENTIFY's answer.
+        version: The version in IDENTIFY's answer.
         verdict: Whether it has the defect.
         writes_for: Seconds for which it writes if it has the defect.
         has_witness: A replaced connection stays open to find out.
@@ -46,7 +46,7 @@ class TlsServer:
         self._is_warned = False
 
     def lifetime(self, identified_at: float) -> Lifetime | None:
-        """Return the lifetime of a connection identified at that time; None if it is unlimited."""
+        """Return the lifetime of a connection identified at that time. None if it is unlimited."""
         return Lifetime.of(identified_at, self.writes_for, random.random) if self.is_renewed else None
 
     @property
@@ -60,7 +60,7 @@ class TlsServer:
         return self.verdict is Verdict.SUSPECTED and not self.has_witness
 
     def saw(self, evidence: Evidence) -> None:
-        """Record what a connection proved."""
+        """Record the evidence of a connection."""
         before, self.verdict = self.verdict, VERDICTS[self.verdict, evidence]
         if self.verdict is before:
             return
@@ -84,10 +84,10 @@ _servers: Final[dict[tuple[str, str], TlsServer]] = {}
 
 
 def tls_server(address: str, version: str) -> TlsServer:
-    """Return what is known about the nsqd at ``address``; with another version it counts as another nsqd."""
+    """Return what is known about the nsqd at ``address``; another version counts as another nsqd."""
     server = _servers.get((address, version))
     if server is None:
         if len(_servers) >= _MOST:
-            _servers.clear()  # the connections will prove it again
+            _servers.clear()  # the connections will show it again
         server = _servers[address, version] = TlsServer(address, version)
     return server

@@ -1,4 +1,4 @@
-"""Waits that end early: a pause that an event ends, an attempt to connect that is no longer needed."""
+"""Waits that end early: a pause until an event, and an attempt to connect that may become unnecessary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def pause(news: asyncio.Event, timeout: float | None) -> None:
     """Wait until ``news`` is set and clear it, but at most for ``timeout`` seconds. If cancelled, do not clear it.
 
     Args:
-        news: Set if there is a reason to look again.
+        news: Set if there is a reason to check again.
         timeout: None for no limit.
     """
     try:
@@ -53,14 +53,14 @@ async def open_while(
 ) -> Connection:
     """Open a connection as :meth:`Connection.open` does, but give up when it is no longer needed.
 
-    A frozen node accepts and never answers: without this an attempt at it would
-    block its partition until ``connect_timeout``, although the new leader is
+    A frozen node accepts connections and never answers: without this, the attempt
+    would block its partition until ``connect_timeout``, although the new leader is
     known.
 
     Args:
         config: The client's options.
         node: The nsqd.
-        callbacks: Called for what arrives.
+        callbacks: Called for received data.
         extend_support: For a subscription on an extended topic.
         news: Set when ``is_wanted`` may have changed; cleared here.
         is_wanted: Returns whether to continue.
@@ -102,6 +102,6 @@ def _opened(attempt: asyncio.Task[Connection]) -> Connection | None:
 
 
 def _abort_opened(attempt: asyncio.Task[Connection]) -> None:
-    """Close the connection if the attempt was over before it could be cancelled."""
+    """Close the connection if the attempt ended before it could be cancelled."""
     if (connection := _opened(attempt)) is not None:
         connection.abort(ConnectionLostError("given up"))

@@ -1,9 +1,9 @@
 """The wire log: a DEBUG line for each command and frame of a connection, and for each change of its state.
 
-A line on the logger ``nsq_ha.wire`` begins with the connection's name, as in ``c7 127.0.0.1:4150``. Then come ``>`` and
-what is sent, ``<`` and what was received, or ``:`` and what happened. ``protocol.wiretext`` says what they show.
+A line on the logger ``nsq_ha.wire`` begins with the connection's name, as in ``c7 127.0.0.1:4150``. Then comes ``>``
+with a sent command, ``<`` with a received frame, or ``:`` with an event. ``protocol.wiretext`` formats them.
 
-A connection uses :func:`logged` only if the log is on when it is opened; otherwise nothing of this runs.
+A connection uses :func:`logged` only if the log is on when it is opened; otherwise none of this runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log: Final = logging.getLogger("nsq_ha.wire")
 
 
 def logged(open_stream: OpenStream, name: str, protocol: ClientProtocol, max_frame_bytes: int) -> OpenStream:
-    """Return ``open_stream`` with a log of what passes through its stream.
+    """Return ``open_stream`` with a log of all data that passes through its stream.
 
     Args:
         open_stream: Opens the stream.
-        name: The connection's, for the lines.
-        protocol: The connection's; its state is logged when it changes.
+        name: The connection's name, for the lines.
+        protocol: The connection's protocol; changes of its state are logged.
         max_frame_bytes: Maximum size of a frame.
     """
 
@@ -44,7 +44,7 @@ def logged(open_stream: OpenStream, name: str, protocol: ClientProtocol, max_fra
 
 
 class WireStream:
-    """A :class:`~nsq_ha.transport.stream.Stream` that logs what passes through another one."""
+    """A :class:`~nsq_ha.transport.stream.Stream` that logs the data of another one."""
 
     _stream: Stream
 
@@ -70,7 +70,7 @@ class WireStream:
 
     @property
     def receiver(self) -> Receiver:
-        """Takes what is read."""
+        """Takes the data that is read."""
         return self._receiver
 
     @receiver.setter
@@ -94,7 +94,7 @@ class WireStream:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the peer takes no more for now."""
+        """Whether the peer accepts no more data for now."""
         return self._stream.is_paused
 
     @property
@@ -109,12 +109,12 @@ class WireStream:
         self._note("TLS started")
 
     def start_codec(self, codec: Codec) -> None:
-        """Continue compressed."""
+        """Compress both directions from now on."""
         self._note(f"starting {type(codec).__name__}")
         self._stream.start_codec(codec)
 
     def received(self, data: bytes) -> None:
-        """Handle ``data`` as if it had been read now."""
+        """Process ``data`` as if it had been read now."""
         self._stream.received(data)
 
     def write(self, data: bytes) -> None:
@@ -128,12 +128,12 @@ class WireStream:
         self._stream.write_now(data)
 
     def close(self) -> None:
-        """Send what is buffered, then close."""
+        """Send buffered data, then close."""
         self._note("closing")
         self._stream.close()
 
     def abort(self, reason: NsqError | None = None) -> None:
-        """End it at once."""
+        """End the stream at once."""
         self._note(f"aborting: {reason}")
         self._stream.abort(reason)
 
