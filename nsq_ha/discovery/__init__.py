@@ -1,1 +1,1 @@
-"""Finding things out over HTTP: who leads a partition, and the cluster's administration."""
+"""Find the leaders of partitions over HTTP."""

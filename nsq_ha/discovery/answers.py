@@ -1,11 +1,11 @@
 """Decode the bodies of nsqlookupd's answers, which are untrusted input.
 
 Owns the JSON shapes of ``/lookup``, ``/listlookup``, ``/nodes``, ``/topics`` and
-``/channels``; ``body`` removes the envelope before. The HTTP exchange is in
+``/channels``; ``body`` removes the envelope first. The HTTP exchange is in
 ``http``; ``policy.topology`` merges several answers.
 
 The invariant: any body results in a valid value or a :class:`RemoteProtocolError`.
-An invalid entry (a partition ``"x"``, a port 0) is left out and the others are
+An invalid entry (a partition ``"x"``, a port 0) is skipped and the others are
 used; a body of another shape is an error.
 
 Source: protocol reference 12; failures reference 2, 5 "Lookup answers".
@@ -105,10 +105,10 @@ class _Channels(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LookupdList:
-    """What one nsqlookupd says about all of them.
+    """One nsqlookupd's list of all nsqlookupds.
 
     Attributes:
-        leader: Base URL of the leading one. None if none is named.
+        leader: Base URL of the leading one. None if the list names none.
         nodes: Base URLs of all, each once.
         supported: False if the server does not know the route; use the configured addresses then.
     """
@@ -150,7 +150,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     """Decode the answer to ``/lookup``; ``leads`` is False until the caller sets it.
 
     Refusals because of the topic are answers, too: the topic is unknown, or it has no
-    channel (an nsqlookupd with default settings hides it from publishers).
+    channel (by default nsqlookupd hides such a topic from publishers).
 
     Raises:
         RemoteProtocolError: It is not such an answer; ask again, or ask another nsqlookupd.
@@ -166,7 +166,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
         node = _node(raw)
         if node is not None and _NUMBER.fullmatch(key) and int(key) <= MAX_PARTITION_ID:
             partitions[int(key)] = node
-    # For reading, an unknown topic is a success with nothing in it and the number 0.
+    # With access "r", the answer for an unknown topic is a success with no partitions and the number 0.
     unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
     note = "no partition is listed, for example because writes are disabled" if content.partitions is None else ""
     return LookupAnswer(
@@ -178,7 +178,7 @@ def decode_plain_nodes(body: Body) -> tuple[Node, ...] | None:
     """Decode the answer of a plain nsqlookupd to ``/lookup``: the nodes of a topic, none if it is unknown.
 
     Returns:
-        None if the topic has partitions, since the list of nodes is not enough then.
+        The nodes. None if the topic has partitions, since a list of nodes does not suffice then.
 
     Raises:
         RemoteProtocolError: It is not such an answer; ask again, or ask another nsqlookupd.
@@ -204,7 +204,7 @@ def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
         RemoteProtocolError: It is not such an answer.
     """
     if body.status == 404 or (body.status == 200 and body.data.strip() == b"null"):
-        # An old server has no such route; one without a coordinator has nothing to list.
+        # An old server does not have the route; one without a coordinator has nothing to list.
         return LookupdList(leader=None, nodes=(), supported=False)
     content = decode_json(_accepted(body), _LookupdList)
     listed = (_lookupd_url(raw, scheme) for raw in (content.lookupdnodes or [])[:MAX_LISTED_LOOKUPDS])
@@ -234,7 +234,7 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
 
 
 def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
-    """Decode the answer to ``/topics?metaInfo=true``, by name; a server without meta gives names only.
+    """Decode the answer to ``/topics?metaInfo=true``, sorted by name; a server without meta sends only names.
 
     Raises:
         RemoteProtocolError: It is not such an answer.
@@ -255,7 +255,7 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
 
 
 def decode_channels(body: Body) -> tuple[str, ...]:
-    """Decode the answer to ``/channels``, in order of names.
+    """Decode the answer to ``/channels``, sorted by name.
 
     Raises:
         RemoteProtocolError: It is not such an answer.

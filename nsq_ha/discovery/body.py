@@ -39,8 +39,8 @@ class Body:
 
     Attributes:
         status: The true status; a wrapped 404 arrives as 500.
-        data: JSON of the content; empty for a refusal.
-        message: The server's text of a refusal, shortened; empty for a success.
+        data: The content as JSON; empty for a refusal.
+        message: The text of a refusal, shortened; empty for a success.
     """
 
     status: int
@@ -60,7 +60,7 @@ def unwrap(status: int, body: bytes) -> Body:
     """
     wrapped = try_json(body, _Envelope)
     if wrapped is not None:
-        # Without the version header every refusal is wrapped in a 500, and only the text tells which it was.
+        # Without the version header every refusal is wrapped in a 500, and only the text says what it was.
         status = wrapped.status_code if status == 200 else status
         if status != 200:
             return Body(status, b"", _shown(wrapped.status_txt))
@@ -81,7 +81,7 @@ def decode_json(data: bytes, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        # The body is left out: it can be megabytes of anything. An error that is kept must not hold it either.
+        # Leave the body out: it can be megabytes of anything. A kept error must not hold it either.
         del data
         raise RemoteProtocolError(f"unexpected answer: {_shown(str(error))}") from harmless(error)
 

@@ -1,4 +1,4 @@
-"""nsqds that are given by address instead of nsqlookupds: for plain servers without partitions.
+"""nsqds given by address instead of nsqlookupds, for plain servers without partitions.
 
 Each address is one pseudo partition, numbered in the given order, so that
 producers and consumers treat both kinds of server alike.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FixedNodes:
-    """Answers every look-up with the same nodes; the interface of :class:`~nsq_ha.discovery.servers.Servers`.
+    """Answers every lookup with the same nodes, with the interface of :class:`~nsq_ha.discovery.servers.Servers`.
 
     Args:
         addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
@@ -43,11 +43,11 @@ class FixedNodes:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """No nsqlookupd is known."""
+        """Always empty: there is no nsqlookupd."""
         return ()
 
     async def look_up(self, topic: str, access: Access) -> Round:
-        """Return the fixed answer; no server is asked."""
+        """Return the fixed answer without asking a server."""
         return Round((self._answer,), None)
 
     async def keep_lists(self, interval: float, jitter: float) -> None:
@@ -59,9 +59,9 @@ class FixedNodes:
 
 
 def explained(error: NsqError, topic: str) -> NsqError:
-    """Return the error to report for ``error`` of an nsqd that the user named.
+    """Return the error to report if an nsqd given by the user sent ``error``.
 
-    Only a partitioned nsqd answers that it has no topic; others create it.
+    Only a partitioned nsqd answers that a topic does not exist; others create it.
     """
     if not isinstance(error, TopicNotExistError):
         return error

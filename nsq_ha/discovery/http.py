@@ -2,8 +2,8 @@
 
 Owns the total time limit (a server that sends one byte a second is as bad as a
 silent one), the size limit of answers, the mapping of httpx's errors to ours, and
-the connections to a server, private or shared. Redirects, cookies, proxies of the
-environment and compressed bodies are not used.
+the connections to a server, private or shared. It uses no redirects, cookies,
+compressed bodies or proxies of the environment.
 
 Source: failures reference 2, 5 "Lookup answers".
 """
@@ -39,7 +39,7 @@ _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
 
 _HEADERS: Final = {
-    # Without the version the server wraps its answers and makes every refusal a 500.
+    # Without the version the server wraps its answers and sends every refusal as a 500.
     "Accept": "application/vnd.nsq; version=1.0",
     # A small body must not grow a thousandfold in our memory.
     "Accept-Encoding": "identity",
@@ -51,9 +51,9 @@ def new_client(urls: Iterable[str] = ()) -> httpx.AsyncClient:
     """Return an HTTP client that keeps no state but open connections.
 
     Args:
-        urls: Servers that will be asked; the system's certificates are loaded only if one of them uses https.
+        urls: The servers to ask; the system's certificates are loaded only if one of them uses https.
     """
-    # Here, not above: together they are a third of our memory, and those who name nsqds by address never ask.
+    # Imported here, not above: they take a third of our memory, and clients with nsqd= do not need them.
     from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
 
     import httpx  # noqa: PLC0415
@@ -87,18 +87,18 @@ async def ask(
         url: Without query.
         timeout: Seconds for connecting, sending, and reading to the end.
         params: The query.
-        content: Body of the request. None for none.
+        content: Body of the request. None sends no body.
 
     Returns:
-        The answer without envelope, whatever its status (redirects are errors).
+        The answer without envelope, with any status (redirects are errors).
 
     Raises:
-        ConnectError: No connection.
+        ConnectError: Connecting failed.
         ConnectionLostError: The connection broke; a change may have been made.
         ResponseTimeoutError: The answer was not complete in time; a change may have been made.
         RemoteProtocolError: The answer is not HTTP, too long, compressed or a redirect.
 
-    Cancelled, it closes the connection; a change may have been made.
+    If cancelled, it closes the connection; a change may have been made.
     """
     async with _exchange(client, method, url, timeout=timeout, params=params, content=content) as response:
         return unwrap(response.status_code, await _read(response))
@@ -110,7 +110,7 @@ async def ask_time(client: httpx.AsyncClient, url: str, *, timeout: float) -> fl
     Returns:
         None if the answer has no readable time.
     """
-    # Here, not above, as httpx in new_client(): hardly anybody asks.
+    # Imported here, as httpx in new_client(), since this is rarely used.
     from email.utils import parsedate_to_datetime  # noqa: PLC0415
 
     async with _exchange(client, "GET", url, timeout=timeout) as response:
@@ -142,7 +142,7 @@ async def _exchange(
     except NsqError:
         raise
     except Exception as error:  # noqa: BLE001 - mapped to ours
-        # httpx passes on errors of a resolver, a codec or ssl: UnicodeError, ValueError, RuntimeError and others.
+        # httpx passes on errors of resolvers, codecs and ssl: UnicodeError, ValueError, RuntimeError and others.
         raise _ours(error) from harmless(error)
 
 
@@ -152,7 +152,7 @@ class HttpPeer:
     Args:
         url: Its base URL.
         timeout: Seconds for one request, from connecting to the end of the answer.
-        client: An HTTP client to share. None for a private one.
+        client: An HTTP client to share. None creates a private one.
     """
 
     def __init__(self, url: str, *, timeout: float, client: httpx.AsyncClient | None) -> None:
@@ -201,12 +201,12 @@ async def _read(response: httpx.Response) -> bytes:
                 raise RemoteProtocolError(f"answer is longer than {MAX_BODY_BYTES} bytes")
         return bytes(body)
     finally:
-        # An error that somebody keeps holds this frame with its traceback, and must not hold megabytes.
+        # A kept error holds this frame with its traceback, and must not hold megabytes.
         body.clear()
 
 
 def _ours(error: Exception) -> NsqError:
-    """Return our error for one of httpx, of the system or of an address."""
+    """Return our error for one from httpx, the system or an invalid address."""
     import httpx  # noqa: PLC0415 - as in new_client()
 
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
@@ -220,5 +220,5 @@ def _ours(error: Exception) -> NsqError:
     if _NO_TLS in text:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        text += "; for a certificate of your own, set the environment variable SSL_CERT_FILE to its PEM file"
-    return ConnectError(f"no connection: {text}")
+        text += "; for your own certificate, set the environment variable SSL_CERT_FILE to its PEM file"
+    return ConnectError(f"cannot connect: {text}")

@@ -1,7 +1,7 @@
 """A client of one nsqlookupd, for reading.
 
-Choosing among several nsqlookupds is in ``servers`` and ``watcher``, changes of
-the cluster are in ``admin``.
+``servers`` and ``watcher`` choose among several nsqlookupds; ``admin`` changes the
+cluster.
 
 Source: protocol reference 12.
 """
@@ -39,7 +39,7 @@ class LookupClient(HttpPeer):
     Args:
         lookupd: Its address: ``host:port`` or ``http://host:port``.
         timeout: Seconds for one request, from connecting to the end of the answer.
-        client: An HTTP client to share. None for a private one.
+        client: An HTTP client to share. None creates a private one.
 
     Raises:
         ConfigError: The address is not legal, or there are several.
@@ -56,7 +56,7 @@ class LookupClient(HttpPeer):
         """Ask who leads the partitions of ``topic``.
 
         Returns:
-            The answer, also for a topic that does not exist. ``leads`` is always
+            The answer, even if the topic does not exist. ``leads`` is always
             False; :meth:`list_lookupd` names the leading nsqlookupd.
 
         Raises:
@@ -99,7 +99,7 @@ class LookupClient(HttpPeer):
         return await self._ask("/topics", {"metaInfo": "true"}, answers.decode_topics)
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
-        """Return the nsqds that are registered at this nsqlookupd, with the partitions they lead.
+        """Return the nsqds registered at this nsqlookupd, with the partitions that they lead.
 
         Raises:
             LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
@@ -118,7 +118,7 @@ class LookupClient(HttpPeer):
     async def _ask(self, path: str, params: Mapping[str, str] | None, decode: Callable[[Body], T]) -> T:
         """Send a request; turn any failure into an error that names the server.
 
-        No local variable holds the answer: a kept error keeps the frames that it passed, and with them megabytes.
+        No local variable holds the answer: a kept error keeps the frames that it passed, and with them the answer.
         """
         try:
             return decode(await self._exchange("GET", path, params))

@@ -1,4 +1,4 @@
-"""The known nsqlookupds, and one round of look-ups at them.
+"""The known nsqlookupds, and one round of lookups at them.
 
 Owns the list of servers (configured ones stay, others come from ``/listlookup``),
 which of them work, which one leads, and how a round asks: all working ones at the
@@ -6,7 +6,7 @@ same time, failing ones only if a probe is due or no other answers. ``watcher``
 decides when a round is due, ``policy.topology`` merges its answers.
 
 The invariant: once a server has answered, no other one can delay a round for more
-than a short grace, and whatever a server sends ends only its own request.
+than a short time, and an answer can make only its own request fail.
 
 Source: failures reference 3.6, 4 "Discovery" 1; protocol reference 12.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import LookupAnswer
 
 GRACE: Final = 0.08
-"""Seconds that a round waits for other servers after a complete answer; at least as long as that answer took."""
+"""Seconds that a round waits for other servers after a complete answer, but at least as long as that answer took."""
 
 INCOMPLETE_GRACE: Final = 0.25
 """The same after an incomplete answer, since another server may know more."""
@@ -50,7 +50,7 @@ FORGET_AFTER: Final = 3600.0
 """Seconds after which a failing nsqlookupd is forgotten if it is neither configured nor in any list."""
 
 MAX_LEARNT: Final = 32
-"""Maximum number of nsqlookupds that are taken from lists, which can name anything."""
+"""Maximum number of nsqlookupds taken from lists, which are untrusted."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
 _QUESTIONS_AT_ONCE: Final = 16
@@ -67,7 +67,7 @@ class Server:
         configured: The user configured it, so it is never forgotten.
         leads: The lists name it as the leading one.
         failures: Number of requests in a row without a usable answer.
-        probe_at: Loop time from which it is asked again although it fails.
+        probe_at: The loop's time from which it is asked again although it fails.
     """
 
     def __init__(self, url: str, client: LookupClient, *, configured: bool, now: float) -> None:
@@ -80,7 +80,8 @@ class Server:
         self.listed_at = now
         self.list: LookupdList | None = None
         self.aliases: set[tuple[str, int]] = {_address(url)}
-        # A burst over many topics must not look like a slow server: requests wait here before their time limit starts.
+        # Requests wait here before their time limit starts, so that a burst over many topics does not look like a slow
+        # server.
         self.turns: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
 
@@ -130,7 +131,7 @@ class Servers:
 
     @property
     def leader(self) -> str | None:
-        """Base URL of the leading server by the lists. None if they name none."""
+        """Base URL of the leading server according to the lists. None if they name none."""
         return next((server.url for server in self._servers if server.leads), None)
 
     async def aclose(self) -> None:
@@ -141,9 +142,9 @@ class Servers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look_up(self, topic: str, access: Access) -> Round:
-        """Look a topic up; takes at most about twice the time limit of a request.
+        """Look a topic up, in at most about twice the time limit of a request.
 
-        Cancelled, it cancels its requests.
+        If cancelled, it cancels its requests.
         """
         began = self._loop.time()
         first, rest = self._choose(topic, began)
@@ -181,7 +182,7 @@ class Servers:
             self._list_wanted.clear()
             try:
                 await self.refresh_lists()
-            except Exception as error:  # noqa: BLE001 - the lists are asked for again
+            except Exception as error:  # noqa: BLE001 - the lists are requested again
                 report_unexpected(_log, "lists of nsqlookupds", error)
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - jitter * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
@@ -200,7 +201,7 @@ class Servers:
         free = [server for server in self._servers if (server.url, topic) not in self._strays]
         well = [server for server in free if not server.failures]
         if not well:
-            # Cancel a request that hangs since the last round: its answer would be older than this round.
+            # Cancel a request that has hung since the last round: its answer would be older than this round.
             for server in self._servers:
                 stray = self._strays.pop((server.url, topic), None)
                 if stray is not None:
@@ -221,7 +222,7 @@ class Servers:
         if self._strays.get(key) is task:
             del self._strays[key]
         if not task.cancelled():
-            task.exception()  # retrieved, or asyncio would log it; the failure is counted already
+            task.exception()  # else asyncio would log it; the failure is already counted
 
     async def _question(self, server: Server, topic: str, access: Access) -> LookupAnswer:
         async with server.turns:
@@ -230,7 +231,7 @@ class Servers:
                 try:
                     answer = await server.client.lookup(topic, access)
                 except LookupUnavailableError:
-                    # A kept connection that the server closed fails at once; try a new one.
+                    # A kept connection that the server has closed fails at once; try a new one.
                     if server.failures or self._loop.time() - began > self._timeout / 4:
                         raise
                     answer = await server.client.lookup(topic, access)
@@ -238,7 +239,7 @@ class Servers:
                 self._failed(server, error)
                 raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
             except Exception as error:  # noqa: BLE001 - mapped to ours
-                # An error that a server's bytes cause is that server's failure and must end nothing else.
+                # An error caused by a server's answer counts as that server's failure and must not end anything else.
                 report_unexpected(_log, f"nsqlookupd {server.url}", error)
                 self._failed(server, error)
                 without_frames(error)
@@ -292,7 +293,7 @@ class Servers:
         self._count_leaders()
 
     def _count_leaders(self) -> None:
-        """The server that most lists name leads; a tie goes to one that names itself."""
+        """Let the server lead that most lists name; a tie goes to one that names itself."""
         votes: Counter[str] = Counter()
         for server in self._servers:
             leader = None if server.list is None or server.list.leader is None else self._find(server.list.leader)
@@ -312,7 +313,7 @@ class Servers:
         ]
 
     async def _resolve(self, server: Server) -> None:
-        """Resolve a host name, so that a list with its addresses does not add the same server again."""
+        """Resolve a host name, so that a list with the server's addresses does not add it again."""
         host, port = _address(server.url)
         if _is_ip(host):
             return
@@ -343,7 +344,7 @@ def _collect(
 
 
 def _grace_end(answers: list[LookupAnswer], began: float, now: float, until: float | None) -> float:
-    """Return the time at which the round ends even if requests are pending."""
+    """Return when the round ends, even if requests are pending."""
     whole = any(
         answer.meta is not None and all(number in answer.partitions for number in range(answer.meta.partition_num))
         for answer in answers
@@ -353,7 +354,7 @@ def _grace_end(answers: list[LookupAnswer], began: float, now: float, until: flo
 
 
 def _address(url: str) -> tuple[str, int]:
-    # Loaded here, as httpx is: 0.6 MB that a process with nsqd= does not need.
+    # Imported here, as httpx is: 0.6 MB that a process with nsqd= does not need.
     from urllib.parse import urlsplit  # noqa: PLC0415
 
     parts = urlsplit(url)

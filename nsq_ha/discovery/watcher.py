@@ -1,10 +1,10 @@
-"""Topics kept under watch: periodic look-ups, quick ones on demand, shared by all who wait.
+"""Watch topics: look them up periodically and quickly on demand, shared by all callers.
 
 This module decides when to look up, and reports changes. It knows neither the
 nsqlookupds (``servers``) nor the rules of a view (``policy.topology``).
 
-One topic is looked up every ``lookup_interval`` with jitter; on demand at once,
-and then as ``policy.timing`` says while a caller needs news.
+A topic is looked up every ``lookup_interval`` with jitter; on demand at once, and
+then as ``policy.timing`` says while a caller waits for news.
 
 Source: failures reference 3.6, 4 "Discovery" 3.
 """
@@ -42,7 +42,7 @@ _CLOSE_LIMIT: Final = 1.0
 """Seconds that closing may take even if ``close_timeout`` is shorter; less could leave sockets open."""
 
 _CLOSE_TURNS: Final = 64
-"""Minimum turns of the event loop for closing. It needs 7 to 16 and waits for no server, so only a busy loop delays
+"""Minimum turns of the event loop for closing. It needs 7 to 16 and waits for no server, so only a busy loop can delay
 it."""
 
 _log = logging.getLogger("nsq_ha.discovery")
@@ -52,7 +52,7 @@ Listener = Callable[[TopicView], None]
 
 
 class TopicWatch:
-    """Repeated look-ups of one topic; create it with :meth:`Directory.watch`.
+    """Repeated lookups of one topic; create it with :meth:`Directory.watch`.
 
     Attributes:
         topic: The topic.
@@ -85,22 +85,22 @@ class TopicWatch:
         return self._servers.urls
 
     def refresh_soon(self) -> None:
-        """Look up at once, or as soon as the rhythm allows; all demands until then share one round.
+        """Look up as soon as the pace allows; all requests until then share one round.
 
-        A round that is under way does not count, since it may have begun before the trouble.
+        A running round does not count, since it may have begun before the trouble.
         """
         self._wanted = True
         self._wake.set()
 
     async def next_round(self) -> None:
-        """Wait for the end of a round that begins after this call, with or without an answer.
+        """Wait for the end of a round that begins after this call, even if it gets no answer.
 
         A round takes at most about twice ``lookup_timeout``.
 
         Raises:
             ClosedError: The client was closed.
 
-        If this is cancelled, the round goes on for other callers.
+        If this is cancelled, the round continues for other callers.
         """
         target = self._begun + 1
         self.refresh_soon()
@@ -110,7 +110,7 @@ class TopicWatch:
     async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
         """Look up until ``predicate`` is true for the view, and return the view.
 
-        It has no time limit of its own.
+        There is no time limit.
 
         Raises:
             ClosedError: The client was closed.
@@ -122,7 +122,7 @@ class TopicWatch:
 
     @contextlib.contextmanager
     def wanted(self) -> Iterator[None]:
-        """Look up often inside the block, since its code waits for a change."""
+        """Look up often while the block runs, since its code waits for a change."""
         self._waiting += 1
         self._wake.set()
         try:
@@ -131,7 +131,7 @@ class TopicWatch:
             self._waiting -= 1
 
     def add_listener(self, callback: Listener) -> None:
-        """Call ``callback`` with each changed view, but not with the present one."""
+        """Call ``callback`` with each changed view, but not with the current one."""
         self._listeners.append(callback)
 
     def remove_listener(self, callback: Listener) -> None:
@@ -152,7 +152,7 @@ class TopicWatch:
                 if isinstance(error, asyncio.CancelledError) and _is_asked_to_end():
                     raise
                 self._survive(error)
-            # Waiters whose condition is met leave first; then the pace depends on those that still wait.
+            # Let waiters whose condition is met leave first: the pace depends on those that still wait.
             await asyncio.sleep(0)
 
     def end(self, cause: ClosedError) -> None:
@@ -168,11 +168,11 @@ class TopicWatch:
             raise self._closed
 
     async def _until_due(self) -> bool:
-        """Wait until the next round is due; return whether it was demanded."""
+        """Wait until the next round is due; return whether a caller requested it."""
         loop = asyncio.get_running_loop()
         # Never later than the interval: a consumer must know a new partition before a producer uses it.
         spread = 1 - self._config.lookup_jitter * random.random()  # noqa: S311 - spreads load
-        chance = random.random()  # noqa: S311 - one draw a round: waking up must not draw again
+        chance = random.random()  # noqa: S311 - one draw per round: a wakeup must not draw again
         while True:
             demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
             if demanded and loop.time() - self._begun_at > _CALM:
@@ -210,8 +210,8 @@ class TopicWatch:
 
     def _survive(self, error: BaseException) -> None:
         """Count a round that ended with an unexpected error as one without an answer."""
-        report_unexpected(_log, f"look-up of {self.topic}", error)
-        self.error = LookupUnavailableError(f"the look-up failed with an unexpected error: {error!r}")
+        report_unexpected(_log, f"lookup of {self.topic}", error)
+        self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
         self._streak += 1
         self._end_round()
 
@@ -220,15 +220,15 @@ class TopicWatch:
             try:
                 listener(view)
             except Exception as error:  # noqa: BLE001
-                # An error in one listener must not stop the look-ups.
+                # An error in one listener must not stop the lookups.
                 report_unexpected(_log, f"a listener for topic {self.topic}", error)
 
     def _report_error(self, error: DiscoveryError | None) -> None:
         if error is not None and self.error is None:
-            # INFO, since each nsqlookupd that fails was reported once already, and others may know the topic.
+            # INFO, since each failing nsqlookupd was already reported, and others may know the topic.
             _log.info("topic %s: %s; using the leaders known so far", self.topic, error, extra={"topic": self.topic})
         elif error is None and self.error is not None:
-            _log.info("topic %s: the look-up works again", self.topic, extra={"topic": self.topic})
+            _log.info("topic %s: the lookup works again", self.topic, extra={"topic": self.topic})
 
     def _report(self, old: TopicView | None, new: TopicView) -> None:
         if not _log.isEnabledFor(logging.INFO):
@@ -237,9 +237,9 @@ class TopicWatch:
         for partition, node in change.gained.items():
             self._say(partition, "is led by %s", node.address)
         for partition, (before, after) in change.moved.items():
-            self._say(partition, "is led by %s, before by %s", after.address, before.address)
+            self._say(partition, "is now led by %s, previously by %s", after.address, before.address)
         for partition, node in change.lost.items():
-            self._say(partition, "has no leader, before %s", node.address)
+            self._say(partition, "has no leader, previously %s", node.address)
         if change.exists is False:
             _log.info("topic %s does not exist", self.topic, extra={"topic": self.topic})
         if change.meta is not None and change.meta[0] is not None:
@@ -281,7 +281,7 @@ class Directory:
         return self._config.lookupd if self._servers is None else self._servers.urls
 
     async def start(self) -> None:
-        """Start the look-ups without waiting for a server. A second call does nothing.
+        """Start the lookups without waiting for a server. A second call does nothing.
 
         Raises:
             ClosedError: It was closed.
@@ -302,10 +302,10 @@ class Directory:
     async def aclose(self) -> None:
         """End all watches and close the connections; a second call does nothing.
 
-        Takes at most ``close_timeout``, or one second if that is longer. Callers that wait for a view get
+        This takes at most ``close_timeout``, or one second if that is longer. Callers that wait for a view get
         :class:`ClosedError`.
 
-        If it is cancelled or late, a separate task goes on; another call waits for it.
+        If this is cancelled or late, a separate task continues; another call waits for it.
         """
         self._end(ClosedError("the client was closed"))
         if self._closer is None or self._closer.cancelled():
@@ -316,7 +316,7 @@ class Directory:
             if self._closer.done():
                 return
             await asyncio.sleep(0)
-        _log.warning("closing the look-ups took longer than %g s; it goes on in the background", limit)
+        _log.warning("closing the lookups takes longer than %g s; it continues in the background", limit)
 
     async def _close(self) -> None:
         if self._supervisor is not None:
@@ -328,7 +328,7 @@ class Directory:
             await self._client.aclose()
 
     def watch(self, topic: str) -> TopicWatch:
-        """Return the watch of ``topic``; the first call starts its look-ups.
+        """Return the watch of ``topic``; the first call starts its lookups.
 
         Raises:
             ConfigError: The name is not legal.
@@ -345,7 +345,7 @@ class Directory:
         return watch
 
     def unwatch(self, topic: str) -> None:
-        """Stop the look-ups of ``topic``; an unknown one is ignored."""
+        """Stop the lookups of ``topic``; an unknown one is ignored."""
         watch = self._watches.pop(topic, None)
         if watch is not None:
             watch.end(ClosedError(f"the watch of topic {topic} ended"))
@@ -359,8 +359,8 @@ class Directory:
                 await servers.keep_lists(LIST_INTERVAL, self._config.lookup_jitter)
         except Exception as error:  # noqa: BLE001
             # Servers handles all errors of servers, so this is a bug in this library: fail every caller.
-            log_traceback(_log, "the look-ups failed", error)
-            closed = ClosedError("the look-ups failed with an internal error")
+            log_traceback(_log, "the lookups failed", error)
+            closed = ClosedError("the lookups failed with an internal error")
             closed.__cause__ = error
             self._end(closed)
 
@@ -375,7 +375,7 @@ class Directory:
 
 
 def _is_asked_to_end() -> bool:
-    """Return whether this task is being cancelled; otherwise a CancelledError comes from an awaited future."""
+    """Return whether this task is being cancelled. If not, a CancelledError comes from an awaited future."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
