@@ -1,9 +1,9 @@
-"""Creating, changing and describing topics.
+"""Create, change and describe topics.
 
 Owns the changes that operators make to topics, and waits until the cluster has
-carried them out. Producers and consumers need nothing of this.
+applied them. Producers and consumers do not use this module.
 
-The invariant: every call is bounded by its ``timeout``, and may be repeated.
+The invariant: every call ends within its ``timeout``, and may be repeated.
 
 Source: protocol reference 12; failures reference 2, 3.6, 3.7, 3.8.
 """
@@ -39,20 +39,20 @@ _SETTINGS: Final = {
     "extend_support": "extended",
     "disable_channel_auto_create": "disable_channel_auto_create",
 }
-"""Names of the settings as :meth:`AdminClient.create_topic` takes them, by their names in a look-up's meta."""
+"""Arguments of :meth:`AdminClient.create_topic` by the names of the settings in a lookup's meta."""
 
 
 class AdminClient:
     """Administers topics through the nsqlookupds. Use it as an async context manager.
 
     Every method raises :class:`ConfigError` for wrong arguments, before anything is sent;
-    :class:`ServerError` with the server's text if the server refuses; :class:`TransportError` if an
-    nsqd that is needed does not answer; and :class:`DiscoveryError` if no nsqlookupd answers, or if
+    :class:`ServerError` with the server's text if the server refuses; :class:`TransportError` if a
+    required nsqd does not answer; and :class:`DiscoveryError` if no nsqlookupd answers, or if
     ``timeout`` (seconds, for the whole call) is over. After a timeout or a cancellation the change may
     still happen: repeat the call, or describe the topic.
 
     Args:
-        lookupd: Address of one nsqlookupd or several; they name the others.
+        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others.
         question_timeout: Seconds for one request to one server.
     """
 
@@ -94,19 +94,18 @@ class AdminClient:
     ) -> TopicView:
         """Create a topic and wait until it can be used.
 
-        The server accepts a topic before it works: usually 0.3 to 1.5 s, up to two
-        minutes right after another one was created. Creating the same topic with the
-        same options again succeeds.
+        This usually takes 0.3 to 1.5 s, and up to two minutes right after another
+        topic was created. Creating a topic again with the same options succeeds.
 
         Args:
             topic: Its name.
             partitions: 1..255.
-            replicas: Copies of each, 1..5; fail-over without a gap in writing needs 3.
+            replicas: Copies of each partition, 1..5. Failover without a pause in publishing needs 3.
             ordered: For ordered consumers only; several partitions may share a node.
             multi_part: Several partitions may share a node. None allows it if there are too few nodes.
-            extended: Messages may carry headers.
-            retention_days: None for the server's default.
-            sync_every: Messages after which a disk is synced. None for the server's default.
+            extended: Messages may have headers.
+            retention_days: Days for which messages are kept. None uses the server's default.
+            sync_every: Messages after which the disk is synced. None uses the server's default.
             disable_channel_auto_create: Channels must be created with :meth:`create_channel`.
             timeout: Seconds for the whole call.
 
@@ -149,8 +148,8 @@ class AdminClient:
                     disable_channel_auto_create=disable_channel_auto_create,
                 )
                 raise ConfigError(
-                    f"topic {topic!r} exists already, with other settings: {await self._differences(topic, wanted)}."
-                    f" Take another name, ask for the settings that it has, or delete it first"
+                    f"topic {topic!r} already exists with other settings: {await self._differences(topic, wanted)}."
+                    f" Use another name, give the settings that it has, or delete it first"
                 ) from error
             return await until_usable(self._leading, topic, partitions, call)
 
@@ -174,8 +173,8 @@ class AdminClient:
         This usually takes up to 5 s. If the cluster skips its check of the new partitions, this call asks for
         another check; it can then take up to two minutes.
 
-        From then on keys go to other partitions. A new partition has no channel until a consumer subscribes;
-        on an ordinary topic, that consumer does not get earlier messages of this partition.
+        After that, keys go to other partitions. A new partition has no channel until a consumer subscribes;
+        on an ordinary topic, that consumer does not get earlier messages of the partition.
 
         Args:
             topic: The topic.
@@ -189,18 +188,18 @@ class AdminClient:
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
             params = {"topic": topic, "partition_num": str(partitions)}
             await self._leading.change("/topic/partition/expand", params, call)
-            # A new partition without channel is hidden from publishers where nsqlookupds have their default settings.
+            # By default nsqlookupd hides a new partition without channel from publishers.
             return await until_usable(self._leading, topic, partitions, call, needs_channels=False)
 
     async def create_channel(self, topic: str, channel: str, *, timeout: float = 10.0) -> None:
-        """Create a channel on every partition; a channel that exists stays as it is.
+        """Create a channel on every partition; an existing channel is not changed.
 
         On a topic with ``disable_channel_auto_create``, register the channel at the
         nsqlookupd; the nsqds learn of it some seconds later.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
-            NoLeaderError: A partition has no leader now; other partitions may have the channel already.
+            NoLeaderError: A partition has no leader now; other partitions may already have the channel.
         """
         async with Bounded(f"creating channel {check_channel(channel)} of {check_topic(topic)}", timeout) as call:
             view = await self._leading.existing(topic)
@@ -243,7 +242,7 @@ class AdminClient:
                 view = await self._leading.existing(topic)
                 old = view.leaders.get(partition)
                 if old is None:
-                    call.last = NoLeaderError(f"{topic}-{partition} has no leader, so none can be moved")
+                    call.last = NoLeaderError(f"{topic}-{partition} has no leader to move")
                     if 0 < view.partition_num <= partition:
                         raise call.last
                     await asyncio.sleep(PAUSE)
@@ -298,7 +297,7 @@ class AdminClient:
         return await self._leading.first(lambda client: client.nodes())
 
     async def _differences(self, topic: str, wanted: TopicMeta) -> str:
-        """Say in what a topic differs from what was asked for, as far as the nsqlookupds tell."""
+        """Return the settings in which a topic differs from ``wanted``, as far as the nsqlookupds show them."""
         try:
             meta = (await self._leading.existing(topic)).meta
         except NsqError as error:
@@ -332,13 +331,13 @@ class AdminClient:
         )
 
     async def _destination(self, topic: str, partition: int, leader: Node, to: str | None) -> str:
-        """Return the cluster's name of the node that shall lead."""
+        """Return the cluster's name of the node to move to."""
         replicas = await self._leading.nsqd(leader).replicas(topic, partition)
         others = [name for name in replicas if name != leader.distributed_id]
         if to is None:
             if not others:
                 raise ConfigError(
-                    f"{topic}-{partition} has no other replica in sync: give to=, the node that shall lead"
+                    f"{topic}-{partition} has no other replica in sync: give to=, the node to move the leader to"
                 )
             return others[0]
         if tcp_address(to):
@@ -347,7 +346,7 @@ class AdminClient:
         return named if named is not None else await self._name_of(to)
 
     async def _name_of(self, address: str) -> str:
-        """Return the cluster's name of a node; only a look-up of a topic that it leads contains it."""
+        """Return the cluster's name of a node; only lookups of a topic that it leads contain the name."""
         found = next((info for info in await self.nodes() if info.node.address == address), None)
         if found is None:
             raise ConfigError(f"the cluster has no nsqd {address}")

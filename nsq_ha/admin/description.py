@@ -69,7 +69,7 @@ class ChannelStats:
         timed_out: Number of timeouts since the node started.
         clients: Number of connections.
         paused: An operator stopped delivery.
-        skipped: By an operator's choice, messages are confirmed without delivery.
+        skipped: An operator chose to confirm messages without delivery.
     """
 
     name: str
@@ -94,9 +94,9 @@ class PartitionStats:
         is_leader: The node leads it.
         begin_offset: Position of the oldest kept message, in bytes.
         end_offset: Position of the next message, in bytes. The last messages before it may not be committed yet.
-        messages: Number of messages that were ever stored.
+        messages: Number of messages ever stored.
         ordered: The topic is ordered.
-        extended: Its messages may carry headers.
+        extended: Its messages may have headers.
         channels: By name.
     """
 
@@ -113,10 +113,10 @@ class PartitionStats:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a channel of a topic still has to deliver, on one nsqd and in all its partitions.
+    """The messages that a channel of one nsqd still has to deliver, in all its partitions.
 
     Attributes:
-        waiting: Messages that wait, without deferred ones; some servers include those in flight.
+        waiting: Waiting messages, without deferred ones; some servers include those in flight.
         held: Unanswered messages of connected clients.
         orphaned: Unanswered messages of clients that are gone; redelivered after their message timeout.
         clients: Number of connections.
@@ -136,10 +136,10 @@ class PartitionDescription:
 
     Attributes:
         partition: The partition.
-        leader: None if the partition has no leader now.
+        leader: The leader. None if the partition has no leader now.
         writable: nsqlookupd names the leader for writing, too.
         replicas: The cluster's names of the nodes in sync, including the leader; empty if the leader did not answer.
-        stats: The leader's numbers. None if it did not answer.
+        stats: The leader's statistics. None if it did not answer.
     """
 
     partition: int
@@ -151,10 +151,10 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as the cluster has it now.
+    """The current state of a topic.
 
     Attributes:
-        view: What the nsqlookupds answer for reading.
+        view: The nsqlookupds' view for reading.
         partitions: One for each of ``partition_num``, in order.
         note: Why partitions are not writable, if a server says so; else empty.
     """
@@ -165,7 +165,7 @@ class TopicDescription:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The names of the channels that any partition has."""
+        """The names of all channels, sorted."""
         return tuple(sorted({c.name for p in self.partitions if p.stats is not None for c in p.stats.channels}))
 
     @property
@@ -193,7 +193,7 @@ def decode_stats(data: bytes) -> tuple[PartitionStats, ...]:
 
 
 def decode_unfinished(data: bytes, topic: str, channel: str) -> Unfinished | None:
-    """Return what a channel still has to deliver. None if the node has no such channel.
+    """Return the messages that a channel still has to deliver. None if the node does not have the channel.
 
     Raises:
         RemoteProtocolError: It is not such an answer.
@@ -207,8 +207,8 @@ def decode_unfinished(data: bytes, topic: str, channel: str) -> Unfinished | Non
         for each in entry.channels or []:
             if (entry.topic_name, each.channel_name) != (topic, channel):
                 continue
-            # Upstream, a topic passes its messages to the channels. A partition's channels read its log, as far as
-            # it is flushed, and count what is deferred among what waits.
+            # On an upstream nsqd a topic passes its messages to the channels. On a partitioned nsqd the channels read
+            # the flushed part of the partition's log, and count deferred messages as waiting.
             is_log = bool(entry.topic_partition)
             unflushed = max(0, entry.message_count - each.message_count)
             waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth

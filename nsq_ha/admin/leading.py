@@ -1,8 +1,7 @@
-"""Changes that only the leading nsqlookupd accepts, and the wait until they work.
+"""Send changes to the leading nsqlookupd, and wait until they work.
 
-Owns finding the leading nsqlookupd, repeating a change while none leads or the
-cluster is not ready, and the time limit of a whole call. ``client`` owns which
-changes there are.
+Finds the leading nsqlookupd, repeats a change while none leads or the cluster is
+not ready, and limits the time of a whole call. ``client`` has the changes.
 
 The cluster accepts a change before it works. It may skip its first check of new
 partitions, so this module requests another one after a while.
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     import httpx
 
 PAUSE: Final = 0.3
-"""Seconds between two checks of a change that is under way."""
+"""Seconds between two checks of a pending change."""
 
 _NUDGE_INTERVAL: Final = 7.0
 """Seconds between two requests for another check."""
@@ -63,7 +62,7 @@ class Bounded:
     """The time limit of a whole call; its error names the last obstacle.
 
     Args:
-        what: The call, for the error, such as "creating topic orders".
+        what: The call in words, such as "creating topic orders".
         timeout: Seconds.
 
     Attributes:
@@ -92,7 +91,7 @@ class Bounded:
 
 
 class Leading:
-    """The nsqlookupds as one: changes go to the leading one, views are merged from all answers.
+    """All nsqlookupds as one: changes go to the leading one, views are merged from all answers.
 
     Args:
         urls: Base URLs of the configured nsqlookupds.
@@ -120,7 +119,7 @@ class Leading:
         known: str = "",
         timeout: float | None = None,
     ) -> None:
-        """Send a change to the leading nsqlookupd; wait until one leads and the cluster is ready for it.
+        """Send a change to the leading nsqlookupd; wait until there is one and the cluster is ready.
 
         Args:
             path: The route.
@@ -128,7 +127,7 @@ class Leading:
             call: Limits the waiting.
             done: Text of a refusal that means success if an earlier request got no answer.
             known: Text of a refusal that always means success.
-            timeout: Seconds for one request. None for five times :attr:`timeout`.
+            timeout: Seconds for one request. None uses five times :attr:`timeout`.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
@@ -152,7 +151,7 @@ class Leading:
                 if not any(word in text for word in _PASSING):
                     raise call.last
             await asyncio.sleep(pause)
-            # An unstable cluster stays so for minutes, and each try is a line in its log.
+            # An unstable cluster stays so for minutes, and logs each attempt.
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def leader(self, call: Bounded) -> str:
@@ -166,12 +165,12 @@ class Leading:
             await asyncio.sleep(PAUSE)
 
     async def view(self, topic: str, access: Access, call: Bounded | None = None) -> TopicView:
-        """Return what the nsqlookupds say now, without earlier answers.
+        """Return a view from new answers only.
 
         Args:
             topic: The topic.
             access: For reading or for writing.
-            call: Limits the waiting for a usable answer. None to ask only once.
+            call: Limits the waiting for a usable answer. None asks only once.
 
         Raises:
             LookupUnavailableError: No usable answer, and ``call`` is None.
@@ -186,7 +185,7 @@ class Leading:
             await asyncio.sleep(PAUSE)
 
     async def existing(self, topic: str) -> TopicView:
-        """Return a view for reading of a topic that must exist.
+        """Return the view for reading of an existing topic.
 
         Raises:
             TopicNotFoundError: It does not exist.
@@ -228,14 +227,14 @@ class Leading:
 async def until_usable(
     leading: Leading, topic: str, partitions: int, call: Bounded, *, needs_channels: bool = True
 ) -> TopicView:
-    """Wait for all leaders; after a while ask the cluster for another check, since it may have skipped one."""
+    """Wait for all leaders. After a while request another check from the cluster, which may have skipped one."""
     loop = asyncio.get_running_loop()
     nudge_at = loop.time() + _NUDGE_INTERVAL
     while True:
         usable = await leading.view(topic, "r", call)
         if needs_channels:
             writable = await leading.view(topic, "w", call)
-            # A nsqlookupd with default settings hides a topic without channel from publishers.
+            # By default nsqlookupd hides a topic without channel from publishers.
             usable = usable if "no channel" in writable.note.lower() else writable
         if usable.complete and usable.partition_num == partitions:
             if await _all_serve(leading, topic, usable):
@@ -250,9 +249,9 @@ async def until_usable(
 
 
 async def _all_serve(leading: Leading, topic: str, view: TopicView) -> bool:
-    """Return whether all leaders agree that they lead; a look-up may be a minute ahead of the nsqd.
+    """Return whether all leaders say that they lead; a lookup may be a minute ahead of the nsqd.
 
-    An nsqd whose HTTP does not answer counts as agreeing.
+    An nsqd whose HTTP does not answer counts as a leader.
     """
     for node in set(view.leaders.values()):
         try:
@@ -273,7 +272,7 @@ async def _nudge(leading: Leading, topic: str, call: Bounded) -> None:
 
 
 def unled(view: TopicView, partitions: int) -> NoLeaderError:
-    """Return the error for a topic of which not every partition has a leader."""
+    """Return the error for a topic that has partitions without leader."""
     missing = ", ".join(str(number) for number in range(partitions) if number not in view.leaders)
     note = f" ({view.note})" if view.note else ""
     if missing:

@@ -41,10 +41,10 @@ Search = Literal["id", "count", "virtual_offset"]
 EMPTY_LOG: Final = "commit log end of file"
 """Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
-"""Parts of the error texts of ``/message/get`` for a message that does not exist or is not flushed yet."""
+"""Parts of the error texts of ``/message/get`` if a message does not exist or is not flushed yet."""
 _NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
-"""Beginnings of texts that refuse a start position permanently; errors of SUB have the code E_INVALID before them."""
+"""How texts begin that refuse a start position permanently; errors of SUB have the code E_INVALID before them."""
 
 
 class _Info(msgspec.Struct):
@@ -84,9 +84,9 @@ class StoredMessage:
         trace_id: 0 if it has none.
         timestamp_ns: Time of the publish by the server's clock.
         offset: Its position in bytes.
-        number: Its number in the partition; the first one is 1.
-        body: Text; the server damages bodies that are not UTF-8.
-        headers: The extension header as text; empty for none.
+        number: Its number in the partition; the first message has 1.
+        body: The body as text; the server damages bodies that are not UTF-8.
+        headers: The extension header as text; empty if there is none.
     """
 
     internal_id: int
@@ -109,7 +109,7 @@ class NsqdHttp(HttpPeer):
     Args:
         node: The node, or the base URL of its HTTP.
         timeout: Seconds for one request, from connecting to the end of the answer.
-        client: An HTTP client to share. None for a private one.
+        client: An HTTP client to share. None creates a private one.
     """
 
     def __init__(self, node: Node | str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
@@ -129,10 +129,10 @@ class NsqdHttp(HttpPeer):
         return decode_stats(await self._ask("GET", "/stats", params))
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
-        """Return what a channel still has to deliver; works with upstream nsqds, too.
+        """Return the messages that a channel still has to deliver; works with upstream nsqds, too.
 
         Returns:
-            None if the node has no such channel.
+            The counts. None if the node does not have the channel.
         """
         params = {"format": "json", "topic": check_topic(topic), "channel": check_channel(channel)}
         params |= {"include_clients": "true", "needClients": "true", "leaderOnly": "true", "include_mem": "false"}
@@ -186,8 +186,8 @@ class NsqdHttp(HttpPeer):
         If only registered channels are allowed, the server refuses to create even a
         registered channel that exists; but it can be moved.
 
-        On an empty partition the server refuses every position; the new channel is
-        already at the right one then.
+        On an empty partition the server refuses every position; but there the new
+        channel is already at the right one.
         """
         refusal: ChannelNotRegisteredError | None = None
         try:
@@ -209,11 +209,11 @@ class NsqdHttp(HttpPeer):
         )
 
     async def replicate_ordered_channel(self, topic: str, partition: int, channel: str) -> None:
-        """Make an ordered channel known to the partition's other in-sync replicas; create it if there is none.
+        """Make an ordered channel known to the partition's other in-sync replicas; create it if necessary.
 
         A leader reports an ordered channel only when its position or state is set, or its first message is finished.
-        If the partition gets another leader before, the channel is gone: the next subscription creates it at the end,
-        and the messages in between are never delivered. So the state is set, to what it is. A channel that an
+        If the leader changes before that, the channel is lost: the next subscription creates it at the end, and the
+        messages in between are never delivered. So this sets the state to its current value. A channel that an
         operator paused has been reported, and stays paused.
         """
         mine = [entry for entry in await self.stats(topic, leader_only=True) if entry.partition == partition]
@@ -231,12 +231,12 @@ class NsqdHttp(HttpPeer):
         The server finds only committed and flushed messages, which may take some
         seconds after the publish. For a newer message it answers status 200 with
         the first message of the queue, or 500, or 404. So an answer counts only
-        if it is the message that was asked for.
+        if it is the requested message.
 
         Returns:
-            None if the message cannot be read: it is not flushed yet, cleaned, or
-            beyond the end. Also None for the ``id`` of a message inside an MPUB:
-            the server answers with the first message of that batch.
+            The message. None if it cannot be read: it is not flushed yet, was
+            cleaned up, or is beyond the end. Also None for the ``id`` of a message
+            inside an MPUB: the server answers with the first message of that batch.
 
         Source: youzan/nsq nsqdserver/http.go (doMessageGet), which ignores that its seek failed.
         """
@@ -266,7 +266,7 @@ class NsqdHttp(HttpPeer):
         )
 
     async def clock(self) -> float | None:
-        """Return the time of the node's clock in whole seconds since 1970. None if the answer has no time."""
+        """Return the node's time in whole seconds since 1970. None if the answer has no time."""
         return await self._time("/ping")
 
     async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
@@ -277,14 +277,14 @@ class NsqdHttp(HttpPeer):
         if body.status == 200:
             return body.data
         if body.status == 403 and body.message == "TLS_REQUIRED":
-            raise TlsRequiredError("", f"nsqd {self.url} refuses plain HTTP, since it runs with -tls-required")
+            raise TlsRequiredError("", f"nsqd {self.url} refuses plain HTTP because it runs with -tls-required")
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:
-    """Return whether ``stored`` is the message that was asked for."""
+    """Return whether ``stored`` is the requested message."""
     if mode == "count":
         return stored.queue_cnt_index == position
     if mode == "id":

@@ -60,7 +60,7 @@ async def test_a_topic_that_exists_with_other_settings_is_told_with_these(
 ) -> None:
     cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
     cluster.lookups(cluster.body(4150, 4160, replica=3, ordered=True))
-    with pytest.raises(ConfigError, match=r"topic 'orders' exists already, with other settings: (.*)\. Take") as caught:
+    with pytest.raises(ConfigError, match=r"topic 'orders' already exists with other settings: (.*)\. Use") as caught:
         await admin.create_topic("orders", 1, replicas=2, extended=True, multi_part=False)
     assert (
         "partitions is 2, not 1; replicas is 3, not 2; ordered is True, not False; extended is False, not True."
