@@ -1,7 +1,7 @@
 """The wire protocol of nsqd, both sides, as bytes in and bytes out.
 
 Pure: no I/O, no clock, no randomness. ``ClientProtocol`` is the client's side of a connection and ``Handshake`` its
-beginning. The modules have the rest: ``encoding`` (commands of the hot path as functions), ``messages``, ``frames``,
+start. The other modules: ``encoding`` (commands of the hot path as functions), ``messages``, ``frames``,
 ``compression``, ``server`` (the server's side of a connection).
 """
 

@@ -1,9 +1,9 @@
 """One client connection to nsqd, as bytes in and bytes out.
 
-Owns the order of things: which answer belongs to which command, what may be sent now, where a layer ends. Does no I/O
-and knows no time; ``transport`` moves the bytes, watches heartbeats and closes.
+Owns the order: which answer belongs to which command, what may be sent now, where a layer ends. It does no I/O and has
+no clock; ``transport`` moves the bytes, watches heartbeats and closes.
 
-The invariant: answers carry no number, so the n-th answer belongs to the n-th command that has one. Heartbeats,
+The invariant: answers have no number, so the n-th answer belongs to the n-th command that has one. Heartbeats,
 messages and failed FIN, REQ and TOUCH never count. Anything that does not fit ends the connection: if one answer went
 to the wrong publish, all later ones would, too.
 
@@ -54,12 +54,12 @@ class ClientProtocol:
     """The client's side of one connection.
 
     Args:
-        max_frame_bytes: A frame that announces more ends the connection before memory is reserved for it.
+        max_frame_bytes: Largest frame. A larger one ends the connection before memory is reserved for it.
 
     Attributes:
         state: Where the connection stands.
         awaiting: Number of requests without an answer.
-        received: What the last :meth:`receive` found, even if it raised: what came before the fault is valid.
+        received: The result of the last :meth:`receive`. If that raised, the data before the fault is still valid.
     """
 
     def __init__(self, *, max_frame_bytes: int) -> None:
@@ -81,9 +81,9 @@ class ClientProtocol:
     def send(self, command: commands.Command) -> bytes:
         """Return the bytes of ``command`` and record that they are sent.
 
-        For rare commands. Publishes, FIN, REQ, TOUCH and RDY of an open connection are encoded by the functions of
-        ``protocol.encoding``; call :meth:`expect_publish` for publishes. The first command must be IDENTIFY; the magic
-        precedes it.
+        Use this for rare commands. For publishes, FIN, REQ, TOUCH and RDY of an open connection use the functions of
+        ``protocol.encoding``, and call :meth:`expect_publish` for publishes. The first command must be IDENTIFY; the
+        magic precedes it.
 
         Raises:
             LocalProtocolError: The command is not allowed now, or :meth:`subscribe_to` was not called before a
@@ -108,14 +108,14 @@ class ClientProtocol:
         return data
 
     def subscribe_to(self, source: MessageSource, layout: Layout) -> None:
-        """Set the source and the layout of messages. Call it before the subscription is sent.
+        """Set the source and the layout of messages; call this before the subscription is sent.
 
         Args:
             source: Becomes :attr:`Message.source <nsq_ha.Message>`.
             layout: From ``layout_for``; frames do not name it.
 
         Raises:
-            LocalProtocolError: A subscription was sent already.
+            LocalProtocolError: A subscription was already sent.
         """
         advance(self.state, Input.SEND_SUBSCRIBE)
         self._source = source
@@ -137,15 +137,15 @@ class ClientProtocol:
             runs.append(Run(_PUBLISH, count))
 
     def expect_upgrade(self, upgrade: Upgrade) -> bytes:
-        """Switch to another layer; its ``OK`` comes inside it.
+        """Switch to another layer; its ``OK`` arrives inside it.
 
         Returns:
             The bytes after the last answer, none for TLS. Decompress them and pass the result to :meth:`receive`.
 
         Raises:
             LocalProtocolError: The last answer was neither to IDENTIFY nor the ``OK`` of another layer.
-            RemoteProtocolError: Bytes came before TLS began. Anybody on the way
-                may have injected them: drop the connection.
+            RemoteProtocolError: Bytes arrived before TLS began. They may have been
+                injected: drop the connection.
         """
         following = advance(self.state, Input.SEND_UPGRADE)
         self._check_idle()
@@ -153,8 +153,8 @@ class ClientProtocol:
         if trailing and upgrade == "tls":
             self.state = State.CLOSED
             raise RemoteProtocolError(
-                f"{len(trailing)} bytes came in plain text after the answer to IDENTIFY and before TLS began: "
-                "somebody between here and nsqd may have injected them"
+                f"{len(trailing)} bytes arrived in plain text after the answer to IDENTIFY, before TLS began: "
+                "somebody between this client and nsqd may have injected them"
             )
         self.state = following
         self._expect(Request.UPGRADE)
@@ -175,9 +175,9 @@ class ClientProtocol:
     # ------------------------------------------------------------ receiving
 
     def take_oks(self, data: bytes | memoryview) -> int:
-        """Take a read that consists of answers ``OK`` to publishes, the usual case, and return their number.
+        """Process a read that consists of ``OK`` answers to publishes, the usual case; return their number.
 
-        Return 0 if it is anything else; pass it to :meth:`receive` then.
+        Return 0 if it has anything else; then pass it to :meth:`receive`.
         """
         runs = self._runs
         if not runs or self._tail or self.state is _CLOSED or len(data) > _LONGEST_OK_RUN:
@@ -189,9 +189,9 @@ class ClientProtocol:
         return count
 
     def receive(self, data: bytes | bytearray | memoryview) -> Received:
-        """Read what the peer sent, however it was cut.
+        """Process received data; it may be cut anywhere.
 
-        Reading stops after the answer to IDENTIFY and after the ``OK`` of an upgrade, since what follows may belong to
+        Reading stops after the answer to IDENTIFY and after the ``OK`` of an upgrade, since further bytes may belong to
         another layer: then call :meth:`expect_upgrade` for the next layer, or :meth:`take_trailing` if there is none,
         and pass the bytes to this method again. After the end, data is ignored.
 
@@ -199,7 +199,7 @@ class ClientProtocol:
             data: The result of one read; the caller may reuse the buffer afterwards.
 
         Raises:
-            RemoteProtocolError: The peer broke a rule; ``received`` has what came before. Drop the connection.
+            RemoteProtocolError: The peer broke a rule; ``received`` has the data before that. Drop the connection.
         """
         received = self.received = Received()
         tail = self._tail
@@ -209,7 +209,7 @@ class ClientProtocol:
             tail += data
             if self._held and len(tail) > self._largest:
                 self.state = State.CLOSED
-                raise RemoteProtocolError(f"more than {self._largest} bytes came before the next layer was set up")
+                raise RemoteProtocolError(f"more than {self._largest} bytes arrived before the next layer was set up")
             return received
         try:
             if self._is_bulky:
@@ -230,9 +230,9 @@ class ClientProtocol:
         return received
 
     def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:
-        """Read large messages with one copy of each body; return what follows them.
+        """Read large messages with one copy of each body; return the rest of the data.
 
-        The unfinished frame of the last read is completed on its own, so that the others need not be moved behind it.
+        The unfinished frame of the last read is completed separately, so that the other frames are not copied.
         """
         tail = self._tail
         view = memoryview(data)
@@ -295,7 +295,7 @@ class ClientProtocol:
         return position
 
     def _read_oks(self, data: bytes, position: int, answers: list[bytes | ServerError]) -> int:
-        """Read a run of plain ``OK`` while publishes wait for them; return the position after it."""
+        """Read a run of plain ``OK`` answers to publishes; return the position after it."""
         run = self._runs[0]
         if run.kind is not Request.PUBLISH:
             return position
@@ -342,7 +342,7 @@ class ClientProtocol:
         received.answers.append(data)
         if request is Request.SUBSCRIBE:
             self._read = reader_for(self._layout)
-        # What follows may be TLS or compressed; only the caller knows.
+        # The next bytes may be TLS or compressed; only the caller knows.
         self._held = request in (Request.IDENTIFY, Request.UPGRADE)
 
     def _take_error(self, data: bytes, received: Received) -> None:
@@ -356,7 +356,7 @@ class ClientProtocol:
         try:
             self.state = advance(self.state, event)
         except RemoteProtocolError as fault:
-            raise RemoteProtocolError(f"error frame {str(error)!r} came out of place: {fault}") from None
+            raise RemoteProtocolError(f"unexpected error frame {str(error)!r}: {fault}") from None
         if run is None:
             received.refusals.append(error)
         else:
@@ -381,8 +381,8 @@ class ClientProtocol:
     def swallowed_heartbeats(self) -> int:
         """Count the heartbeats inside the unfinished frame.
 
-        A damaged size swallows the frames that follow. A body may contain the same
-        bytes, so this proves something only about a frame that takes too long.
+        A frame with a damaged size swallows the next frames. A body may contain the
+        same bytes, so this is evidence only if a frame takes too long.
         """
         return self._tail.count(_HEARTBEAT_FRAME)
 

@@ -1,8 +1,8 @@
 """The commands of a client, as values.
 
-Owns the command lines and the set of commands. Commands that are sent for each
-message also have functions (``protocol.encoding``). ``protocol.state`` decides
-*when* a command may be sent; ``protocol.server.decoder`` reads it on the server.
+Owns the command lines and the set of commands. Commands sent for each message
+also have functions (``protocol.encoding``). ``protocol.state`` decides *when* a
+command may be sent; ``protocol.server.decoder`` reads it on the server.
 
 The invariant: the result of ``encode`` is exactly one command; no value can add
 another.
@@ -66,7 +66,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Identify(Command):
-    """``IDENTIFY``: describes the client and what it offers; answered by JSON.
+    """``IDENTIFY``: describes the client and its offer; answered by JSON.
 
     Attributes:
         body: The JSON object, see :class:`nsq_ha.protocol.identify.Offer`.
@@ -84,7 +84,7 @@ class Identify(Command):
 
 @dataclass(frozen=True, slots=True)
 class Auth(Command):
-    """``AUTH``, only if the answer to IDENTIFY asks for it; answered by JSON.
+    """``AUTH``, sent only if the answer to IDENTIFY requires it; answered by JSON.
 
     Attributes:
         secret: Never shown, not even by ``repr``.
@@ -110,7 +110,7 @@ class Sub(Command):
     Attributes:
         topic: Name of the topic.
         channel: Name of the channel, created by this command.
-        partition: None leaves it out: nsqd then chooses a partition that it leads.
+        partition: The partition. None omits it: nsqd then chooses a partition that it leads.
 
     Source: protocol reference 5.
     """
@@ -139,15 +139,15 @@ class SubOrdered(Sub):
 
 @dataclass(frozen=True, slots=True)
 class SubAdvanced(Sub):
-    """``SUB_ADVANCED``: messages come with offset and raw size; may set the channel's position.
+    """``SUB_ADVANCED``: messages have offset and raw size; may set the channel's position.
 
     With a start position the server ignores the partition and chooses any that it
     leads. So use one only on a node that leads exactly one partition, and check
     the partition in the message ids.
 
     Attributes:
-        start: ``type:value``, the text of a :class:`nsq_ha.StartFrom`. None to
-            continue at the channel's position.
+        start: ``type:value``, the text of a :class:`nsq_ha.StartFrom`. None
+            continues at the channel's position.
     """
 
     word: ClassVar[bytes] = b"SUB_ADVANCED"
@@ -323,7 +323,7 @@ class InternalCreateTopic(Command):
     Attributes:
         topic: Name of the topic.
         partition: Its partition.
-        extended: Whether messages may carry headers. None leaves it out, which means no.
+        extended: Whether messages may have headers. None omits it, which means no.
 
     Source: protocol reference 7; ``protocol_v2.go`` ``internalCreateTopic``.
     """

@@ -3,9 +3,8 @@
 Both codecs flush after every ``compress``, since the server answers only commands
 that it has received. IDENTIFY decides which codec is used (``protocol.identify``).
 
-The invariant: whatever a peer sends uses at most ``max_output_bytes`` of memory
-per call, or a piece of ``PIECE_BYTES``; damaged data is an error and never
-passed on.
+The invariant: received data uses at most ``max_output_bytes`` of memory per call,
+or a piece of ``PIECE_BYTES``; damaged data is an error and is never passed on.
 
 Source: protocol reference 3, "Upgrade order"; snappy's framing format
 (github.com/google/snappy, ``framing_format.txt``); RFC 1951.
@@ -20,11 +19,11 @@ from typing import Final, Protocol
 from nsq_ha.errors import RemoteProtocolError
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
-"""Default limit of one ``decompress``. DEFLATE expands at most 1032 times, so honest
+"""Default limit of one ``decompress``. DEFLATE expands at most 1032 times, so valid
 data never reaches it if at most 62 KiB are passed at once."""
 
 PIECE_BYTES: Final = 256 * 1024
-"""Maximum number of bytes that ``pieces`` yields at a time, plus one block. Nothing is expanded ahead of the caller."""
+"""Maximum number of bytes that ``pieces`` yields at a time, plus one block. It expands nothing ahead of the caller."""
 
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -43,7 +42,7 @@ class Codec(Protocol):
         """Return ``data`` compressed and flushed."""
 
     def decompress(self, data: bytes) -> bytes:
-        """Return the decompressed data that ``data`` completes, possibly none."""
+        """Return the decompressed data, empty if ``data`` completes none."""
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Yield the decompressed data piece by piece; use each piece before asking for the next."""
@@ -53,8 +52,8 @@ class DeflateCodec:
     """Raw DEFLATE, as nsqd's ``deflate``.
 
     Args:
-        level: 1..9 for what is sent; IDENTIFY sets the server's level.
-        max_output_bytes: Limit of what one :meth:`decompress` may give.
+        level: 1..9 for sent data; IDENTIFY sets the server's level.
+        max_output_bytes: Maximum result of one :meth:`decompress`.
     """
 
     def __init__(self, level: int = 6, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
@@ -102,7 +101,7 @@ class DeflateCodec:
 
     def _check_end(self) -> None:
         if self._in.unused_data:
-            raise RemoteProtocolError("deflate stream goes on behind its end")
+            raise RemoteProtocolError("deflate stream continues after its end")
 
 
 class SnappyCodec:
@@ -201,8 +200,8 @@ class SnappyCodec:
         if kind == _COMPRESSED and _announced(chunk, 8) > _BLOCK:
             raise RemoteProtocolError("snappy block announces more than 64 KiB")
         try:
-            # The library checks the block and its checksum; one decoder a chunk,
-            # since it keeps what it was given before.
+            # The library checks the block and its checksum. One decoder per chunk,
+            # since a decoder keeps earlier data.
             expanded: bytes = self._new_expander().decompress(chunk)
         except Exception as error:
             raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
@@ -210,7 +209,7 @@ class SnappyCodec:
 
 
 def _announced(chunk: bytes, position: int) -> int:
-    """Return the length that a snappy block begins with: little-endian groups of 7 bits."""
+    """Return the length at the start of a snappy block: little-endian groups of 7 bits."""
     value = 0
     for shift, byte in enumerate(chunk[position : position + 5]):
         value |= (byte & 0x7F) << 7 * shift

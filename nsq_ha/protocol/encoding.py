@@ -1,8 +1,8 @@
 """Encode the commands that a client sends for each message, as plain functions.
 
 Owns the layout of publishes and of answers to messages, and the server's size
-limits. ``protocol.commands`` has the same commands as values, and all others; a
-function costs a third of a dataclass.
+limits. ``protocol.commands`` has all commands as values; a function costs a third
+of a dataclass.
 
 The invariant: each result is exactly one command. ``nsq_ha.checks`` checks
 names, ids have 16 bytes, and bodies are bytes within the server's limits, so a
@@ -43,7 +43,7 @@ MAX_TRACE_ID: Final = 2**64 - 1
 """Maximum trace id, since ids are unsigned and have 64 bits."""
 
 MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
-"""Above this the server's clock arithmetic overflows and it requeues at once. It limits delays to 3 days, far below."""
+"""Above this the server's arithmetic overflows and it requeues at once. It limits delays to 3 days, far below this."""
 
 MESSAGE_ID_BYTES: Final = 16
 """Size of a message id, which is an internal id and a trace id of 8 bytes each."""
@@ -58,7 +58,7 @@ _SIZE_COUNT: Final = struct.Struct(">ii")
 
 @lru_cache(maxsize=4096)
 def _head(word: str, topic: str, partition: int | None) -> bytes:
-    """Return the checked command line; names are checked once, not for every message."""
+    """Return the checked command line; the cache checks names once, not for every message."""
     check_topic(topic)
     if partition is None:
         return f"{word} {topic}\n".encode("ascii")
@@ -92,7 +92,7 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
 
     Args:
         topic: Name of the topic.
-        partition: None leaves the word out: the server then chooses a
+        partition: The partition. None omits it: the server then chooses a
             partition that it leads, and refuses ordered topics.
         body: 1 byte to 1 MiB.
 
@@ -207,7 +207,7 @@ def body_sizes(bodies: Sequence[bytes]) -> list[int]:
     Raises:
         ConfigError: A body is not bytes, or its size is not valid.
     """
-    # All of it in C: a loop here would cost as much as the rest of a publish.
+    # All in C: a Python loop would cost as much as the rest of a publish.
     if list(map(type, bodies)).count(bytes) != len(bodies):
         raise ConfigError("message bodies must all be bytes")
     sizes = list(map(len, bodies))
@@ -306,7 +306,7 @@ def _check_trace_id(trace_id: int) -> int:
 def encode_fin(message_id: bytes) -> bytes:
     r"""Encode ``FIN <16 id bytes>\n``, exactly 21 bytes; has no success answer.
 
-    The id is raw bytes, and the server reads it by length: a newline or blank is
+    The id is raw bytes and the server reads it by length, so a newline or blank is
     part of it.
 
     Raises:
@@ -320,7 +320,7 @@ def encode_fin(message_id: bytes) -> bytes:
 
 
 def encode_fins(message_ids: Sequence[bytes]) -> bytes:
-    """Encode many ``FIN`` as one run of bytes, at a third of the cost of one by one; no ids give no bytes.
+    """Encode many ``FIN`` as one run of bytes, at a third of the cost of encoding them one by one.
 
     Raises:
         ConfigError: An id does not have 16 bytes.
@@ -354,7 +354,7 @@ def encode_touch(message_id: bytes) -> bytes:
     r"""Encode ``TOUCH <16 id bytes>\n``; has no success answer.
 
     Raises:
-        ConfigError: The id has not 16 bytes.
+        ConfigError: The id does not have 16 bytes.
 
     Source: protocol reference 7; ``protocol_v2.go`` ``TOUCH``.
     """
@@ -364,13 +364,13 @@ def encode_touch(message_id: bytes) -> bytes:
 
 
 def encode_ready(count: int) -> bytes:
-    r"""Encode ``RDY <count>\n``, the ceiling of messages in flight; has no answer.
+    r"""Encode ``RDY <count>\n``, the limit of messages in flight; has no answer.
 
     The server refuses more than its ``max_rdy_count`` (2500) and closes, so the
-    caller keeps to the limit in the answer to IDENTIFY.
+    caller must respect the limit in the answer to IDENTIFY.
 
     Raises:
-        ConfigError: ``count`` is no int of 0 or more.
+        ConfigError: ``count`` is not an int of 0 or more.
 
     Source: protocol reference 7; ``protocol_v2.go`` ``RDY``.
     """

@@ -1,6 +1,6 @@
 """Tables for a client connection: which commands have an answer, which answers fit, and the result of one read.
 
-Owns tables, containers and the meaning of a single frame; ``protocol.client`` owns the order of things.
+Owns tables, containers and the meaning of a single frame; ``protocol.client`` owns their order.
 
 Source: protocol reference 1, 3, 5, 7.
 """
@@ -52,7 +52,7 @@ _MAX_ERROR_BYTES: Final = 4096  # Maximum length of an error text; ids and names
 
 
 class Request(enum.Enum):
-    """A command that has an answer, or an upgrade that is confirmed by one."""
+    """A command that has an answer, or an upgrade that an answer confirms."""
 
     IDENTIFY = enum.auto()
     UPGRADE = enum.auto()
@@ -63,7 +63,7 @@ class Request(enum.Enum):
 
 
 class Received(msgspec.Struct, eq=False):
-    """What one :meth:`ClientProtocol.receive` found, each kind in its order.
+    """The result of one :meth:`ClientProtocol.receive`, each kind in order.
 
     Attributes:
         messages: The messages.
@@ -115,7 +115,7 @@ ANSWERED: Final[dict[Request, Input]] = {
 
 
 class Run:
-    """Requests of one kind in a row: they are counted, since there may be thousands of publishes."""
+    """Requests of one kind in a row, as a count, since there may be thousands of publishes."""
 
     __slots__ = ("count", "kind")
 
@@ -150,10 +150,10 @@ def read_error(data: bytes) -> ServerError:
     """Return the error in an error frame.
 
     Raises:
-        RemoteProtocolError: It holds no error.
+        RemoteProtocolError: It has no error.
     """
     if not data:
         raise RemoteProtocolError("error frame is empty")
     if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
-        raise RemoteProtocolError(f"error frame holds {excerpt(data)}, which is no error: its type is damaged")
+        raise RemoteProtocolError(f"error frame has {excerpt(data)}, which is no error: its type is damaged")
     return server_error(data[:_MAX_ERROR_BYTES])

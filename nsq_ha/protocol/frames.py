@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
     Attributes:
         kind: Its type.
-        data: What follows the type.
+        data: The bytes after the type.
     """
 
     kind: FrameType
@@ -86,7 +86,7 @@ _OTHER_PROTOCOLS: Final = {
 }
 """The first four bytes of other protocols' answers, read as a size word."""
 _BARE_ERROR: Final = int.from_bytes(b"E_BA")
-"""The type word of an answer of nsqlookupd's TCP port, whose frames have no type: ``E_BAD_PROTOCOL``."""
+"""The type word in an answer of nsqlookupd's TCP port, whose frames have no type: ``E_BAD_PROTOCOL``."""
 FRAME_TYPES: Final[frozenset[int]] = frozenset(FrameType)
 """All type words that exist."""
 
@@ -102,10 +102,10 @@ def unknown_type(kind: int) -> RemoteProtocolError:
 
 
 class FrameDecoder:
-    """Cut a stream into frames, however it arrives.
+    """Cuts a stream into frames.
 
     Args:
-        max_frame_bytes: Largest size word that is accepted.
+        max_frame_bytes: Largest accepted size word.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -113,7 +113,7 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """Add what was read and return the complete frames.
+        """Add data and return the frames that are now complete.
 
         Raises:
             RemoteProtocolError: A size or type is not valid. Drop the connection; the decoder cannot continue.

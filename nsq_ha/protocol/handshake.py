@@ -2,14 +2,14 @@
 
 This module decides what is sent in which order, and has the rules that protect the client from bad answers:
 
-- If TLS was asked for, the connection uses TLS or is refused.
+- If the client requires TLS, the connection uses TLS or is refused.
 - A layer that was not offered is refused.
-- Bytes between the answer to IDENTIFY and the beginning of TLS are refused: anybody on the way may have injected them.
+- Bytes between the answer to IDENTIFY and the start of TLS are refused: they may have been injected.
 - At most ``MAX_HANDSHAKE_BYTES`` are read until the handshake is complete.
-- The secret is sent only if the server asks for it, and after all layers; no error shows it.
+- The secret is sent only if the server requires it, and after all layers; no error shows it.
 - Nothing is sent while a layer may be about to change, not even the answer to a heartbeat.
 
-Does no I/O: the caller does what each step says and feeds what it reads. With a blocking socket::
+It does no I/O: the caller executes each step and feeds the data that it reads. With a blocking socket::
 
     handshake = Handshake(protocol, offer, address="127.0.0.1:4150", secret="...")
     codec, pieces = None, iter(())
@@ -30,7 +30,7 @@ Does no I/O: the caller does what each step says and feeds what it reads. With a
                 pieces = codec.pieces(data)
     identity = handshake.identity
 
-Pieces that are left over, and all later reads, belong to ``protocol.receive``.
+Pass remaining pieces and all later reads to ``protocol.receive``.
 
 Source: protocol reference 3, 4.
 """
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     from nsq_ha.protocol.client import ClientProtocol
 
 MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
-"""Maximum number of bytes read during a handshake; honest answers take less than a thousandth of it."""
+"""Maximum number of bytes read during a handshake; usual answers take less than a thousandth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send bytes, through all layers that were started.
+    """Send bytes through all started layers.
 
     Attributes:
-        data: The bytes; never shown, since they may hold the secret.
+        data: The bytes; never shown, since they may contain the secret.
     """
 
     data: bytes = field(repr=False)
@@ -78,7 +78,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Read at least one byte through all layers, and give it to :meth:`Handshake.feed`."""
+    """Read at least one byte through all started layers, and pass it to :meth:`Handshake.feed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class StartCodec:
     """Start compression in both directions, inside TLS if that was started.
 
     Attributes:
-        codec: Compresses what is sent and decompresses what is read.
-        trailing: Compressed bytes that were read already: decompress them before further reads.
+        codec: Compresses sent data and decompresses received data.
+        trailing: Compressed bytes that were already read: decompress them before further reads.
     """
 
     codec: Codec
@@ -105,10 +105,10 @@ Step = Send | Receive | StartTls | StartCodec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What errors tell the user to change, in the client's own names of options.
+    """The advice in error texts, with the client's names of options.
 
     Attributes:
-        no_tls: If the server offers no TLS.
+        no_tls: If the server does not offer TLS.
         no_secret: If the server requires AUTH.
     """
 
@@ -117,11 +117,11 @@ class Advice:
 
 
 class Handshake:
-    """One connection's handshake. Iterate over it and do what each step says.
+    """One connection's handshake. Iterate over it and execute each step.
 
     Iterating raises:
 
-    - :class:`ConnectError`: The server offers no TLS, though it was asked for.
+    - :class:`ConnectError`: The client requires TLS, but the server does not offer it.
     - :class:`AuthError`: AUTH is required and no secret is given.
     - :class:`ServerError`: The server refused IDENTIFY, a layer or AUTH.
     - :class:`RemoteProtocolError`: The server broke a rule.
@@ -129,11 +129,11 @@ class Handshake:
     Drop the connection in each case.
 
     Args:
-        protocol: The connection's protocol, new.
-        offer: What the client offers.
-        address: The server's, for errors.
+        protocol: A new protocol for the connection.
+        offer: The client's offer.
+        address: The server's address, for errors.
         secret: For AUTH. None if there is none.
-        advice: What errors tell the user to change.
+        advice: The advice in error texts. None uses the names of the client's options.
 
     Attributes:
         identity: The server's answer to IDENTIFY, as soon as it is known.
@@ -159,18 +159,18 @@ class Handshake:
         self._owes_nop = False
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add what was read, decompressed; the caller may reuse the buffer afterwards."""
+        """Add data that was read and decompressed; the caller may reuse the buffer afterwards."""
         self._unread += data
 
     def __iter__(self) -> Iterator[Step]:
-        """Yield the steps; a further :class:`Receive` comes only if nothing that was fed is left."""
+        """Yield the steps; :class:`Receive` only when all fed data is used up."""
         try:
             self.identity = decode_identity((yield from self._request(self._offer.command())))
         except ServerError as error:
             raise named_refusal(error) from None
         layers = upgrades(self.identity, self._offer)
         if self._offer.tls and "tls" not in layers:
-            raise ConnectError(f"{self._address} offers no TLS: {self._advice.no_tls}")
+            raise ConnectError(f"{self._address} does not offer TLS: {self._advice.no_tls}")
         for layer in layers:
             yield from self._upgrade(layer)
         self._take(self._protocol.take_trailing())
@@ -191,7 +191,7 @@ class Handshake:
     def _authenticate(self) -> Generator[Step, None, None]:
         if self._secret is None:
             raise AuthError("E_AUTH_FIRST", f"{self._address} requires AUTH: {self._advice.no_secret}")
-        conceal(self._secret)  # a config that was made in another process has not done it in this one
+        conceal(self._secret)  # a config created in another process has not done this here
         try:
             decode_authorization((yield from self._request(Auth(self._secret.encode()))))
         except ServerError as error:
@@ -202,7 +202,7 @@ class Handshake:
         return (yield from self._answer())
 
     def _answer(self) -> Generator[Step, None, bytes]:
-        """Read up to the answer of the only outstanding request."""
+        """Read up to the answer to the only outstanding request."""
         while True:
             while not self._unread:
                 yield Receive()

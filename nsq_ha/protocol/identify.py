@@ -1,4 +1,4 @@
-"""IDENTIFY: what the client offers, what the server agrees to, and the order of the upgrades.
+"""IDENTIFY: the client's offer, the server's answer, and the order of the upgrades.
 
 Owns the JSON of both directions. ``protocol.handshake`` owns when to send it and
 when to switch to TLS or compression.
@@ -65,16 +65,16 @@ class Offer:
         hostname: Name of the machine.
         user_agent: Name and version of the library.
         heartbeat_interval: Milliseconds, 1000..60000.
-        output_buffer_size: Bytes, 64..65536; -1 to send each message at once.
+        output_buffer_size: Bytes, 64..65536; -1 sends each message at once.
         output_buffer_timeout: Milliseconds, 10..1000.
         sample_rate: Percent, 1..99; 0 for all messages.
         msg_timeout: Milliseconds, 1000..900000; 0 for the server's default.
-        tls: Ask for TLS.
-        compression: Ask for it; the server may not support it.
+        tls: Require TLS.
+        compression: Request compression; the server may not support it.
         deflate_level: 1..6.
-        desired_tag: Dispatch tag; empty for none.
+        desired_tag: Dispatch tag; empty for no tag.
         extend_support: Must match the topic: true for extended topics only.
-        ext_filter: Filter of the server on extension headers. None for none.
+        ext_filter: Server-side filter on extension headers. None for no filter.
     """
 
     client_id: str = ""
@@ -97,13 +97,13 @@ class Offer:
         """Return the offer for ``config``; a :class:`ConsumerConfig` adds fields.
 
         Args:
-            config: Of the producer or consumer.
-            hostname: Name of this machine; also the client id when ``config`` gives none.
+            config: The options of the producer or consumer.
+            hostname: Name of this machine; also the client id if ``config`` has none.
             user_agent: Name and version of the library.
             extend_support: Whether the connection is for an extended topic (consumers only).
         """
         consumer = config if isinstance(config, ConsumerConfig) else None
-        # A host name need not be UTF-8; other bytes become surrogates, which JSON cannot carry.
+        # A host name need not be UTF-8; other bytes become surrogates, which JSON cannot represent.
         hostname = hostname.encode("utf-8", "replace").decode()
         return cls(
             client_id=config.client_id or hostname,
@@ -127,7 +127,7 @@ class Offer:
             "client_id": self.client_id,
             "hostname": self.hostname,
             "user_agent": self.user_agent,
-            # Without it the server answers a plain OK and upgrades nothing.
+            # Without this, the server answers a plain OK and upgrades nothing.
             "feature_negotiation": True,
             "heartbeat_interval": self.heartbeat_interval,
             "output_buffer_size": self.output_buffer_size,
@@ -154,20 +154,20 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     The defaults are nsqd's, for a server that answers a plain ``OK``.
 
     Attributes:
-        version: The server's version; empty if it is unknown.
+        version: The server's version; empty if unknown.
         max_rdy_count: Largest RDY.
         max_msg_timeout: How long TOUCH can keep a message, milliseconds.
         msg_timeout: Message timeout of this connection, milliseconds.
         tls_v1: Switch to TLS.
         deflate: Switch to DEFLATE.
-        deflate_level: Of the server's side.
+        deflate_level: The server's level.
         max_deflate_level: The server's maximum.
         snappy: Switch to snappy.
         sample_rate: Percent; 0 for all.
         auth_required: AUTH must come next.
         output_buffer_size: Bytes that the server gathers before it writes.
         output_buffer_timeout: Milliseconds for which it gathers.
-        desired_tag: Dispatch tag; empty for none.
+        desired_tag: Dispatch tag; empty for no tag.
     """
 
     version: str = ""
@@ -203,12 +203,12 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True):
 def decode_identity(data: bytes) -> Identity:
     """Decode the answer to IDENTIFY.
 
-    A plain ``OK`` is the answer of a server that negotiates nothing; unknown
+    A plain ``OK`` is the answer of a server that negotiates nothing. Unknown
     fields are ignored, missing ones have the server's defaults.
 
     Raises:
-        RemoteProtocolError: It is neither, or a value is not valid (RDY limit
-            or message timeout below 1). Drop the connection.
+        RemoteProtocolError: It is neither ``OK`` nor JSON, or a value is not valid
+            (RDY limit or message timeout below 1). Drop the connection.
     """
     if data == OK:
         return Identity()
@@ -219,7 +219,7 @@ def decode_identity(data: bytes) -> Identity:
 
 
 def encode_identity(identity: Identity) -> bytes:
-    """Encode the answer to IDENTIFY in the server's order of fields; the server's side."""
+    """Encode the answer to IDENTIFY in the server's order of fields, for the server's side."""
     order = {
         "max_rdy_count": identity.max_rdy_count,
         "version": identity.version,
@@ -255,12 +255,12 @@ def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, .
     TLS comes first, compression runs inside it.
 
     Args:
-        identity: What the server agreed to.
-        offer: What the client offered. None skips the comparison.
+        identity: The server's answer.
+        offer: The client's offer. None skips the comparison.
 
     Raises:
-        RemoteProtocolError: The server switches on what was not offered. Drop
-            the connection.
+        RemoteProtocolError: The server switches on a layer that was not offered.
+            Drop the connection.
 
     Source: protocol reference 3, "Upgrade order".
     """
@@ -286,19 +286,19 @@ def _gather_ms(config: ClientConfig) -> int:
 
 
 def named_refusal(error: ServerError) -> ServerError:
-    """Return a refusal of IDENTIFY that names the option whose value the server rejects.
+    """Return a refusal of IDENTIFY that names the option with the rejected value.
 
-    Operators configure the allowed values, so the client cannot check them beforehand.
+    Operators configure the allowed values, so the client cannot check them first.
 
     Args:
         error: The server's answer.
 
     Returns:
-        An error of the same class and code; ``error`` itself if it concerns no option.
+        An error of the same class and code; ``error`` itself if it is about no option.
     """
     for words, option in _OPTIONS_BY_WORDS.items():
         if words in error.detail:
-            return type(error)(error.code, f"{error.detail}: nsqd does not take this value of the option {option}")
+            return type(error)(error.code, f"{error.detail}: nsqd does not accept this value of the option {option}")
     return error
 
 
@@ -310,12 +310,12 @@ def without_secret(error: ServerError, secret: str) -> ServerError:
         secret: The secret that was sent.
 
     Returns:
-        An error of the same class and code. It keeps the server's text if that is one of nsqd's own.
+        An error of the same class and code. It keeps the server's text if that is a known one of nsqd.
     """
     if error.detail in _AUTH_TEXTS and secret not in error.detail:
         return error
     code = error.code if error.code in SERVER_ERRORS and secret not in error.code else "E_AUTH_FAILED"
-    return type(error)(code, "(the server's text is not shown, since it may hold the secret)")
+    return type(error)(code, "(the server's text is not shown, since it may contain the secret)")
 
 
 def _decode(data: bytes, kind: type[_Answer], command: str) -> _Answer:

@@ -1,15 +1,15 @@
 """Decode and encode messages (frames of type 2) and the answers to traced publishes.
 
 A frame does not name its layout: the subscription's command and the topic
-determine it (see :func:`layout_for`). After the head of 26 bytes come::
+determine it (see :func:`layout_for`). After a head of 26 bytes it has::
 
     plain       body
     ext         ext part, body
     detail      offset, raw size, body
     ext+detail  ext part, offset, raw size, body
 
-The ext part is a version byte, and unless that is 0 a 16-bit length and as many
-bytes. Offset is 8 bytes, raw size 4. All integers are big-endian.
+The ext part is a version byte and, unless that is 0, a 16-bit length and that
+many bytes. Offset is 8 bytes, raw size 4. All integers are big-endian.
 
 This module has the layouts in both directions. The readers are the hot path: one
 pass over the received data, one ``unpack_from`` per message, one copy per body.
@@ -50,12 +50,12 @@ class Layout(enum.Enum):
 
     @property
     def ext(self) -> bool:
-        """Whether messages carry an ext part."""
+        """Whether messages have an ext part."""
         return self.value[0]
 
     @property
     def detail(self) -> bool:
-        """Whether messages carry offset and raw size."""
+        """Whether messages have offset and raw size."""
         return self.value[1]
 
 
@@ -78,7 +78,7 @@ class DamagedMessage:
     """A message with a complete head and damaged parts.
 
     The stream stays aligned, so the messages after it are valid. It is in flight
-    like any other: finish it, or the server redelivers it again and again.
+    like any other: finish it, else the server keeps redelivering it.
 
     Attributes:
         message_id: The 16 bytes for answers to it.
@@ -94,11 +94,11 @@ class DamagedMessage:
 
 
 Reader = Callable[[bytes, int, int, MessageSource, list[Message]], int]
-"""Read complete, valid message frames of one layout from ``data``, from a position on.
+"""Reads complete, valid message frames of one layout from ``data``, starting at a position.
 
 Arguments are the data, the position of a frame, the largest size word, the
 source and the list to append to. Returns the position of the first frame that
-is anything else: of another type, incomplete, of a bad size, or damaged.
+is of another type, incomplete, damaged or has a bad size.
 """
 
 
@@ -185,10 +185,10 @@ def reader_for(layout: Layout) -> Reader:
 def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
     """Describe a message that its reader rejected.
 
-    Frames have no checksum. A frame whose size word is damaged can end exactly where a later frame ends: then its
-    "body" holds the messages in between, and only the size in the partition's log shows it. A frame may
-    be smaller than that, since the log may skip damaged bytes, and one byte larger on a topic that was upgraded to
-    extended headers after the message was stored.
+    Frames have no checksum. A frame with a damaged size word can end exactly where a later frame ends: then its
+    "body" contains the messages in between, and only the size in the partition's log shows it. A frame may be smaller
+    than that, since the log may skip damaged bytes, and one byte larger on a topic that was upgraded to extended
+    headers after the message was stored.
 
     Args:
         data: The data of its frame.
@@ -209,7 +209,7 @@ def damage_of(data: bytes, layout: Layout) -> DamagedMessage:
 
 
 def _raw_size_of(data: bytes, layout: Layout) -> int | None:
-    """Return the size in the partition's log, or None if the frame is too short or its layout has none."""
+    """Return the size in the partition's log. None if the frame is too short or its layout has none."""
     position = _HEAD.size
     if layout.ext:
         header = data[position : position + 3]
@@ -224,7 +224,7 @@ def _parts(layout: Layout) -> list[str]:
 
 
 def decode_message(data: bytes, layout: Layout, source: MessageSource) -> Message:
-    """Decode the data of one message frame; for tools and tests, connections read in batches.
+    """Decode the data of one message frame, for tools and tests; connections read in batches.
 
     Raises:
         RemoteProtocolError: It is shorter than its layout needs.
@@ -238,12 +238,12 @@ def decode_message(data: bytes, layout: Layout, source: MessageSource) -> Messag
 
 
 def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON_HEADER) -> bytes:
-    """Encode the data of a message frame; the server's side.
+    """Encode the data of a message frame, for the server's side.
 
     Args:
         message: The message. ``offset`` and ``raw_size`` count as 0 if they are None.
         layout: The layout of the subscription. If it has no ext part, the header
-            is left out, as the server does for old clients.
+            is omitted, as the server does for old clients.
         ext_version: Version byte of a message that has a header, 1..255.
     """
     parts = [_HEAD.pack(message.timestamp_ns, message.attempts, message.id)]
@@ -262,10 +262,10 @@ class Traced:
     """The server's answer to a traced publish.
 
     Attributes:
-        internal_id: The server's id of the message, of the first one in a batch.
+        internal_id: The server's id of the message; for a batch, of the first message.
         trace_id: The trace id as it was sent; 0 for a batch.
         offset: Byte position in the partition's disk queue.
-        raw_size: Its size there in bytes; for a batch, the size of all messages.
+        raw_size: The size there in bytes; for a batch, of all messages.
     """
 
     internal_id: int
@@ -299,13 +299,13 @@ def decode_traced(data: bytes) -> Traced:
 def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collection[int]) -> None:
     """Check that the answer to a traced publish belongs to it.
 
-    Answers carry no number, so nothing else shows that an answer belongs to another publish.
+    Answers have no number, so nothing else shows that an answer belongs to another publish.
 
     Args:
         traced: The answer.
         trace_id: The trace id that was sent; 0 for a batch.
         partition: The partition that was published to.
-        sizes: What the message, or the whole batch, can take on disk.
+        sizes: The possible sizes on disk of the message or the whole batch.
 
     Raises:
         RemoteProtocolError: It does not. Later answers on this connection cannot be
@@ -320,7 +320,7 @@ def check_traced(traced: Traced, *, trace_id: int, partition: int, sizes: Collec
     elif traced.raw_size not in sizes:
         wrong = f"{traced.raw_size} bytes instead of {' or '.join(map(str, sizes))}"
     if wrong:
-        raise RemoteProtocolError(f"the answer to a traced publish belongs to another one: it names {wrong}")
+        raise RemoteProtocolError(f"the answer to a traced publish belongs to another publish: it names {wrong}")
 
 
 def traced_size(body_bytes: int, ext_bytes: int | None = None) -> tuple[int, int]:
@@ -328,15 +328,15 @@ def traced_size(body_bytes: int, ext_bytes: int | None = None) -> tuple[int, int
 
     Args:
         body_bytes: Size of its body.
-        ext_bytes: Size of its extension header. None for none.
+        ext_bytes: Size of its extension header. None for no header.
 
     Source: youzan/nsq ``nsqd/message.go`` ``internalWriteTo``, and 4 bytes for the size. A server with
-    ``allow-ext-compatible`` leaves headers out on an ordinary topic.
+    ``allow-ext-compatible`` omits headers on an ordinary topic.
     """
     plain = 4 + _HEAD.size + body_bytes
     return plain, plain + 1 + (2 + ext_bytes if ext_bytes is not None else 0)
 
 
 def encode_traced(traced: Traced) -> bytes:
-    """Encode what :func:`decode_traced` reads; the server's side."""
+    """Encode what :func:`decode_traced` reads, for the server's side."""
     return _TRACED.pack(b"OK", traced.internal_id, traced.trace_id, traced.offset, traced.raw_size)

@@ -4,13 +4,13 @@ Every rule about *when* a command may be sent or an answer may arrive is in
 ``TRANSITIONS``; no other module compares states. A missing entry is an error:
 ours if we were about to send, the peer's if it already sent.
 
-Only handshakes, subscriptions and control commands look up the table; a message
-or a publish on a running connection does not.
+Only handshakes, subscriptions and control commands use the table; messages and
+publishes on a running connection do not.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqd/client_v2.go`` states and
-``nsqdserver/protocol_v2.go`` checks of them. Stricter than the server in one
-point: it serves connections that never identified, this client identifies
-first, since the layout of messages depends on it.
+``nsqdserver/protocol_v2.go`` checks of them. This is stricter than the server in
+one point: the server accepts connections without IDENTIFY, but this client sends
+it first, since the layout of messages depends on it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class State(enum.Enum):
     """Where a connection stands. Only ``CLOSED`` is final."""
 
     NEW = enum.auto()
-    """Nothing sent yet, not even the magic."""
+    """Nothing was sent yet, not even the magic."""
     IDENTIFYING = enum.auto()
-    """IDENTIFY sent, answer outstanding."""
+    """IDENTIFY was sent, its answer is outstanding."""
     READY = enum.auto()
-    """AUTH, publishing and subscribing allowed."""
+    """AUTH, publishing and subscribing are allowed."""
     UPGRADING = enum.auto()
     """TLS or compression was switched on; its ``OK`` is outstanding."""
     AUTHENTICATING = enum.auto()
-    """AUTH sent, answer outstanding."""
+    """AUTH was sent, its answer is outstanding."""
     SUBSCRIBING = enum.auto()
-    """SUB sent, answer outstanding."""
+    """SUB was sent, its answer is outstanding."""
     SUBSCRIBED = enum.auto()
     """Messages may arrive."""
     DRAINING = enum.auto()
-    """CLS sent; FIN, REQ and TOUCH still allowed, messages on their way still come."""
+    """CLS was sent; FIN, REQ and TOUCH are still allowed, and messages on their way still arrive."""
     CLOSED = enum.auto()
-    """The stream ended, or the server refused what it closes for, or broke a rule."""
+    """The stream ended, the server refused a command and closes, or it broke a rule."""
 
 
 class Input(enum.Enum):
@@ -70,7 +70,7 @@ class Input(enum.Enum):
     RECV_REFUSAL = enum.auto()
     """An error frame that answers IDENTIFY, an upgrade, AUTH, SUB or CLS: the server closes after it."""
     RECV_PUBLISH_ERROR = enum.auto()
-    """An error frame that answers a publish: the connection may live on."""
+    """An error frame that answers a publish: the connection may continue."""
     RECV_ANSWER_ERROR = enum.auto()
     """``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``; answers no request."""
     RECV_STRAY_ERROR = enum.auto()
@@ -97,7 +97,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
         (_S.SUBSCRIBED, _I.SEND_CLOSE): _S.DRAINING,
         (_S.DRAINING, _I.RECV_CLOSE_WAIT): _S.DRAINING,
         (_S.SUBSCRIBED, _I.SEND_READY): _S.SUBSCRIBED,
-        # The server ignores RDY after CLS; sending it is harmless and may cross.
+        # The server ignores RDY after CLS, so sending it is harmless.
         (_S.DRAINING, _I.SEND_READY): _S.DRAINING,
         **{
             (state, event): state
@@ -120,7 +120,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = MappingProxyType(
 """Maps state and input to the next state; missing pairs are forbidden."""
 
 PUBLISHING: Final = tuple(state for state in State if TRANSITIONS.get((state, Input.SEND_PUBLISH)) is state)
-"""States in which a publish is allowed and changes nothing: a look-up each time would cost as much as the publish."""
+"""States in which a publish is allowed and changes nothing; using the table would double the cost of a publish."""
 
 
 _WORDS: Final[Mapping[Input, str]] = MappingProxyType(

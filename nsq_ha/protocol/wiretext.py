@@ -1,13 +1,13 @@
 """Describe what a client sends and receives, one line for each command and frame, for a log.
 
-This module has the texts, and the rules for what they may show:
+This module has the texts and the rules for what they may show:
 
-- The body of AUTH and its answer are not shown, nor are fields of IDENTIFY that are named like secrets.
+- The body of AUTH and its answer are not shown, and neither are fields of IDENTIFY with names like secrets.
 - Known secrets are replaced, see :mod:`nsq_ha.redaction`.
 - Bytes from outside are shown as literals, so no line contains a control character.
 - Bodies are cut.
 
-The invariant: bytes that cannot be read are described as such, and nothing is raised.
+The invariant: unreadable bytes are described as such, and nothing is raised.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WireText:
             return [self._frame(frame) for frame in self._frames.feed(data)]
         except RemoteProtocolError:
             self._frames = None
-            # Not the bytes: they may contain a part of a secret, which cannot be recognised.
+            # Do not show the bytes: they may contain part of a secret, which cannot be recognised.
             return [f"{len(data)} bytes that are no frame"]
 
     def _command(self, command: commands.Command) -> str:
@@ -140,7 +140,7 @@ def _subscription(command: commands.Sub) -> str:
 
 
 def _without_secrets(body: bytes) -> str:
-    """Return the JSON of IDENTIFY, without the values of fields that are named like secrets."""
+    """Return the JSON of IDENTIFY, without the values of fields with names like secrets."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, object])
     except msgspec.MsgspecError:
@@ -178,4 +178,4 @@ _DETAILS: Final[dict[type[commands.Command], Callable[[Any], str]]] = {
     commands.MpubTrace: lambda command: _target(command) + _bodies([body for _, body in command.messages]),
     commands.MpubExt: lambda command: _target(command) + _bodies([body for _, body in command.messages]),
 }
-"""What stands behind the command's word."""
+"""The text after the command's word."""

@@ -92,8 +92,8 @@ def test_a_run_of_answers_ends_where_the_requests_end(expected: int) -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (error(b"E_INVALID what"), "'E_INVALID what' came out of place"),
-        (error(b"E_FIN_FAILED x"), "'E_FIN_FAILED x' came out of place"),
+        (error(b"E_INVALID what"), "unexpected error frame 'E_INVALID what'"),
+        (error(b"E_FIN_FAILED x"), "unexpected error frame 'E_FIN_FAILED x'"),
         (error(b""), "error frame is empty"),
         (message_frame(bytes(30)), "nsqd sent a message on a connection that is not subscribed"),
     ],

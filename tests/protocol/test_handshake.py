@@ -212,11 +212,11 @@ def test_bytes_before_tls_end_it_in_a_read_of_their_own_too() -> None:
 
 def test_a_server_without_tls() -> None:
     assert str(refused(started(TLS), agreed())) == (
-        "nsqd:4150 offers no TLS: start nsqd with a certificate, or give tls=None"
+        "nsqd:4150 does not offer TLS: start nsqd with a certificate, or give tls=None"
     )
     reason = refused(started(EVERYTHING, advice=Advice(no_tls="set tls=false")), agreed(snappy=True))
     assert isinstance(reason, ConnectError)
-    assert str(reason) == "nsqd:4150 offers no TLS: set tls=false"
+    assert str(reason) == "nsqd:4150 does not offer TLS: set tls=false"
 
 
 @pytest.mark.parametrize("layer", ["tls_v1", "snappy", "deflate"])

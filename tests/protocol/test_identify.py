@@ -91,7 +91,7 @@ def test_a_refusal_names_the_option(words: str, option: str) -> None:
     refusal = server_error(f"E_BAD_BODY IDENTIFY {words} is invalid".encode())
     named = named_refusal(refusal)
     assert (type(named), named.code, named.detail.startswith(refusal.detail)) == (type(refusal), refusal.code, True)
-    assert str(named).endswith(f"is invalid: nsqd does not take this value of the option {option}")
+    assert str(named).endswith(f"is invalid: nsqd does not accept this value of the option {option}")
 
 
 def test_a_refusal_of_another_kind_stays_as_it_is() -> None:

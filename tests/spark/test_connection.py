@@ -95,7 +95,7 @@ def opened(cluster: DevCluster, topic: str, **more: str) -> None:
 
 def test_a_server_without_tls_is_named_with_the_remedy(dev_cluster: DevCluster) -> None:
     topic = dev_cluster.create_topic("no_tls", 1)
-    with pytest.raises(ConnectError, match="offers no TLS: turn TLS on at the nsqd, or set tls=false"):
+    with pytest.raises(ConnectError, match="does not offer TLS: turn TLS on at the nsqd, or set tls=false"):
         opened(dev_cluster, topic, **TLS)
 
 

@@ -178,7 +178,7 @@ async def test_a_cancelled_attempt_leaves_nothing(nsqd: FakeNsqd) -> None:
 async def test_tls_that_the_server_does_not_offer(nsqd: FakeNsqd) -> None:
     reason = await refused(nsqd, ClientConfig(tls=TlsConfig()))
     assert isinstance(reason, ConnectError)
-    assert "offers no TLS" in str(reason)
+    assert "does not offer TLS" in str(reason)
 
 
 async def test_a_tls_handshake_that_fails(nsqd: FakeNsqd) -> None:
@@ -209,7 +209,7 @@ async def test_a_server_without_tls_is_left_before_anything_else_is_agreed(
     # The confirmation of the compression never comes: nobody may wait for it.
     nsqd.script = answering(response(encode_identity(Identity(snappy=snappy, deflate=not snappy))))
     reason = await refused(nsqd, ClientConfig(tls=TlsConfig(), compression=compression))
-    assert "offers no TLS" in str(reason)
+    assert "does not offer TLS" in str(reason)
 
 
 async def test_a_tls_handshake_that_is_answered_with_something_else(nsqd: FakeNsqd) -> None:

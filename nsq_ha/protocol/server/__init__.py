@@ -1,1 +1,1 @@
-"""The server's side of the protocol: how nsqd reads commands, judges them and words its refusals."""
+"""The server's side of the protocol: how nsqd reads commands, checks them and words its refusals."""

@@ -1,7 +1,7 @@
 """Parse command lines as nsqd does: words become a command, or the answer that refuses them.
 
-All checks of the words alone are here, in nsqd's order and wording. ``decoder``
-reads the bodies; neither knows the server's state.
+This module checks the words alone, in nsqd's order and wording. ``decoder`` reads
+the bodies; neither knows the server's state.
 
 Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``Exec`` and the function of
 each command.
@@ -27,7 +27,7 @@ _SUBS: Final[dict[bytes, type[commands.Sub]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The line of IDENTIFY or AUTH; size word and body follow.
+    """The command line of IDENTIFY or AUTH; size word and body follow.
 
     Attributes:
         word: ``IDENTIFY`` or ``AUTH``.
@@ -42,10 +42,10 @@ class Malformed:
 
     Attributes:
         word: First word of the line, empty if there is none. If the connection's
-            state forbids this word, that answer comes first.
-        data: Data of the error frame to send. Empty closes without one.
-        fatal: Close after it. Otherwise continue with the next event.
-        early: This answer comes even before the one of the connection's state.
+            state forbids this word, that answer has priority.
+        data: Data of the error frame to send. If empty, close without one.
+        fatal: Close after it. If false, continue with the next event.
+        early: This answer has priority even over the one of the connection's state.
     """
 
     word: bytes
@@ -55,7 +55,7 @@ class Malformed:
 
 
 def refusal(word: bytes, code: str, text: str | bytes, *, early: bool = False) -> Malformed:
-    """Return the fatal answer ``code text``; the blank is there even if the text is empty."""
+    """Return the fatal answer ``code text``, with the blank even if the text is empty."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogateescape")
     return Malformed(word, code.encode("ascii") + b" " + text, early=early)
@@ -68,7 +68,7 @@ def forbidden_now(word: bytes) -> Malformed:
 
 
 def parse_line(words: list[bytes], max_ready_count: int) -> commands.Command | Malformed | None:
-    """Parse a line that is a complete command; return None for a command with a body.
+    """Parse the line of a command without body; return None for a command with a body.
 
     Args:
         words: The words of the line; ids of FIN, REQ and TOUCH are split by length.
@@ -88,7 +88,7 @@ def parse_line(words: list[bytes], max_ready_count: int) -> commands.Command | M
 
 
 def parse_partition(words: list[bytes], at: int) -> int | Malformed | None:
-    """Parse the partition word, which counts only if it is the last of the line.
+    """Parse the partition word, which counts only as the last word of the line.
 
     Return None if it is absent, ``-1``, or followed by another word: the server
     then chooses a partition.
@@ -103,7 +103,7 @@ def parse_partition(words: list[bytes], at: int) -> int | Malformed | None:
 
 
 def text_of(name: bytes) -> str:
-    """Return a name as text; invalid UTF-8 survives and makes the name illegal."""
+    """Return a name as text; invalid UTF-8 is kept and makes the name illegal."""
     return name.decode("utf-8", "surrogateescape")
 
 

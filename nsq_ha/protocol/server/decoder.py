@@ -1,11 +1,11 @@
-"""Decode a stream of bytes into commands, and judge them as nsqd does.
+"""Decode a stream of bytes into commands, and check them as nsqd does.
 
 The decoder splits command lines and bodies and finds malformed ones, with the
 server's own answer. It does not know the server's state (topics, leadership, the
 state of the connection): it pauses where nsqd checks that.
 
-It reads one command at a time, since the meaning of a byte depends on what the
-server did with the command before. Usage::
+It reads one command at a time, since the meaning of a byte depends on the
+server's reaction to the previous command. Usage::
 
     decoder.feed(data)
     while (event := decoder.next_event()) is not None:
@@ -15,7 +15,7 @@ The events, in the order in which nsqd checks:
 
 * :class:`~nsq_ha.protocol.server.command_lines.Announced`: the line of IDENTIFY or AUTH; the size word is not read
   yet. Refuse the command here if the connection's state forbids it.
-* :class:`PublishHeader`: line and size word of a PUB or MPUB are good; the body is
+* :class:`PublishHeader`: line and size word of a PUB or MPUB are valid; the body is
   not read yet. Refuse it here for a missing topic or authorisation, or call
   :meth:`CommandDecoder.accept`.
 * :class:`~nsq_ha.protocol.server.command_lines.Malformed`: the answer to send, and whether the connection ends.
@@ -47,7 +47,7 @@ _AnyMpub = commands.Mpub | commands.MpubTrace | commands.MpubExt
 
 @dataclass(frozen=True, slots=True)
 class PublishHeader:
-    """Line and size of a publish are good; its body follows.
+    """Line and size word of a publish are valid; its body follows.
 
     Attributes:
         word: ``PUB``, ``PUB_TRACE``, ``PUB_EXT`` or the same with ``M``.
@@ -85,7 +85,7 @@ _Waiting = Generator[None, None, bytes]
 
 
 class CommandDecoder:
-    """Read the commands of one connection, one at a time.
+    """Reads the commands of one connection, one at a time.
 
     Args:
         limits: The limits of the server.
@@ -102,14 +102,14 @@ class CommandDecoder:
         self._events = self._run(magic)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add bytes. Take all events before feeding more, or the buffer grows."""
+        """Add bytes. Take all events before feeding more, else the buffer grows."""
         if not self._ended:
             self._buffer += data
 
     def next_event(self) -> Event | None:
-        """Return the next event, or None if more data is needed.
+        """Return the next event. None if more data is needed.
 
-        After a fatal :class:`~nsq_ha.protocol.server.command_lines.Malformed`, ignore everything that follows.
+        After a fatal :class:`~nsq_ha.protocol.server.command_lines.Malformed`, all further data is ignored.
 
         Raises:
             LocalProtocolError: The last event was a :class:`PublishHeader` that was
@@ -301,7 +301,7 @@ class CommandDecoder:
         if size > largest:
             return refusal(word, "E_BAD_MESSAGE", f"MPUB message too big {size} > {largest}")
         if kept > self._limits.max_body_bytes:
-            # nsqd ignores the outer size and reads on; here memory is limited.
+            # nsqd ignores the outer size and continues reading; here memory is limited.
             return refusal(word, "E_BAD_BODY", f"body too big {kept} > {self._limits.max_body_bytes}")
         if word == b"MPUB_TRACE" and size <= 8:
             return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size} for tracing")
@@ -341,7 +341,7 @@ def _batch_of(header: PublishHeader, bodies: list[bytes], pairs: list[tuple[byte
 def decode_commands(data: bytes, *, magic: bool = False) -> list[commands.Command | Malformed]:
     """Decode all commands in ``data``, as if every topic were extended; for tools and tests.
 
-    Stop at the first fatal :class:`~nsq_ha.protocol.server.command_lines.Malformed`; leave out an unfinished command.
+    Stop at the first fatal :class:`~nsq_ha.protocol.server.command_lines.Malformed`; ignore an unfinished command.
     """
     decoder = CommandDecoder(magic=magic)
     decoder.feed(data)

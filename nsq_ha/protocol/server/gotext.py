@@ -1,7 +1,7 @@
-"""Print and parse like Go, as far as nsqd's answers to bad input show it.
+"""Print and parse like Go, as far as nsqd's answers to bad input need it.
 
-This is for texts inside error frames, so that an embedded server answers byte for
-byte like the real one. Nothing else may depend on it.
+This is for texts in error frames, so that an embedded server answers byte for
+byte like the real one. Do not use it for anything else.
 
 Source: Go's ``strconv`` and ``fmt``; protocol reference 5-7 for the frames.
 """
@@ -78,7 +78,7 @@ def parse_bool(text: bytes) -> bool:
 
 
 def parse_digits(text: bytes) -> int | None:
-    """Parse like nsqd's ``ByteToBase10``: digits only, no digits are 0, wrap at 64 bits. Return None if it refuses."""
+    """Parse like nsqd's ``ByteToBase10``: digits only, no digits is 0, wrap at 64 bits. Return None if it refuses."""
     value = 0
     for digit in text:
         if not 0x30 <= digit <= 0x39:

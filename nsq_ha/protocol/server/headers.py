@@ -1,6 +1,6 @@
 """Check the extension header of a published message as nsqd does: its JSON and its trace id.
 
-The protocol gives no meaning to other keys.
+Other keys have no meaning in the protocol.
 
 Source: protocol reference 6, 11; youzan/nsq ``nsqdserver/protocol_v2.go``
 ``internalPubExtAndTrace`` and ``nsqd/message.go`` ``NewJsonExt``.
@@ -55,7 +55,7 @@ def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _complaint(header: bytes, error: Exception) -> str:
-    """Describe the three most common faults like the server's JSON parser; other texts only begin like the server's."""
+    """Describe the three most common faults like the server's JSON parser; other texts only begin like its texts."""
     if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
         tail = error.doc[error.pos :].encode("utf-8", "surrogateescape")
         return f"unexpected tail: {_shortened(tail)}"

@@ -1,4 +1,4 @@
-"""IDENTIFY on the server's side: the client's JSON becomes the settings of its session, and these the answer.
+"""IDENTIFY on the server's side: turn the client's JSON into session settings, and these into the answer.
 
 Source: protocol reference 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2``,
 ``Identify`` and the setters it calls.
@@ -31,19 +31,19 @@ class SessionSettings:
         client_id: Short name.
         hostname: Name of the client's machine.
         user_agent: The client's library.
-        feature_negotiation: Answer with JSON and upgrade; otherwise answer a plain ``OK``.
+        feature_negotiation: Answer with JSON and upgrade; if false, answer a plain ``OK``.
         heartbeat_interval: Milliseconds; 0 if switched off, which forbids SUB.
         output_buffer_size: Bytes.
-        output_buffer_timeout: Milliseconds; 0 to write at once.
+        output_buffer_timeout: Milliseconds; 0 writes at once.
         sample_rate: Percent; 0 for all messages.
         msg_timeout: Milliseconds.
-        tls_v1: The client asks for TLS.
-        snappy: The client asks for snappy.
-        deflate: The client asks for DEFLATE.
+        tls_v1: The client requests TLS.
+        snappy: The client requests snappy.
+        deflate: The client requests DEFLATE.
         deflate_level: As given, 0 if absent.
-        desired_tag: Dispatch tag; empty for none.
+        desired_tag: Dispatch tag; empty for no tag.
         extend_support: The client reads extension headers.
-        ext_filter: The client's filter, or None.
+        ext_filter: The client's filter. None if there is none.
     """
 
     client_id: str = ""
@@ -119,11 +119,11 @@ def _decode(data: bytes) -> _Body:
 
 
 def read_identify(data: bytes, before: SessionSettings | None = None) -> SessionSettings | Malformed:
-    """Return the settings that the body of an IDENTIFY asks for, or the server's refusal.
+    """Return the settings that the body of an IDENTIFY requests, or the server's refusal.
 
     Args:
         data: The body.
-        before: The settings until now; intervals, buffers and timeouts that are
+        before: The previous settings; intervals, buffers and timeouts that are
             absent or 0 do not change.
     """
     before = before or SessionSettings()
