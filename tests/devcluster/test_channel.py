@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsq_ha.devcluster.storage.channel import MAX_CONFIRM_WINDOW, Channel, Refusal
+from nsq_ha.devcluster.storage.channel import MAX_CONFIRM_WINDOW, Channel
 from nsq_ha.devcluster.storage.log import Cursor, Draft, Log, Record
+from nsq_ha.devcluster.storage.unanswered import Refusal
 
 _numbers = itertools.count(1)
 

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.storage.channel import Refusal
 from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
+from nsq_ha.devcluster.storage.unanswered import Refusal
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.gotext import byte_list
@@ -38,7 +38,7 @@ _JSON: Final = b"\x04"
 
 
 class Subscriber:
-    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.channel.Consumer`.
+    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`.
 
     It begins with RDY 0.
 

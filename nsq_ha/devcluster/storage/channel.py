@@ -11,63 +11,25 @@ Source: protocol reference 7 - 9; youzan/nsq ``nsqd/channel.go``.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.storage.log import is_ephemeral
+from nsq_ha.devcluster.storage.unanswered import Delayed, InFlight, Refusal
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.log import Cursor, Log, Record
+    from nsq_ha.devcluster.storage.log import Cursor, Log
+    from nsq_ha.devcluster.storage.unanswered import Consumer
 
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500
 """Number of runs confirmed out of order at which reading stops."""
 MAX_MSG_TIMEOUT: Final = 900.0
 """Longest time from delivery that TOUCH can hold a message."""
-DISK_DELAY: Final = 900.0
-"""A message with a longer delay leaves memory; its id is then unknown."""
-MAX_DELAY: Final = 3 * 24 * 3600.0
 _MANY_ATTEMPTS: Final = 100
 _TOO_MANY_ATTEMPTS: Final = MAX_ATTEMPTS // 2
 _SHORT: Final = 0.1
-
-
-class Consumer(Protocol):
-    """One subscribed connection."""
-
-    client_id: int
-    ready: int
-    holds: int
-    msg_timeout: float
-
-    def wants(self, record: Record) -> bool:
-        """Return whether to deliver the record here; False confirms it for the channel (sampling)."""
-
-    def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
-        """Take one message; ``at_once`` forbids buffering."""
-
-    def drop(self) -> None:
-        """Close the connection without an error frame."""
-
-
-class Refusal(Exception):  # noqa: N818 - an answer of the server, not a failure of this program
-    """FIN, REQ or TOUCH is refused; the text goes into the error frame."""
-
-
-@dataclass(eq=False, slots=True)
-class InFlight:
-    """One delivered, unanswered message. FIN of a stray one does not confirm it: the reader was reset meanwhile."""
-
-    record: Record
-    index: int
-    attempts: int
-    consumer: Consumer
-    delivered: float
-    deadline: float
-    stray: bool
 
 
 class Channel:
@@ -116,8 +78,7 @@ class Channel:
         self._share = share
         self._read = cursor.confirmed
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
-        self._deferred: set[int] = set()  # ids of delayed messages that are still known
-        self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
+        self._delayed = Delayed()
         self._hand: tuple[int, int] | None = None  # the next message to deliver
         self._stray = False  # the reader was reset while this message was in hand
         self._restarts = False  # reset the reader after the message in hand is delivered
@@ -247,7 +208,7 @@ class Channel:
         """
         if self.ordered and delay > 0:
             return
-        if internal_id in self._deferred:
+        if internal_id in self._delayed:
             raise Refusal("Message is deferred")
         entry = self.in_flight.get(internal_id)
         if entry is not None and delay == 0:
@@ -262,10 +223,7 @@ class Channel:
         if delay == 0:
             self._give_back(entry.index, entry.attempts)
         else:
-            due = now + min(delay, MAX_DELAY)
-            heapq.heappush(self._due, (due, internal_id, entry.index, entry.attempts))
-            if delay <= DISK_DELAY or self.ephemeral:
-                self._deferred.add(internal_id)
+            self._delayed.add(entry, delay, now, is_ephemeral=self.ephemeral)
         self.dispatch(now)
 
     def touch(self, internal_id: int, consumer: Consumer, now: float) -> None:
@@ -280,7 +238,7 @@ class Channel:
     def _owned(self, internal_id: int, consumer: Consumer) -> InFlight:
         entry = self.in_flight.get(internal_id)
         if entry is None:
-            if internal_id in self._deferred:
+            if internal_id in self._delayed:
                 raise Refusal(f"client does not own message : 0 vs {consumer.client_id}")
             raise Refusal("Message ID not in flight")
         if entry.consumer is not consumer:
@@ -303,16 +261,11 @@ class Channel:
 
     def tick(self, now: float) -> None:
         """Requeue messages that timed out or whose delay ended."""
-        due = self._due
-        moved = False
-        while due and due[0][0] <= now:
-            _, internal_id, index, attempts = heapq.heappop(due)
-            self._deferred.discard(internal_id)
+        due = self._delayed.pop_due(now)
+        for index, attempts in due:
             self._give_back(index, attempts)
-            moved = True
-        if now >= self._earliest:
-            moved |= self._time_out(now)
-        if moved:
+        late = now >= self._earliest and self._time_out(now)
+        if due or late:
             self.dispatch(now)
 
     def _time_out(self, now: float) -> bool:
@@ -372,8 +325,7 @@ class Channel:
             entry.consumer.holds -= 1
         self.in_flight.clear()
         self._again.clear()
-        self._deferred.clear()
-        self._due.clear()
+        self._delayed.clear()
         self._read = index
         for cursor in (self.cursor, *self.peers):
             cursor.reset(index)
@@ -385,10 +337,8 @@ class Channel:
 
     def empty_delayed(self) -> None:
         """Confirm all delayed messages."""
-        for _, _, index, _ in self._due:
+        for index in self._delayed.clear():
             self._confirm(index)
-        self._due.clear()
-        self._deferred.clear()
 
     def grow(self, end: int) -> None:
         """Move the end, so that more can be read. The caller dispatches after this turn's commands."""
@@ -424,4 +374,4 @@ class Channel:
     @property
     def deferred_count(self) -> int:
         """Number of delayed messages."""
-        return len(self._due)
+        return len(self._delayed)
