@@ -6,7 +6,7 @@ and ``nsq_ha.spark``; anything else may change.
 """
 
 from nsq_ha._version import __version__
-from nsq_ha.config import Backoff, ClientConfig, Compression, ConsumerConfig, ProducerConfig, TlsConfig
+from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
 from nsq_ha.consumer import Consumer
 from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
 from nsq_ha.discovery.lookupd import LookupClient
@@ -21,6 +21,7 @@ from nsq_ha.errors import (
     TransportError,
 )
 from nsq_ha.message import Message, OutgoingMessage, Receipt
+from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.policy.sharding import JavaInt
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from nsq_ha.producer import Producer

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -367,3 +367,9 @@ def named(name: str, check: Callable[[object], _T], value: object) -> _T:
         return check(value)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
+
+
+def apply_rules(config: object, rules: Mapping[str, Rule]) -> None:
+    """Check the options of a new frozen dataclass, and normalise them."""
+    for name, rule in rules.items():
+        object.__setattr__(config, name, rule(name, getattr(config, name)))

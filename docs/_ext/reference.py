@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
-from nsq_ha import config, errors
+from nsq_ha import Backoff, config, errors
 from nsq_ha.protocol import state
 from nsq_ha.spark.options import KNOWN
 
@@ -116,7 +116,7 @@ def unit_of(field: dataclasses.Field[Any]) -> str:
 def _shown(default: object, unit: str) -> str:
     if default in ((), ""):
         return "none"
-    if isinstance(default, config.Backoff):
+    if isinstance(default, Backoff):
         return (
             f"{default.initial:g} {unit}, then × {default.factor:g} up to {default.maximum:g} {unit}, "
             f"jitter {default.jitter:g}"

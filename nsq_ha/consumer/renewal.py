@@ -24,8 +24,8 @@ from nsq_ha.transport.waiting import pause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import Backoff
     from nsq_ha.consumer.delivery import Delivery
+    from nsq_ha.option_types import Backoff
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.transport.connection import Callbacks, Connection

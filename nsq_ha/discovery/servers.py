@@ -22,9 +22,9 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.config import Backoff
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
+from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.redaction import harmless, redact
 from nsq_ha.unexpected import report_unexpected, without_frames

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import Backoff
+    from nsq_ha.option_types import Backoff
 
 QUICK_GAP: Final = 0.25
 QUICK_ROUNDS: Final = 20

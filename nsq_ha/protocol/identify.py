@@ -18,8 +18,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from nsq_ha.config import ClientConfig, Compression, ConsumerConfig
+from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
+from nsq_ha.option_types import Compression
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import OK
 

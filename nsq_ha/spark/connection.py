@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha._version import __version__
-from nsq_ha.config import TlsConfig
 from nsq_ha.errors import ConnectError, ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
+from nsq_ha.option_types import TlsConfig
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.protocol import ClientProtocol, Offer
 from nsq_ha.protocol.encoding import NOP

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha._version import __version__
-from nsq_ha.config import TlsConfig
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
@@ -30,6 +29,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
+from nsq_ha.option_types import TlsConfig
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
 from nsq_ha.protocol import ClientProtocol, Close, Identity, Offer

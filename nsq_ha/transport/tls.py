@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsq_ha.config import TlsConfig
+    from nsq_ha.option_types import TlsConfig
 
 
 @functools.lru_cache(maxsize=32)

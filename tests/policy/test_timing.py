@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.config import Backoff
 from nsq_ha.errors import ConfigError
+from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import (
     FIRST_WARNING,
     LONGEST_SILENCE,

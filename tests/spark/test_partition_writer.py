@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nsq_ha.config import Backoff
 from nsq_ha.errors import AuthError, MessageRefusedError, NsqError, PublishError
+from nsq_ha.option_types import Backoff
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub

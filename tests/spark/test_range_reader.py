@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.config import Backoff
 from nsq_ha.errors import (
     AuthError,
     ChannelNotRegisteredError,
@@ -25,6 +24,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
 )
 from nsq_ha.message import Message
+from nsq_ha.option_types import Backoff
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.connection import ConnectionExpiredError

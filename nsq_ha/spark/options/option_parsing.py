@@ -25,8 +25,8 @@ from nsq_ha.checks import (
     lookupd_urls,
     nsqd_addresses,
 )
-from nsq_ha.config import Compression
 from nsq_ha.errors import ConfigError
+from nsq_ha.option_types import Compression
 from nsq_ha.spark.checkpoint import is_own
 
 log: Final = logging.getLogger("nsq_ha.spark")

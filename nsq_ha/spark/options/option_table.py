@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from nsq_ha.config import Compression, TlsConfig
 from nsq_ha.errors import ConfigError
+from nsq_ha.option_types import Compression, TlsConfig
 from nsq_ha.redaction import conceal
 from nsq_ha.spark.options import option_parsing as of
 from nsq_ha.spark.options.option_parsing import ByPartition, Mode, OffsetBound, Option, exclude, row, rows, wrong

@@ -23,8 +23,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.config import Backoff
 from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, ResponseTimeoutError
+from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
