@@ -1,6 +1,7 @@
 """The options of ``format("nsq")``."""
 
-from nsq_ha.spark.options.option_parsing import EARLIEST, LATEST, ByPartition, Mode, OffsetBound, Option, wrong
+from nsq_ha.spark.options.option_parsing import EARLIEST, LATEST, ByPartition, OffsetBound, wrong
+from nsq_ha.spark.options.option_rows import Mode, Option
 from nsq_ha.spark.options.option_table import (
     DEAD_LETTER,
     FAIL,

@@ -22,7 +22,8 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.option_types import Compression, TlsConfig
 from nsq_ha.redaction import conceal
 from nsq_ha.spark.options import option_parsing as of
-from nsq_ha.spark.options.option_parsing import ByPartition, Mode, OffsetBound, Option, exclude, row, rows, wrong
+from nsq_ha.spark.options.option_parsing import ByPartition, OffsetBound, wrong
+from nsq_ha.spark.options.option_rows import Mode, Option, Texts, exclude, field_values, row, rows, spelled, table
 
 FAIL: Final = "fail"
 DROP: Final = "drop"
@@ -165,14 +166,14 @@ class ReadOptions:
             ConfigError: A value is wrong or a required one is missing; the
                 message begins with the option's name.
         """
-        given = of.spelled(KNOWN, options, mode)
+        given = spelled(KNOWN, options, mode)
         exclude(given, "topic" if "topic" in given else "subscribe", "subscribePattern", "assign")
         for end in ("starting", "ending"):
             exclude(given, f"{end}Offsets", f"{end}Timestamp", f"{end}OffsetsByTimestamp")
         values: dict[str, Any] = {"starting_offsets": "latest"} if mode == "stream" else {}
-        values |= of.field_values(cls, given)
+        values |= field_values(cls, given)
         values.setdefault("topics", tuple(values.get("assign") or ()))
-        parsed = cls(**values, connection=ConnectionOptions(**of.field_values(ConnectionOptions, given)))
+        parsed = cls(**values, connection=ConnectionOptions(**field_values(ConnectionOptions, given)))
         parsed._check(given)
         if mode == "batch":
             parsed._check_batch()
@@ -182,7 +183,7 @@ class ReadOptions:
             parsed._check_replay(given)
         return parsed
 
-    def _check(self, given: of.Texts) -> None:
+    def _check(self, given: Texts) -> None:
         if not self.nsqd and not self.lookupd:
             of.LOOKUPD.parse("lookupd", "")
         if not self.topics and not self.subscribe_pattern:
@@ -209,14 +210,14 @@ class ReadOptions:
         if "latest" in offsets or of.LATEST in offsets:
             raise wrong("startingOffsets", "cannot be latest (-1) in a batch read, which would have no rows")
 
-    def _check_replay(self, given: of.Texts) -> None:
+    def _check_replay(self, given: Texts) -> None:
         if needless := sorted({"nsqd", "spool", "maxSpoolBytes"} & set(given)):
             raise wrong(needless[0], "needs delivery=ack; a read by offsets uses 'lookupd'")
         if self.channel is not None and (self.min_partitions or self.max_records_per_partition):
             name = "minPartitions" if self.min_partitions else "maxRecordsPerPartition"
             raise wrong(name, "cannot be combined with 'channel', which serves one reader at a time")
 
-    def _check_ack(self, given: of.Texts) -> None:
+    def _check_ack(self, given: Texts) -> None:
         for name, value in (("spool", self.spool), ("channel", self.channel)):
             if not value:
                 raise wrong(name, "is missing: delivery=ack needs it")
@@ -260,12 +261,10 @@ class WriteOptions:
             ConfigError: As there.
         """
         given = {
-            name: text
-            for name, text in of.spelled(KNOWN, options, "write").items()
-            if text or name != "deadLetterTopic"
+            name: text for name, text in spelled(KNOWN, options, "write").items() if text or name != "deadLetterTopic"
         }
-        values = of.field_values(cls, given)
-        parsed = cls(**values, connection=ConnectionOptions(**of.field_values(ConnectionOptions, given)))
+        values = field_values(cls, given)
+        parsed = cls(**values, connection=ConnectionOptions(**field_values(ConnectionOptions, given)))
         if not parsed.lookupd:
             of.LOOKUPD.parse("lookupd", "")
         dead_letters = parsed.dead_letter_topic
@@ -278,7 +277,7 @@ class WriteOptions:
         return dataclasses.replace(parsed, trace=parsed.trace or parsed.trace_id_column is not None)
 
 
-KNOWN: Final = of.table(ReadOptions, WriteOptions, ConnectionOptions)
+KNOWN: Final = table(ReadOptions, WriteOptions, ConnectionOptions)
 """Every option, by its name."""
 
 _REPLAY_ONLY: Final = {
