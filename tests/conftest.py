@@ -9,14 +9,18 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from nsq_ha import redaction
+from nsq_ha import redaction, unexpected
 
 
 @pytest.fixture(autouse=True)
-def no_secrets() -> Iterator[None]:
-    """Forget the secrets of a test: another one's error messages may hold these words."""
+def nothing_is_remembered() -> Iterator[None]:
+    """Forget the secrets of a test, which another one's error messages may hold, and the unexpected errors.
+
+    A test that runs twice in a process would see its error counted, not logged in full.
+    """
     yield
     redaction.forget()
+    unexpected.forget()
 
 
 def is_about_our_code(record: logging.LogRecord) -> bool:

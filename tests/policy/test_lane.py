@@ -224,3 +224,9 @@ def test_what_waits_long_on_either_connection_goes_elsewhere() -> None:
     lane.take(0.0, 10)
     assert lane.divert(0.0) == [one, two]
     assert all(entry.is_ghost for entry in lane.pending())
+
+
+def test_a_publish_with_a_key_does_not_keep_others_from_being_diverted() -> None:
+    lane, (_, other) = submitted(("1", ("a",)), ("2", ()))
+    lane.take(0.0, 2)
+    assert lane.divert(0.0) == [other]
