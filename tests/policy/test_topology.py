@@ -207,6 +207,16 @@ def test_a_number_that_falls_is_asked_for_again(answers: list[LookupAnswer], nee
     assert set(after.known) == {0, 1} | {p for each in answers for p in each.partitions}
 
 
+def test_what_somebody_confirms_stays_of_its_kind_while_the_number_grows() -> None:
+    view = merge(good(2), [answer(3, ordered=True), answer(3, led(0), lookupd="b")])
+    assert view.meta == TopicMeta(3)
+
+
+def test_a_topic_that_is_denied_for_the_first_time_says_why() -> None:
+    view = merge(good(), [denial(note="Key not found")])
+    assert (view.exists, view.note) == (True, "Key not found")
+
+
 def test_of_a_topic_that_fell_only_the_partitions_beyond_the_new_number_are_forgotten() -> None:
     view = rounds(good(4), *[[answer(2, led(0), leads=True)]] * CONFIRM_ROUNDS)
     assert view.partition_num == 2
