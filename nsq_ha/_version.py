@@ -1,15 +1,14 @@
-"""The version, read from what the installer wrote."""
+"""The version of the installed package."""
 
 import contextlib
 import os
 
 
 def _installed() -> str:
-    """Return the version of the installed package, without loading ``importlib.metadata`` where that can be spared.
+    """Return the version of the installed package, if possible without loading ``importlib.metadata``.
 
-    That module brings e-mail, CSV and ZIP with it: 3 MB and 20 ms in each process that publishes or consumes; pathlib,
-    with what it loads, 0.6 MB. In an ordinary installation the version stands in the name of the folder beside the
-    package.
+    That module loads e-mail, CSV and ZIP: 3 MB and 20 ms in each process that publishes or consumes. pathlib and its
+    imports take 0.6 MB. An ordinary installation has the version in the name of the folder beside the package.
     """
     beside = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - see above
     with contextlib.suppress(OSError):  # run from a ZIP file

@@ -1,11 +1,11 @@
-"""Check what users and servers give: names, addresses, and the values of options.
+"""Check names, addresses and the values of options.
 
 Names become part of command lines unchanged, so a blank or a newline in a name
 would start another command: every name must be checked here before it is encoded.
 
 A rule of an option is called with the name and the value of the option. It
-returns the normalised value, or raises a ConfigError that says which option is
-wrong, what it may be, and what it is. ``config`` lists the rule of each option.
+returns the normalised value, or raises a ConfigError that names the option, the
+allowed values and the given one. ``config`` lists the rule of each option.
 
 Source: protocol reference 3 ("Other limits"); youzan/nsq ``protocol/names.go``.
 """
@@ -49,7 +49,7 @@ MAX_INT64: Final = 2**63 - 1
 """Largest number that the server reads."""
 
 MAX_SECONDS: Final = MAX_INT64 // 10**9
-"""Largest time and delay that mean the same to the server, which counts nanoseconds: later than the year 2261."""
+"""Largest time and delay that the server, which counts nanoseconds, can represent: later than the year 2261."""
 
 MAX_SECRET_BYTES: Final = 64 * 1024
 """Maximum length of ``auth_secret``; nsqd passes it on in a URL, and servers refuse longer ones."""
@@ -91,8 +91,8 @@ def check_partition(partition: object) -> int:
 
     Raises:
         ConfigError: It is not an int (or is a bool) or out of range. The
-            upper bound is the width of the partition in a message id; whether
-            the topic has that partition is known only after a lookup.
+            upper bound comes from the bits of the partition in a message id; only
+            a lookup shows whether the topic has that partition.
     """
     if isinstance(partition, bool) or not isinstance(partition, int):
         raise ConfigError(f"partition must be an int, not {type(partition).__name__}")
@@ -114,7 +114,7 @@ def _check(kind: str, name: object) -> str:
 
 
 def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
-    """Return base URLs for one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
+    """Return the base URLs of one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
 
     Raises:
         ConfigError: An address is not a string, empty, or has another form; an IPv6 host needs brackets.
@@ -155,7 +155,7 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
 def is_host_name(text: str) -> bool:
     """Return whether a resolver accepts ``text`` as a name: labels of 1..63 bytes with dots between them.
 
-    A resolver raises ``UnicodeError`` or ``ValueError`` for other names, not an ``OSError``.
+    For other names a resolver raises ``UnicodeError`` or ``ValueError``, not ``OSError``.
     """
     if not text.isascii():
         try:
@@ -253,7 +253,7 @@ def shown(value: object) -> str:
     """Return ``value`` as a short literal."""
     try:
         found = repr(value)
-    except Exception:  # noqa: BLE001 - Python prints no int of more than 4300 digits, and a repr may raise anything
+    except Exception:  # noqa: BLE001 - Python refuses to print an int of more than 4300 digits; a repr may raise anything
         found = f"a {type(value).__name__}"
     return found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
 
@@ -306,21 +306,21 @@ def one_of(*words: str, function: bool = False) -> Rule:
 
 
 def text(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be given
-    """Return text that UTF-8 can carry; errors do not show it, since it may be secret.
+    """Return text that can be encoded as UTF-8; errors do not show it, since it may be secret.
 
     Raises:
-        ConfigError: It is not text, or holds surrogates, for example from ``surrogateescape``.
+        ConfigError: It is not text, or contains surrogates, for example from ``surrogateescape``.
     """
     found: str = instance_of(str)(name, value)
     try:
         found.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{name} must be text that UTF-8 can carry; it holds surrogates") from None
+        raise ConfigError(f"{name} must be text that UTF-8 can encode; it contains surrogates") from None
     return found
 
 
 def text_of(most: int, when_empty: str) -> Rule:
-    """Allow text of 1 to ``most`` bytes; ``when_empty`` says what to give instead of an empty one."""
+    """Allow text of 1 to ``most`` bytes; ``when_empty`` says what to give instead of an empty text."""
 
     def check(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be given
         size = len(text(name, value).encode())

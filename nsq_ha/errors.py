@@ -15,16 +15,16 @@ The tree::
     ├── DiscoveryError
     │   ├── LookupUnavailableError       no nsqlookupd gave a usable answer
     │   ├── TopicNotFoundError           every nsqlookupd says there is no such topic
-    │   └── NoLeaderError                the partition has no leader that may be used
+    │   └── NoLeaderError                the partition has no usable leader
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
-    ├── PublishError                     what a publish raises once retries are spent
+    ├── PublishError                     a publish failed and is not retried any more
     ├── DataLossError                    a range of offsets is not in the log, or no longer
     └── SparkUnavailableError            Java or PySpark is missing; says what to install
 
 Callers branch on class attributes (``retriable``, ``stale_leader``), never on
-names or texts. An error code does not say whether the connection survives, since
+names or texts. An error code does not say whether the connection stays open, since
 the same code is fatal for one command and not for another; only the end of the
-stream says it.
+stream does.
 
 Source: protocol reference 5, 6, 7, 10; failures reference 1.
 """
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class NsqError(Exception):
     """Base class of all errors that this library raises on purpose.
 
-    Texts may quote servers, and a server may send back the secret that it received:
-    secrets are replaced here, for all errors and their logs.
+    Texts may quote servers, and a server may send back the secret that it received.
+    So secrets are replaced here, for all errors and their logs.
     """
 
     retriable: bool = False
@@ -55,7 +55,6 @@ class NsqError(Exception):
     """True if the partition's leader must be looked up before a retry."""
 
     def __init__(self, *arguments: object) -> None:
-        """Replace secrets in the texts."""
         super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
 
 
@@ -93,11 +92,11 @@ class TransportError(NsqError):
 
 
 class ConnectError(TransportError):
-    """No connection to an nsqd could be made (refused, unreachable, TLS, time limit)."""
+    """Connecting to an nsqd failed (refused, unreachable, TLS, time limit)."""
 
 
 class ConnectionLostError(TransportError):
-    """An open connection was lost: commands without an answer may or may not have been executed."""
+    """An open connection was lost. Unanswered commands may or may not have been executed."""
 
 
 class ResponseTimeoutError(TransportError, TimeoutError):
@@ -105,7 +104,7 @@ class ResponseTimeoutError(TransportError, TimeoutError):
 
 
 class DiscoveryError(NsqError):
-    """The nsqlookupds did not give the needed information."""
+    """The nsqlookupds did not provide the required information."""
 
     retriable = True
     stale_leader = True
@@ -119,18 +118,17 @@ class LookupUnavailableError(DiscoveryError):
     """
 
     def __init__(self, message: str, causes: tuple[tuple[str, str], ...] = ()) -> None:
-        """Build the text from the message and the causes."""
         listed = "; ".join(f"{address}: {reason}" for address, reason in causes)
         super().__init__(f"{message} ({listed})" if listed else message)
         self.causes: tuple[tuple[str, str], ...] = tuple((address, redact(reason)) for address, reason in causes)
 
 
 class TopicNotFoundError(DiscoveryError):
-    """No nsqlookupd knows the topic: create it (``nsq-ha topic create``); publishing never does."""
+    """No nsqlookupd knows the topic: create it (``nsq-ha topic create``), since publishing does not."""
 
 
 class NoLeaderError(DiscoveryError):
-    """The partition has no leader now (fail-over, writes disabled, not enough replicas)."""
+    """The partition has no leader now (failover, writes disabled, not enough replicas)."""
 
 
 class ServerError(NsqError):
@@ -138,11 +136,10 @@ class ServerError(NsqError):
 
     Attributes:
         code: First word of the frame, such as ``E_BAD_TOPIC``; compared exactly.
-        detail: The rest, decoded with replacement of what is not UTF-8; may be empty. Secrets are replaced in it.
+        detail: The rest; may be empty. Invalid UTF-8 and secrets are replaced.
     """
 
     def __init__(self, code: str, detail: str = "") -> None:
-        """Escape control characters in the text that is shown."""
         self.code: str = code if code in SERVER_ERRORS else redact(code)
         self.detail: str = redact(detail)
         super().__init__(_printable(self._text()))
@@ -153,7 +150,7 @@ class ServerError(NsqError):
 
 
 def _printable(text: str) -> str:
-    """Return ``text`` with control characters escaped, so that no terminal or log viewer obeys them."""
+    """Return ``text`` with control characters escaped, so that no terminal or log viewer executes them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -162,7 +159,7 @@ def _printable(text: str) -> str:
 class NotLeaderError(ServerError):
     """The partition's leader moved: look it up again, then retry.
 
-    nsqd sends it both fatal (SUB, FIN) and not (PUB).
+    nsqd sends this as a fatal error (SUB, FIN) and as a non-fatal one (PUB).
     """
 
     retriable = True
@@ -177,7 +174,7 @@ class NotWritableError(ServerError):
 
 
 class TopicNotExistError(ServerError):
-    """This node holds no replica of the partition: look the topic up again."""
+    """This node has no replica of the partition: look the topic up again."""
 
     retriable = True
     stale_leader = True
@@ -200,7 +197,7 @@ class OverloadedError(ServerError):
 
 
 class MessageRefusedError(ServerError):
-    """The message, its headers or its trace id are wrong: a retry would fail the same way."""
+    """The message, its headers or its trace id are wrong: a retry would fail, too."""
 
 
 class BadNameError(ServerError):
@@ -208,7 +205,7 @@ class BadNameError(ServerError):
 
 
 class InvalidCommandError(ServerError):
-    """The command was wrong or came in the wrong state: a bug in this library, or an old server."""
+    """The command was wrong, or not allowed in this state: a bug in this library, or an old server."""
 
 
 class TlsRequiredError(ServerError):
@@ -228,7 +225,7 @@ class ChannelNotRegisteredError(SubscribeRefusedError):
 
 
 class AuthError(ServerError):
-    """Authentication failed or permission is missing: check the secret; a retry fails the same way."""
+    """Authentication failed or permission is missing: check the secret; a retry would fail, too."""
 
 
 class NotInFlightError(ServerError):
@@ -257,12 +254,12 @@ _REFUSED_BECAUSE: Final = MappingProxyType(
         "Too much deferred messages": "too many messages of the channel are requeued with a delay",
     }
 )
-"""Beginning of the server's reason to what it means."""
+"""Maps the beginning of the server's reason to its meaning."""
 
 _SUBSCRIBE_HINTS: Final = MappingProxyType(
     {
         "E_SUB_ORDER_IS_MUST": "the topic is ordered, read it with lookupd= and ordered='auto' or ordered=True",
-        "E_SUB_EXTEND_NEED": "the topic is extended, read it with lookupd=, which says so",
+        "E_SUB_EXTEND_NEED": "the topic is extended, read it with lookupd= instead of nsqd=",
         "E_SUB_EXTEND_FORBIDDON": "the topic is no longer extended, it must be looked up again",
         "E_SUB_CHANNEL_NOT_REGISTERED": "create the channel at an nsqlookupd (POST /channel/create) and wait some"
         " seconds, or create the topic without -register-channels",
@@ -307,22 +304,22 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
         "E_TOUCH_FAILED": NotInFlightError,
     }
 )
-"""Code of an error frame to its class; a code not listed is a plain :class:`ServerError`."""
+"""Maps the code of an error frame to its class; other codes are a plain :class:`ServerError`."""
 
 _TOO_MANY_CONNECTIONS: Final = "too much client connections"
 _NO_PARTITION: Final = "multi partition: -1"
-"""End of the text that a command without a partition gets on a topic with several."""
+"""End of the error text if a command names no partition of a topic with several."""
 _TLS_REQUIRED: Final = "(TLS required)"
-"""End of the text of an ``E_INVALID`` that every command gets outside TLS."""
+"""End of the text of the ``E_INVALID`` that answers every command outside TLS."""
 
 
 def server_error(data: bytes) -> ServerError:
     """Return the error for the data of an error frame.
 
-    The code ends at the first blank, which is there even if no text follows.
-    Texts may contain raw bytes (a bad REQ echoes 16 bytes of an id), so they are
-    decoded with replacement. One frame has no code, and one shares its code with
-    others; both are recognised by their texts.
+    The code ends at the first blank, which is present even without a text. Texts may
+    contain raw bytes (a bad REQ echoes 16 bytes of an id), so they are decoded with
+    replacement. One frame has no code, and one shares its code with others; both are
+    recognised by their texts.
 
     Source: protocol reference 1.
     """
@@ -344,7 +341,7 @@ class PublishError(NsqError):
 
     Attributes:
         topic: The topic.
-        partition: The chosen partition; None if none was chosen yet.
+        partition: The chosen partition. None if none was chosen yet.
         attempts: How often it was written to a connection.
         maybe_stored: If False, the server does not have the message, and you may
             publish it again. If True, at least one attempt got no answer, so the
@@ -352,7 +349,6 @@ class PublishError(NsqError):
     """
 
     def __init__(self, message: str, *, topic: str, partition: int | None, attempts: int, maybe_stored: bool) -> None:
-        """Build the text, which says whether the message may be stored."""
         where = topic if partition is None else f"{topic}-{partition}"
         known = "may be stored" if maybe_stored else "not stored"
         tried = f"failed ({known}, attempts: {attempts})" if attempts or maybe_stored else "not sent"
@@ -364,7 +360,7 @@ class PublishError(NsqError):
 
 
 class DataLossError(NsqError):
-    """Messages between two planned offsets cannot be read: they were cleaned, never committed, or are of another log.
+    """Messages between two planned offsets cannot be read: they were cleaned up, not committed, or are in another log.
 
     Choose offsets that exist, or accept the gap (the Spark option
     ``failOnDataLoss=false``).

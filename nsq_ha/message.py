@@ -1,12 +1,12 @@
 """A received message and the receipt of a published one.
 
-Owns what a user reads of a message and how it is answered once. Does not own
-the wire layout (``protocol.messages``) nor the connection: an answer goes
-through the message's source, the subscription that delivered it.
+Owns the fields of a message and its single answer. The wire layout is in
+``protocol.messages``. An answer goes through the message's source, the
+subscription that delivered it.
 
 The invariant: a message is answered at most once (finish or requeue), and only
-through the connection that delivered it. Answers for a connection that has
-gone are dropped by the source; the server delivers the message again.
+through the connection that delivered it. If that is lost, the source drops the
+answer, and the server delivers the message again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TAG_KEY: Final = "##client_dispatch_tag"
 
 
 def partition_of(internal_id: int) -> int:
-    """Return the partition that an internal id names.
+    """Return the partition in an internal id.
 
     ``internal id = partition << 50 | sequence``.
 
@@ -42,7 +42,7 @@ def partition_of(internal_id: int) -> int:
 
 
 def is_upstream_id(message_id: bytes) -> bool:
-    """Return whether an upstream nsqd made the id: 16 hexadecimal digits, so a partition far above 1023."""
+    """Return whether an upstream nsqd created the id: 16 hexadecimal digits, so its partition is above 1023."""
     return message_id[:1] >= b"0" and not message_id.strip(b"0123456789abcdef")
 
 
@@ -58,23 +58,23 @@ class MessageSource(Protocol):
         """Buffer a FIN."""
 
     def requeue(self, message: Message, delay: float | None) -> None:
-        """Buffer a REQ; None uses the back-off of the consumer."""
+        """Buffer a REQ; None uses the consumer's backoff."""
 
     def touch(self, message: Message) -> None:
         """Buffer a TOUCH."""
 
 
-# Not looked at by the collector of cycles, which took an eighth of the time of a message: thousands come together and
-# go one by one. The one cycle that a message can be part of is a consumer whose queue holds it, and the queue drops it
-# with its connection.
+# gc=False: the garbage collector took an eighth of the time of a message, since thousands arrive together and leave one
+# by one. The only cycle that can contain a message goes through a consumer's queue, and the queue drops the message
+# when its connection ends.
 class Message(msgspec.Struct, eq=False, gc=False):
     """One delivered message.
 
     Attributes:
-        id: The 16 raw bytes that answers carry; not text.
+        id: The 16 raw bytes that identify it in answers; not text.
         body: The payload as published.
         attempts: Number of deliveries by the server's count, from 1. It does not grow
-            after a lost connection or a leader change, so it does not detect all repeats.
+            after a lost connection or a leader change, so it does not reveal all repeats.
         timestamp_ns: Time of the publish at the server, in nanoseconds since the epoch.
         offset: Byte position in the partition's queue. None unless the subscription is
             ordered or has a start position.
@@ -112,7 +112,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def internal_id(self) -> int:
-        """The server's id, unsigned 64 bit; grows within a partition. The whole id if it is from an upstream nsqd."""
+        """The server's id, unsigned 64 bit; grows within a partition. From an upstream nsqd, the whole id."""
         return int(self.id, 16) if is_upstream_id(self.id) else int.from_bytes(self.id[:8], "big")
 
     @property
@@ -154,14 +154,14 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def finish(self) -> None:
         """Finish the message: the server deletes it from the channel (FIN).
 
-        Returns at once, since FIN has no answer. All answers of one turn of the
+        This returns at once, since FIN has no answer. All answers of one turn of the
         event loop are written together.
 
-        After the consumer has closed it has no effect, since the server delivers the message again; a warning says so.
-        The same holds for :meth:`requeue` and :meth:`touch`.
+        After the consumer has closed this has no effect and logs a warning: the server delivers the message again. The
+        same holds for :meth:`requeue` and :meth:`touch`.
 
         Raises:
-            LocalProtocolError: It was finished or requeued already.
+            LocalProtocolError: It was already finished or requeued.
         """
         if self.answered:
             self._answered_before("finish")
@@ -173,13 +173,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Requeue the message, so that the server delivers it again (REQ).
 
         Args:
-            delay: Seconds until the redelivery, 0 for at once. None uses the consumer's
+            delay: Seconds until the redelivery; 0 requeues at once. None uses the consumer's
                 ``requeue_backoff``. On an ordered topic the client waits itself, since
                 the server ignores the delay there.
 
         Raises:
-            LocalProtocolError: It was finished or requeued already.
-            ConfigError: ``delay`` is not a number, negative or larger than the server can count. The message stays
+            LocalProtocolError: It was already finished or requeued.
+            ConfigError: ``delay`` is not a number, is negative or too large for the server. The message stays
                 unanswered.
         """
         given: object = delay
@@ -195,7 +195,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Restart the server's message timeout (TOUCH), but not beyond its ``max_msg_timeout``.
 
         Raises:
-            LocalProtocolError: It was finished or requeued already.
+            LocalProtocolError: It was already finished or requeued.
         """
         if self.answered:
             self._answered_before("touch")
@@ -222,9 +222,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Finish it, or requeue it after an exception; do nothing if it was answered in the block.
 
         If the task is cancelled in the block and the consumer closes within a quarter of a second, the message goes
-        back without a failed attempt. If the consumer stays open, a cancellation counts as an exception.
+        back to nsqd without a failed attempt. If the consumer stays open, a cancellation counts as an exception.
 
-        If the consumer was closed inside the block and has requeued the message, a warning says so.
+        If the consumer was closed inside the block and requeued the message, this logs a warning.
         """
         if not self.answered:
             if kind is None:
@@ -235,7 +235,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
             self._answered_before("finish")
 
     def _is_left_open(self) -> bool:
-        """Return whether the consumer decides about a message whose block was cancelled: closing is no failure."""
+        """Return whether the consumer takes over a message whose block was cancelled, since closing is no failure."""
         interrupted: Callable[[Message], bool] | None = getattr(self.source, "interrupted", None)
         return interrupted is not None and interrupted(self)
 
@@ -279,7 +279,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
     Attributes:
         body: The payload, 1 byte to the server's limit (1 MiB by default).
         key: Sharding key. None for no key.
-        partition: The partition, not together with a key. None to choose it by key or strategy.
+        partition: The partition, not together with a key. None chooses it by key or strategy.
         trace_id: Unsigned 64 bit. None for no trace, or for a random id if the
             producer traces the topic.
         headers: Extension header, only for extended topics. None for no header.

@@ -3,9 +3,9 @@
 A server knows the secret that it received, and may send it back in any text: an
 error frame, an HTTP answer, a version. Errors and log lines must not contain it.
 
-The invariant: a secret that was given to :func:`conceal` does not appear in the
-results of :func:`redact` and :func:`excerpt`, neither unchanged nor in a usual
-encoding (escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
+The invariant: a secret passed to :func:`conceal` does not appear in the results of
+:func:`redact` and :func:`excerpt`, neither unchanged nor in a usual encoding
+(escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REDACTED: Final = "***"
 """Replaces a secret."""
 
 MAX_SECRETS: Final = 1000
-"""Maximum number of secrets; the oldest is forgotten, so that hourly new tokens do not fill the memory."""
+"""Maximum number of secrets; the oldest is forgotten, so that new tokens every hour do not fill the memory."""
 
 _secrets: Final[dict[str, tuple[str, ...]]] = {}
 _lock: Final = threading.Lock()
@@ -39,7 +39,7 @@ def conceal(secret: str | None) -> None:
         while len(_secrets) >= MAX_SECRETS:
             del _secrets[next(iter(_secrets))]
         _secrets[secret] = _forms(secret)
-        # The longest first: a form may hold another one.
+        # Longest first, since a form may contain another one.
         forms = sorted({form for each in _secrets.values() for form in each}, key=len, reverse=True)
         _pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
 
@@ -52,7 +52,7 @@ def redact(text: str) -> str:
 def excerpt(data: bytes, most: int = 64) -> str:
     """Return the beginning of ``data`` as a literal without secrets, for an error message.
 
-    Secrets are replaced before the text is cut, or part of one could remain.
+    Secrets are replaced before the text is cut, else part of one could remain.
     """
     shown = data[:most]
     if _pattern is not None:
@@ -80,12 +80,12 @@ def forget() -> None:
 
 def _forms(secret: str) -> tuple[str, ...]:
     """Return the forms in which a server may return a secret."""
-    # Here, not above: most processes have no secret, and it takes memory.
+    # Imported here, not above: most processes have no secret, and these modules take memory.
     from urllib.parse import quote, quote_plus  # noqa: PLC0415
 
     data = secret.encode("utf-8", "surrogatepass")
     in_json = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
-    # Programs in Go, as nsqd and most auth servers, escape these three as well.
+    # Go programs, such as nsqd and most auth servers, escape these three, too.
     in_go = (form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") for form in in_json)
     escaped = (repr(secret)[1:-1], repr(data)[2:-1], secret.encode("unicode_escape").decode(), *in_json, *in_go)
     encoded = (

@@ -17,7 +17,7 @@ _WORDS: Final = {
     "msgcount": "a start count",
     "special": "the end",
 }
-"""What the kinds of the wire are called in errors."""
+"""Names of the wire's kinds in error texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class StartFrom:
     """The position at which a channel starts. Create one with a class method.
 
     It moves the channel for all its consumers, also for those that are reading: they get the messages from there on,
-    among them some that they have finished. Only if nsqd refuses plain HTTP does the subscription carry the position;
-    then the server ignores it if the channel has another client.
+    including some that they have finished. If nsqd refuses plain HTTP, the subscription sends the position; then the
+    server ignores it if the channel has another client.
 
     A message that nsqd has already queued for delivery is still delivered first,
-    even on an ordered topic, and again in its place; a consumer leaves out that copy
-    if it arrives on the same connection. With ``syncdisk`` above 1, nsqd
-    counts a message only after it was flushed, up to 6 seconds after it was
-    acknowledged; the end is then the end of the flushed messages.
+    even on an ordered topic, and again in its place; a consumer drops that copy if
+    it arrives on the same connection. With ``syncdisk`` above 1, nsqd counts a
+    message only after it was flushed, up to 6 seconds after it was acknowledged;
+    then the end is the end of the flushed messages.
 
     Source: protocol reference 5, "Start positions"; youzan/nsq nsqdserver/http.go (doSetChannelOffset).
     """
@@ -61,7 +61,7 @@ class StartFrom:
 
     @classmethod
     def beginning(cls) -> Self:
-        """Start at the oldest message that is kept."""
+        """Start at the oldest kept message."""
         return cls("virtual_queue", 0)
 
     @classmethod
@@ -84,8 +84,8 @@ class StartFrom:
     def offset(cls, offset: int) -> Self:
         """Start at a byte offset of the partition's queue, as in :attr:`nsq_ha.Message.offset`.
 
-        An offset inside a message means the next message. An offset behind the newest message means the
-        end, without an error from the server; one of a message that is no longer kept means the oldest kept message.
+        An offset inside a message means the next message. An offset after the newest message means the end, without
+        an error from the server. The offset of a message that is no longer kept means the oldest kept message.
         """
         return cls("virtual_queue", offset)
 
@@ -93,9 +93,9 @@ class StartFrom:
     def count(cls, number: int) -> Self:
         """Start at the ``number``-th message of the partition; the first one has the number 1.
 
-        So ``count(n)`` skips ``n - 1`` messages, and ``count(0)`` means the same as ``count(1)``. Messages that are
-        no longer kept count too: a number of one of them means the oldest message that is kept. A number behind the
-        newest message means the end, without an error from the server.
+        So ``count(n)`` skips ``n - 1`` messages, and ``count(0)`` means the same as ``count(1)``. Messages that are no
+        longer kept count, too: the number of such a message means the oldest kept message. A number after the newest
+        message means the end, without an error from the server.
         """
         return cls("msgcount", number)
 
@@ -105,14 +105,14 @@ class StartFrom:
 
 
 def start_position(name: str, start: object) -> object:
-    """Return an option that is a start position, one by partition, or None.
+    """Check an option that is a start position, a position by partition, or None; return it.
 
     Raises:
         ConfigError: It is none of these.
     """
     if isinstance(start, Mapping):
         if not start:
-            raise ConfigError(f"{name} must name one partition at least; None starts where the channel stands")
+            raise ConfigError(f"{name} must name at least one partition; None starts at the channel's position")
         for partition, entry in start.items():
             named(name, check_partition, partition)
             if not isinstance(entry, StartFrom):
@@ -123,10 +123,10 @@ def start_position(name: str, start: object) -> object:
 
 
 def check_read(start: object, partitions: Iterable[int] | None) -> None:
-    """Check that a start position by partition names only partitions that are read; None stands for all.
+    """Check that start positions by partition name only ``partitions``; None means all.
 
     Raises:
-        ConfigError: It names others, and would be ignored there.
+        ConfigError: They name others, which would be ignored.
     """
     unread = [] if partitions is None or not isinstance(start, Mapping) else sorted(set(start) - set(partitions))
     if unread:

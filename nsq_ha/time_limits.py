@@ -1,8 +1,8 @@
-"""Time limits for other machines that do not count our own pauses.
+"""Time limits for answers of servers that do not count our own pauses.
 
 While the application blocks the event loop, answers stay unread in the socket.
-``asyncio.timeout`` would end the wait as soon as the loop turns again, before
-they are read, and blame the server.
+``asyncio.timeout`` would end the wait as soon as the loop runs again, before they
+are read, and blame the server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STEPS: Final = 4
 """Number of times that the clock is checked within one limit."""
 
 _SHARE_OF_PAUSE: Final = 1 / 8
-"""Share of a step that a late check counts for, so that the wait ends even if the loop is always blocked."""
+"""Share of a step that a late check counts as, so that the wait ends even if the loop is always blocked."""
 
 
 class _Limit:
@@ -48,7 +48,7 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
     """Raise TimeoutError in the block after ``seconds``; time with a blocked event loop hardly counts.
 
     Raises:
-        TimeoutError: The time is over.
+        TimeoutError: The time limit passed.
     """
     limit = _Limit(seconds)
     try:

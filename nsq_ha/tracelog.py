@@ -1,12 +1,14 @@
-"""The trace log: one JSON line for each publish, delivery, finish and requeue of the topics it is switched on for.
+"""The trace log: one JSON line for each publish, delivery, finish and requeue of the selected topics.
 
-Owns the lines' shape and the switch. A line goes to the logger
+Owns the format of lines and the switch. A line goes to the logger
 ``nsq_ha.trace`` at level INFO; :func:`write_to` sends it to a file. Keys:
 ``event`` (``publish``, ``delivery``, ``finish``, ``requeue``), ``time_ns``
-(this machine's clock; of a publish, when it was called, with
-``acknowledged_ns`` for its answer), ``topic``, ``partition``, ``channel`` (not of a
-publish), ``internal_id``, ``trace_id``, ``offset``, ``attempt``, ``nsqd``.
-A publish is logged only when it was traced: without that the server names no id.
+(this machine's clock; for a publish, the time of the call, and
+``acknowledged_ns`` the time of its answer), ``topic``, ``partition``, ``channel``
+(not for a publish), ``internal_id``, ``trace_id``, ``offset``, ``attempt``,
+``nsqd``.
+
+A publish is logged only if it was traced, since otherwise the server returns no id.
 """
 
 from __future__ import annotations
@@ -32,14 +34,13 @@ _ALL: Final = ""
 
 
 class TraceSwitch:
-    """For which topics lines are written; may be changed at any time, from any thread.
+    """Selects the topics for which lines are written; may be changed at any time, from any thread.
 
     Attributes:
-        is_any: False if no topic is switched on, so that the check for each message is cheap.
+        is_any: Whether any topic is switched on; makes the check for each message cheap.
     """
 
     def __init__(self) -> None:
-        """Start switched off."""
         self._lock = threading.Lock()
         self._all = False
         self._topics: frozenset[str] = frozenset()
@@ -47,7 +48,7 @@ class TraceSwitch:
         self.is_any: bool = False
 
     def enable(self, *topics: str) -> None:
-        """Switch on for ``topics``; for all when none is named."""
+        """Switch on ``topics``, or all topics if none is given."""
         with self._lock:
             if topics:
                 self._topics |= set(topics)
@@ -56,7 +57,7 @@ class TraceSwitch:
             self._look()
 
     def disable(self, *topics: str) -> None:
-        """Switch off for ``topics``; everything when none is named."""
+        """Switch off ``topics``, or all topics if none is given."""
         with self._lock:
             if topics:
                 self._topics -= set(topics)
@@ -65,23 +66,23 @@ class TraceSwitch:
             self._look()
 
     def hold(self, topics: Iterable[str]) -> None:
-        """Have ``topics`` on (all, when there are none) until released as often; :meth:`disable` does not end it."""
+        """Keep ``topics`` (all if empty) on until :meth:`release` is called as often, even after :meth:`disable`."""
         with self._lock:
             self._held.update(topics or (_ALL,))
             self._look()
 
     def release(self, topics: Iterable[str]) -> None:
-        """End what :meth:`hold` began."""
+        """Undo one :meth:`hold`."""
         with self._lock:
             self._held.subtract(topics or (_ALL,))
-            self._held += Counter()  # what is down to 0 goes
+            self._held += Counter()  # removes entries that are down to 0
             self._look()
 
     def _look(self) -> None:
         self.is_any = self._all or bool(self._topics) or bool(self._held)
 
     def is_on(self, topic: str) -> bool:
-        """Return whether lines of ``topic`` are written: switched on, and somebody listens to the logger."""
+        """Return whether lines of ``topic`` are written: it is switched on and the logger is enabled for INFO."""
         held = self._held
         is_on = self._all or topic in self._topics or topic in held or _ALL in held
         return is_on and log.isEnabledFor(logging.INFO)
@@ -92,12 +93,12 @@ switch: Final = TraceSwitch()
 
 
 def log_publish(receipt: Receipt, began_ns: int) -> None:
-    """Write the line of an acknowledged, traced publish; the caller asked the switch.
+    """Write the line of an acknowledged, traced publish; the caller has checked the switch.
 
     Args:
-        receipt: What the server stored.
-        began_ns: When the publish was called, nanoseconds since the epoch. The answer may be
-            handled after the delivery, so its time would tell a latency below zero.
+        receipt: The receipt.
+        began_ns: When the publish was called, in nanoseconds since the epoch. The answer may be
+            processed after the delivery, so its time would give a negative latency.
     """
     _write(
         {
@@ -116,7 +117,7 @@ def log_publish(receipt: Receipt, began_ns: int) -> None:
 
 
 def log_message(event: str, message: Message) -> None:
-    """Write the line of a ``delivery``, ``finish`` or ``requeue``; the caller asked the switch."""
+    """Write the line of a ``delivery``, ``finish`` or ``requeue``; the caller has checked the switch."""
     source = message.source
     _write(
         {
@@ -136,16 +137,16 @@ def log_message(event: str, message: Message) -> None:
 
 @contextlib.contextmanager
 def write_to(path: Path | str, *topics: str) -> Iterator[None]:
-    """Write the trace lines of ``topics`` (all, when none is named) to a file while the block runs.
+    """Write the trace lines of ``topics`` (all if none is given) to a file while the block runs.
 
-    The file is appended to, one JSON object a line, and nothing of it goes to
-    other loggers.
+    Lines are appended to the file, one JSON object per line, and do not go to other
+    loggers.
 
-    Several may run at once; what was switched on besides stays on.
+    Several such blocks may run at once; topics that are switched on otherwise stay on.
 
     Args:
         path: The file; its folder must exist.
-        *topics: What to write.
+        *topics: The topics.
 
     Raises:
         OSError: The file cannot be opened.
@@ -163,7 +164,7 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
 
 
 class _Files:
-    """The files that are written; the first one takes the logger over, the last one gives it back."""
+    """The open files; the first one changes the logger's settings, the last one restores them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
 """Report unexpected errors.
 
-A producer and a consumer run for months. An error raised inside them, by a
-library, because of a server's bytes or by a bug of ours, is logged and does not
-end them: first with its traceback, then with a count.
+A producer and a consumer run for months. An unexpected error inside them, from a
+library, a server's data or a bug of ours, is logged and does not end them: first
+with its traceback, then with a count.
 
 The invariant: reporting uses a bounded amount of memory and log, however often
 errors occur.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=BaseException)
 
 MAX_PLACES: Final = 1000
-"""Maximum number of places and types that are counted; the oldest is forgotten, and then logged in full again."""
+"""Maximum number of counted places and types; the oldest is forgotten, and later logged in full again."""
 
 _counts: dict[tuple[str, type[BaseException]], int] = {}
 _lock: Final = threading.Lock()
@@ -36,7 +36,7 @@ def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> 
     Args:
         log: The logger.
         where: The part that failed, such as ``orders-3``.
-        error: What was raised.
+        error: The error.
     """
     count = _count(where, error)
     if count == 1:
@@ -48,7 +48,7 @@ def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> 
 
 
 def log_traceback(log: logging.Logger, text: str, error: BaseException) -> None:
-    """Log an error with its traceback. If that shows a secret, log it as text with the secret replaced."""
+    """Log an error with its traceback. If that contains a secret, log it as text with the secret replaced."""
     if harmless(error) is not None:
         log.error("%s", redact(text), exc_info=error)
     else:
@@ -58,8 +58,8 @@ def log_traceback(log: logging.Logger, text: str, error: BaseException) -> None:
 def without_frames(error: E) -> E:
     """Remove the tracebacks from an error that is kept, and from its causes.
 
-    A traceback refers to its frames, and these to all that they have read:
-    megabytes, for as long as the error is kept.
+    A traceback keeps its frames, and these keep all data that they have read:
+    megabytes, as long as the error is kept.
     """
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()

@@ -475,7 +475,7 @@ def test_a_server_name_may_be_an_address() -> None:
 
 @pytest.mark.parametrize("option", ["client_id", "auth_secret", "tag"])
 def test_text_that_utf_8_cannot_carry_is_refused_and_not_shown(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"{option} must be text that UTF-8 can carry") as caught:
+    with pytest.raises(ConfigError, match=f"{option} must be text that UTF-8 can encode") as caught:
         ConsumerConfig.of({option: "pass\udc80word"})
     assert "word" not in str(caught.value)
 

@@ -391,7 +391,7 @@ async def test_no_end_of_a_supervisor_shows_it(caplog: pytest.LogCaptureFixture)
         raise raised(SECRET)
 
     await supervisor_ended(asyncio.create_task(die()), "orders/ch")
-    assert "had died" in caplog.text
+    assert "task died" in caplog.text
     assert_hidden(caplog.text)
 
 

@@ -118,7 +118,7 @@ async def test_a_false_size_that_swallows_the_heartbeats_ends_within_two_of_them
         reason = await link.lost()
         waited = loop.time() - began
     assert isinstance(reason, RemoteProtocolError)
-    assert "false size" in str(reason)
+    assert "wrong size" in str(reason)
     assert 1.0 < waited < 3 * 3.0
 
 
