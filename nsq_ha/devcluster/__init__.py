@@ -1,6 +1,6 @@
 """A whole cluster in one process: real servers in pure Python, with controls for their faults.
 
-It speaks the HTTP of nsqlookupd and nsqd and the TCP protocol of nsqd on the
+It implements the HTTP of nsqlookupd and nsqd and the TCP protocol of nsqd on the
 loopback; it replicates, elects and fails like the real cluster. It writes nothing
 to disk. The documentation lists what it does not do.
 

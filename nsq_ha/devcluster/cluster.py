@@ -26,17 +26,17 @@ class DevCluster(Faults):
             Producer(lookupd=cluster.lookupd)
 
     All methods are synchronous. Any thread may call them, even from inside a
-    running event loop: the cluster runs in a thread of its own and never waits
-    for the caller.
+    running event loop: the cluster runs in its own thread and never waits for the
+    caller.
 
     Args:
         nsqlookupds: Number of nsqlookupds, ``nsqlookupd-0`` and up.
         nsqds: Number of nsqds, ``nsqd-0`` and up.
-        time_scale: Factor for the real cluster's own delays (elections, look-up
-            lag ...). Delays that clients ask for are never scaled. 1.0 is the real pace.
+        time_scale: Factor for the real cluster's own delays (elections, lookup
+            lag ...). Delays that clients request are never scaled. 1.0 is the real pace.
         seed: Seed of all random choices.
         write_without_channels: False makes ``access=w`` refuse topics without a
-            channel, like an nsqlookupd with default settings.
+            channel, as nsqlookupd does by default.
         slow_leaders: Seconds, times ``time_scale``, during which ``access=r`` names a newly elected leader
             that refuses everything as not writable. Real leaders take from 0 seconds to a minute.
         lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, use free ports.
@@ -72,7 +72,7 @@ class DevCluster(Faults):
             partitions: Number of partitions.
             replicas: Replicas of each partition; 3 survive the loss of one node quickly.
             ordered: Only ordered subscriptions.
-            extended: Messages may carry JSON headers.
+            extended: Messages may have JSON headers.
             multi_part: Several partitions may share a node. None allows it if there are too few nodes.
             disable_channel_auto_create: Channels must be registered first.
             sync_every: Number of acknowledged messages that may wait in a buffer, where ``/message/get``
@@ -113,12 +113,12 @@ class DevCluster(Faults):
     def expand(self, name: str, partitions: int) -> None:
         """Give a topic more partitions, and return at once, like the real call.
 
-        A topic that is neither ordered nor ``multi_part=True`` has each partition on
-        nodes of its own, so it needs partitions x replicas nodes: with 3 replicas on
+        A topic that is neither ordered nor ``multi_part=True`` has its partitions on
+        separate nodes, so it needs partitions x replicas nodes: with 3 replicas on
         the usual 3 nodes such a topic cannot grow.
 
         Raises:
-            ChangeRefusedError: The topic has more partitions already, or needs more nodes (``No node is available
+            ChangeRefusedError: The topic already has more partitions, or needs more nodes (``No node is available
                 for topic``).
         """
         self._call(lambda: self._change().expand(name, partitions))
@@ -151,7 +151,7 @@ class DevCluster(Faults):
     # ------------------------------------------------------------ leaders
 
     def leader(self, topic: str, partition: int = 0) -> str | None:
-        """Return the name of the elected leader, or None while there is none."""
+        """Return the name of the elected leader. None while there is none."""
 
         def find() -> str | None:
             leader = self._partition(topic, partition).leader
@@ -174,7 +174,7 @@ class DevCluster(Faults):
         Args:
             topic: The topic.
             partition: The partition.
-            to: Name of the node; one without a replica replaces the leader. None for the next in-sync one.
+            to: Name of the node; one without a replica replaces the leader. None chooses the next in-sync one.
 
         Returns:
             The name of the new leader.

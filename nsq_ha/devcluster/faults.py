@@ -23,7 +23,7 @@ class Faults(Runtime):
     """
 
     def kill(self, node: str) -> None:
-        """Kill a process: its connections are reset, attempts are refused, its data stays.
+        """Kill a process: its connections are reset, new ones are refused, its data stays.
 
         Followers of an nsqd take over once its key has expired.
         """
@@ -101,7 +101,7 @@ class Faults(Runtime):
         self._call(act)
 
     def thaw(self, node: str) -> None:
-        """Continue a frozen process: first it learns what it lost, then it processes what waited."""
+        """Continue a frozen process: first it learns what changed, then it processes waiting requests."""
 
         def act() -> None:
             found = self._node(node)

@@ -4,8 +4,8 @@
 
     pytest_plugins = ["nsq_ha.devcluster.fixtures"]
 
-All are synchronous, since the cluster runs in a thread of its own. They work in
-tests of any kind, also in coroutines.
+All are synchronous, since the cluster runs in its own thread. They work in tests
+of any kind, also in coroutines.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ VERSION: Final = "0.3.7-HA.1.13.0"
 class Timing:
     """Seconds between an event and its effects, measured on the real cluster.
 
-    Delays that a client asks for (heartbeats, message timeouts, requeue delays) are never scaled.
+    Delays that a client requests (heartbeats, message timeouts, requeue delays) are never scaled.
 
     Source: failures reference 3.0 - 3.9.
     """
@@ -37,13 +37,13 @@ class Timing:
     election: float = 2.0
     """From the expiry of a key to the new leader."""
     handover: float = 0.9
-    """From an orderly stop to the new leader."""
+    """From a clean stop to the new leader."""
     exiting: float = 0.3
     """How long a stopping nsqd answers ``E_PUB_FAILED exiting`` before it closes."""
     replica_wait: float = 12.0
     """How long a leader waits for a follower before it refuses writes."""
     replica_reported: float = 13.0
-    """From a follower's silence until nsqlookupd leaves the partition out of ``access=w``."""
+    """From a follower's silence until nsqlookupd omits the partition from ``access=w``."""
     move: float = 0.3
     """A leader moves to another replica; writes stop for this long."""
     copy: float = 1.5
@@ -67,13 +67,13 @@ class Timing:
     scan_refresh: float = 5.0
     """Until the scans include a new channel."""
     create: float = 0.3
-    """From ``/topic/create`` to the replicas on their nodes; each later step takes this long too."""
+    """From ``/topic/create`` to the replicas on their nodes; each later step takes this long, too."""
     expand: float = 0.3
     """From ``/topic/partition/expand`` to the new number of partitions, and from there to their leaders."""
     lookup_lag: float = 0.1
-    """A nsqlookupd that does not lead learns of a new leader."""
+    """An nsqlookupd that does not lead learns of a new leader."""
     meta_lag: float = 2.0
-    """A nsqlookupd that does not lead learns of a new number of partitions, or that a topic is deleted."""
+    """An nsqlookupd that does not lead learns of a new number of partitions, or that a topic is deleted."""
     full_check: float = 60.0
     """From a node's start or failure until the leading nsqlookupd has checked everything and reports it as stable."""
     slow_leader: float = 0.0
@@ -103,7 +103,7 @@ class Host:
 
     Attributes:
         loop: The loop that runs the cluster.
-        timing: How long things take.
+        timing: The cluster's delays.
         security: TLS and HTTP access of all nodes.
         chance: The only source of randomness, seeded.
         writes_disabled: An operator disabled writing in the whole cluster.
@@ -139,7 +139,7 @@ class Host:
 
 
 class Absence:
-    """One period in which a node is away. Its plans are void once the node is back."""
+    """One absence of a node. Its planned effects are void once the node is back."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -150,13 +150,13 @@ class Node:
 
     Attributes:
         name: Its name in controls, ``nsqd-0`` or ``nsqlookupd-0``.
-        host: What it runs on.
+        host: Its environment.
         alive: The process runs.
         frozen: The process runs but does nothing.
-        exiting: The process (an nsqd) is about to stop in good order.
+        exiting: The process (an nsqd) is shutting down cleanly.
         writes_disabled: An operator disabled writing on this node (an nsqd).
         delay: Seconds by which everything that arrives is delayed.
-        absence: Set while the node is away. None while it is in good standing.
+        absence: Set while the node is away. None while it is there.
     """
 
     def __init__(self, name: str, host: Host) -> None:

@@ -34,7 +34,7 @@ class Listener:
     """One TCP port. Creating it reserves the port; :meth:`open` listens.
 
     Args:
-        factory: Makes the protocol of a new connection.
+        factory: Creates the protocol of a new connection.
         port: The number of the port, 0 for a free one.
 
     Attributes:
@@ -102,12 +102,12 @@ class Listener:
         return listening
 
     def _next(self) -> socket.socket | None:
-        """Return a connection that waits to be accepted, or None."""
+        """Return a connection that waits to be accepted. None if there is none."""
         if self._socket is None:
             return None
         try:
             return self._socket.accept()[0]
-        except OSError:  # No connection waits, or the peer has gone already.
+        except OSError:  # No connection waits, or the peer is already gone.
             return None
 
     def _accept(self) -> None:
@@ -169,7 +169,7 @@ class WebServer:
         self._listener.open()
 
     def abort(self) -> None:
-        """Stop at once: reset connections, refuse attempts."""
+        """Stop at once: reset connections, refuse new ones."""
         self._listener.close()
         self.cut()
         for task in tuple(self._state.tasks):

@@ -39,7 +39,7 @@ _NOT_RUNNING: Final = "the cluster is not running: use it as a context manager (
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own, so that the cluster answers while the test blocks or runs a loop itself.
+    """An event loop in its own thread, so that the cluster answers while the test blocks or runs a loop itself.
 
     Attributes:
         loop: The loop. Any other thread may use the methods.
@@ -55,7 +55,7 @@ class BackgroundLoop:
         self.loop.run_forever()
 
     def call(self, function: Callable[[], _Result], timeout: float = 30.0) -> _Result:
-        """Run a function on the loop and return what it returns.
+        """Run a function on the loop and return its result.
 
         Raises:
             RuntimeError: Called from the loop's own thread, so it would wait for itself.
@@ -68,7 +68,7 @@ class BackgroundLoop:
         return self.run(run(), timeout)
 
     def run(self, coroutine: Coroutine[Any, Any, _Result], timeout: float = 30.0) -> _Result:
-        """Run a coroutine on the loop and return what it returns.
+        """Run a coroutine on the loop and return its result.
 
         Raises:
             RuntimeError: As for :meth:`call`.
@@ -140,7 +140,7 @@ class Runtime:
     # ------------------------------------------------------------ life
 
     def __enter__(self) -> Self:
-        """Start all nodes, and return once they answer.
+        """Start all nodes, and return when they answer.
 
         Raises:
             OSError: A port in ``lookupd_ports`` is taken.

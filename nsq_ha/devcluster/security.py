@@ -69,7 +69,7 @@ class Security:
             if why is None:
                 await app(scope, receive, send)
                 return
-            # With this blank, as nsqd writes it.
+            # With a blank after the colon, as nsqd writes it.
             refused = Response(json.dumps({"message": why}), 403, media_type="text/plain; charset=utf-8")
             await refused(scope, receive, send)
 

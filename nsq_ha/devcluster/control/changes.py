@@ -127,11 +127,11 @@ class Changes:
     def expand(self, name: str, partition_num: int) -> None:
         """Give a topic more partitions.
 
-        The leading nsqlookupd answers the new number before the partitions
-        exist, the others long after.
+        The leading nsqlookupd returns the new number before the partitions exist,
+        the others long after.
 
         Raises:
-            ChangeRefusedError: There is no such topic, it has more partitions already, or there are not enough nodes.
+            ChangeRefusedError: There is no such topic, it already has more partitions, or there are not enough nodes.
         """
         topic = self._topic(name)
         present = topic.options.partitions

@@ -1,6 +1,6 @@
 """Elections and in-sync replicas: the decisions that etcd and the leading nsqlookupd make together.
 
-Each effect of a fault comes after its delay (``Timing``), and only while an
+Each effect of a fault occurs after its delay (``Timing``), and only while an
 nsqlookupd leads. An effect that is due while none leads waits for the periodic
 check of the next leading one.
 
@@ -38,8 +38,8 @@ class Coordinator:
         placement: Topics and partitions.
         nsqds: All nsqds, alive or not.
         lookupds: All nsqlookupds, alive or not.
-        leading: The nsqlookupd that leads, or None.
-        last_leading: A failed one whose key has not expired, so that no other can lead. None otherwise.
+        leading: The leading nsqlookupd. None if there is none.
+        last_leading: A failed one whose key has not expired, so that no other can lead. None if there is none.
     """
 
     def __init__(self, host: Host) -> None:
@@ -56,7 +56,7 @@ class Coordinator:
     def stable(self) -> bool:
         """Whether operators may move partitions.
 
-        Every node must be there and every replica in sync, and the leading nsqlookupd must have checked it.
+        Every node must be registered and every replica in sync, and the leading nsqlookupd must have checked this.
         """
         if self.host.now() < self._settled:
             return False
@@ -106,7 +106,7 @@ class Coordinator:
                 self.host.after(self._timing.periodic_check, self.check)
 
     def check(self) -> None:
-        """Run the periodic check of the leading nsqlookupd: apply what was due while none led."""
+        """Run the periodic check of the leading nsqlookupd: apply changes that were due while none led."""
         if self.leading is None:
             return
         for node in self.nsqds:
@@ -128,7 +128,7 @@ class Coordinator:
             delay = 0.0 if lookupd is self.leading else lag
             self.host.after(delay, functools.partial(lookupd.learn_topic, name))
 
-    # ------------------------------------------------------------ nsqds that go
+    # ------------------------------------------------------------ nsqds that leave
 
     def went(self, node: Nsqd, *, link: float, key: float) -> None:
         """Plan the effects of an nsqd that stopped answering.
@@ -246,7 +246,7 @@ class Coordinator:
         partition.writable = may_write and not partition.suffering and partition.leader is not None
         self.announce(partition)
 
-    # ------------------------------------------------------------ nsqds that come
+    # ------------------------------------------------------------ nsqds that arrive
 
     def came(self, node: Nsqd) -> None:
         """Register an nsqd that was started, after a delay."""
@@ -298,7 +298,7 @@ class Coordinator:
         self.host.after(self._timing.waking, replica.update_refusal)
 
     def _rejoin(self, partition: Partition, node: Nsqd, away: float) -> None:
-        """Add a replica that caught up to the in-sync ones; writes stop meanwhile."""
+        """Add a replica that caught up to the in-sync ones; writing pauses during that."""
         if partition.topic.deleted or node in partition.isr or node not in partition.replicas or not node.reachable:
             return
         leader = partition.led

@@ -36,9 +36,9 @@ class Nsqlookupd(Node):
 
     Args:
         name: Its name in controls, ``nsqlookupd-0``.
-        host: What it runs on.
-        placement: What it learns of.
-        app: Makes the application that answers its HTTP.
+        host: Its environment.
+        placement: The topics and partitions that it learns of.
+        app: Creates the application that answers its HTTP.
         http_port: The port of its HTTP, 0 for a free one.
 
     Attributes:

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Partition(TopicPartition):
-    """One partition as the cluster sees it. It begins without a leader.
+    """One partition as the cluster sees it. It starts without a leader.
 
     Attributes:
         replicas: Nodes that hold it.
         isr: The in-sync replicas: nodes that hold every acknowledged message.
-        leader: The elected leader, or None.
+        leader: The elected leader. None if there is none.
         registered: The leader that is registered at the nsqlookupds. None while the leader
             is not linked to them, or while it hands over its writes.
         writable: ``access=w`` includes the partition.
-        stops: Number of moves and joins that stop writing at the moment.
-        suffering: A follower has been silent for so long that ``access=w`` leaves the partition out.
+        stops: Number of moves and joins that stop writing now.
+        suffering: A follower has been silent for so long that ``access=w`` omits the partition.
     """
 
     def __init__(self, topic: Topic, number: int, replicas: list[Nsqd]) -> None:
@@ -81,7 +81,7 @@ class Placement:
         return [self._partitions.pop(partition.key) for partition in self.partitions_of(topic)]
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """Return a partition, or None if there is none."""
+        """Return a partition. None if there is none."""
         return self._partitions.get((topic, number))
 
     def partitions(self) -> Iterator[Partition]:

@@ -50,7 +50,7 @@ Answer = Callable[[Request], Awaitable[Any]]
 
 
 def enveloped(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Make a route that wraps its answer unless the request's header asks for bare data."""
+    """Return a route that wraps its answer unless the request's header asks for bare data."""
 
     async def route(request: Request) -> Response:
         if request.headers.get("accept") == V1:
@@ -67,7 +67,7 @@ def enveloped(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
 
 
 def bare(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Make a route that never wraps."""
+    """Return a route that never wraps its answer."""
 
     async def route(request: Request) -> Response:
         return await _bare(answer, request)
@@ -76,7 +76,7 @@ def bare(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
 
 
 def plain(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Make a route that answers text, without the version header."""
+    """Return a route that answers text, without the version header."""
 
     async def route(request: Request) -> Response:
         return Response(str(await answer(request)), 200, media_type=_TEXT)
@@ -88,7 +88,7 @@ async def _bare(answer: Answer, request: Request) -> Response:
     try:
         data = await answer(request)
     except HttpError as error:
-        # nsqd does not escape the text: one with quotes makes invalid JSON.
+        # nsqd does not escape the text, so quotes in it make invalid JSON.
         body = f'{{"message":"{error.text}"}}'.encode("utf-8", "surrogateescape")
         return Response(body, error.status, headers=_V1_HEADERS, media_type=_JSON)
     if data is None:
@@ -126,7 +126,7 @@ def require(request: Request, name: str, missing: str) -> str:
 
 
 def replica_of(node: StorageNode, request: Request) -> Replica:
-    """Return the replica that ``topic`` and ``partition`` name; without ``partition``, some that the node leads.
+    """Return the replica that ``topic`` and ``partition`` name; without ``partition``, any that the node leads.
 
     Raises:
         HttpError: There is no such replica.

@@ -192,7 +192,7 @@ def _binary(body: bytes) -> list[bytes]:
 
 
 async def get_message(node: StorageNode, request: Request) -> dict[str, Any]:
-    """``/message/get``: wrong for messages that are not flushed, as with nsqd."""
+    """``/message/get``: wrong for messages that are not flushed, like nsqd."""
     asked = request.query_params
     mode = asked.get("search_mode", "")
     position = _number(asked.get("search_pos", ""), "ParseInt")
@@ -232,9 +232,9 @@ def _index(log: Log, mode: str, position: int) -> int:
 def _read(log: Log, index: int) -> int:
     """Return the index of the record that nsqd reads at ``index``.
 
-    nsqd does not check whether it could move there: behind the end it stays where
-    it began, so it answers with the queue's first message. At the end itself
-    there is nothing to read, and it fails.
+    nsqd does not check whether it could move there: after the end it stays where it
+    started, so it answers with the queue's first message. Exactly at the end there
+    is nothing to read, and it fails.
     """
     if index > log.flushed:
         index = log.start

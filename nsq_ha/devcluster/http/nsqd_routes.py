@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
-    """Make the HTTP application of one nsqd."""
+    """Return the HTTP application of one nsqd."""
     this, publish, channel = NodeRoutes(node, placement), PubRoutes(node), ChannelRoutes(node)
     posts = {
         "/pub": enveloped(publish.pub),
@@ -118,7 +118,7 @@ class NodeRoutes:
         }
 
     async def trace(self, _request: Request) -> None:
-        """``/message/trace/...``: no effect, as the cluster writes no trace log."""
+        """``/message/trace/...``: no effect, since the cluster writes no trace log."""
 
     async def disable_write(self, request: Request) -> None:
         """``/disable/write``."""

@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP: look-ups, and changes of topics.
+"""nsqlookupd's HTTP: lookups, and changes of topics.
 
 Source: protocol reference 12; failures reference 2.
 """
@@ -38,7 +38,7 @@ _TRUE: Final = "true"
 def lookupd_app(
     lookupd: Nsqlookupd, coordinator: Coordinator, changes: Changes, *, write_without_channels: bool
 ) -> Starlette:
-    """Make the HTTP application of one nsqlookupd.
+    """Return the HTTP application of one nsqlookupd.
 
     Args:
         lookupd: The nsqlookupd.
@@ -87,7 +87,7 @@ def peer(node: Nsqd) -> dict[str, Any]:
 
 
 class QueryRoutes:
-    """Answer questions, from the memory of one nsqlookupd."""
+    """Answer queries from the memory of one nsqlookupd."""
 
     def __init__(self, lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_channels: bool) -> None:
         self._lookupd = lookupd

@@ -120,7 +120,7 @@ def channel_stats(replica: Replica, name: str, *, clients: bool) -> dict[str, An
     log, cursor = replica.log, replica.cursors[name]
     channel = replica.channels.get(name)
     end = channel.end if channel else log.flushed
-    depth = max(0, end - cursor.confirmed)  # what is confirmed out of order counts
+    depth = max(0, end - cursor.confirmed)  # records confirmed out of order count, too
     oldest = log.records[cursor.confirmed] if cursor.confirmed < end else None
     consumers = [consumer for consumer in channel.consumers if isinstance(consumer, Subscriber)] if channel else []
     return {

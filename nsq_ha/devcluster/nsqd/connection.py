@@ -62,8 +62,8 @@ class Connection(asyncio.Protocol):
     Attributes:
         node: The nsqd.
         client_id: Number of the connection on its node, as in error texts.
-        settings: What IDENTIFY settled.
-        gather_bytes: How many bytes of messages it gathers; SUB enlarges the small default.
+        settings: The settings from IDENTIFY.
+        gather_bytes: Bytes of messages that it gathers before it writes; SUB enlarges the small default.
         peer: Address of the client, ``host:port``.
         connected_time: Seconds since the epoch.
         is_secured: The connection has switched to TLS.
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._reader.end()
 
     def data_received(self, data: bytes) -> None:
-        """Interpret what was read, after the node's delay."""
+        """Interpret data after the node's delay."""
         delay = self.node.delay
         if delay <= 0 and not self._delayed:
             self._take(data)
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
             return
         self._pauses.add("waiting")
         if self._transport is not None:
-            # The next bytes belong to the handshake, which resumes reading; none of them may count as a command.
+            # The next bytes belong to the handshake, which resumes reading; they must not be read as a command.
             self._transport.pause_reading()
         self._tls_task = self._host.loop.create_task(self._switch_tls(codec))
 

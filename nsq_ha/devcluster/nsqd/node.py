@@ -27,8 +27,8 @@ class Nsqd(StorageNode):
 
     Args:
         name: Its name in controls, ``nsqd-0``.
-        host: What it runs on.
-        app: Makes the application that answers its HTTP.
+        host: Its environment.
+        app: Creates the application that answers its HTTP.
 
     Attributes:
         connections: Open TCP connections.
@@ -95,7 +95,7 @@ class Nsqd(StorageNode):
             connection.freeze()
 
     def thaw(self) -> None:
-        """Continue, beginning with what waits."""
+        """Continue, starting with waiting connections."""
         super().thaw()
         self._tcp.thaw()
         self._web.thaw()

@@ -234,7 +234,7 @@ class Session:
         self.connection.send(_CLOSE_WAIT_FRAME)
 
     def _nop(self, command: commands.Nop) -> None:
-        """Do nothing: the arrival of the bytes is what counts."""
+        """Do nothing: receiving the bytes is enough."""
 
     def _create_topic(self, _command: commands.InternalCreateTopic) -> None:
         self.connection.refuse(_IN_CLUSTER)

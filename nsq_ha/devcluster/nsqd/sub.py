@@ -40,7 +40,7 @@ _JSON: Final = b"\x04"
 class Subscriber:
     """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`.
 
-    It begins with RDY 0.
+    It starts with RDY 0.
 
     Attributes:
         connection: The client's connection.
@@ -48,7 +48,7 @@ class Subscriber:
         closing: The client sent CLS.
         ready: RDY.
         holds: Messages in flight here.
-        msg_timeout: Seconds until an unanswered message comes again.
+        msg_timeout: Seconds until an unanswered message is delivered again.
         received: Messages delivered here.
         finished: FINs that succeeded.
         requeued: REQs that succeeded.
@@ -85,7 +85,7 @@ class Subscriber:
         return not self._sample or self._host.chance.randrange(100) <= self._sample
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
-        """Write the message; at once if the client can take no more."""
+        """Write the message; at once if RDY allows no more."""
         self.received += 1
         frame = message_frame(record, attempts, self._layout)
         self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
@@ -216,7 +216,7 @@ def _start_of(command: commands.Sub) -> str | None:
 
 
 def _refusal(connection: Connection, command: commands.Sub, replica: Replica) -> bytes | None:
-    """Return the first reason, in nsqd's order, to refuse a SUB for good, or None."""
+    """Return the first reason, in nsqd's order, to refuse a SUB permanently. None if there is none."""
     options, extend_support = replica.options, connection.settings.extend_support
     if options.ordered and not isinstance(command, commands.SubOrdered):
         return _ORDER_IS_MUST
@@ -243,9 +243,9 @@ def _wait(connection: Connection, replica: Replica, act: Callable[[], None]) -> 
 
 
 def message_frame(record: Record, attempts: int, layout: Layout) -> bytes:
-    """Encode a message frame: size, type, timestamp, attempts, id, the parts that the layout demands, and the body.
+    """Encode a message frame: size, type, timestamp, attempts, id, the parts that the layout requires, and the body.
 
-    Golden exchanges hold this fast path and ``protocol.messages`` to the real server's bytes.
+    Golden exchanges compare this fast path and ``protocol.messages`` with the real server's bytes.
 
     Source: protocol reference 2.
     """

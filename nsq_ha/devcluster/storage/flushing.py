@@ -9,7 +9,7 @@ message stays in the writer's buffer until
 * the clock flushes the partition, at most three turns later.
 
 A channel reads to *its own* end, and only some of these events move that end;
-messages behind it wait for the next one.
+messages after it wait for the next one.
 
 Source: youzan/nsq ``nsqd/topic.go`` ``UpdateCommittedOffset``, ``flushForChannels``, ``flushForChannelMoreData``;
 ``nsqd/nsqd.go`` ``flushAll``; ``consistence/nsqd_coordinator.go`` ``periodFlushCommitLogs``.
@@ -55,7 +55,7 @@ class Flushing:
         self._last = 0
 
     def committed(self) -> None:
-        """Flush if the messages that were just committed demand it."""
+        """Flush if the messages that were just committed require it."""
         many = self._every <= 1 or self._log.committed - self._last >= self._every
         if (many or any(channel.waits for channel in self._channels.values())) and self._log.flush():
             self._grow()

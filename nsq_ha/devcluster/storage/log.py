@@ -29,12 +29,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         internal_id: ``partition << 50 | sequence``.
-        trace_id: The publisher's trace id, 0 for none.
+        trace_id: The publisher's trace id; 0 if there is none.
         timestamp_ns: Time of the publish.
         offset: Byte position in the queue; the next record is at ``offset + raw_size``.
         raw_size: Bytes of the record in the queue.
         body: The payload.
-        ext: JSON header of an extended topic, or None.
+        ext: JSON header of an extended topic. None if there is none.
         place: Number within its batch, from 0.
     """
 
@@ -80,7 +80,7 @@ class Log:
         records: All records, committed ones first. Index 0 is the first message ever.
         committed: Number of committed records.
         flushed: Number of records that can be read; never above ``committed``.
-        start: Index of the oldest record that is kept; older ones were cleaned.
+        start: Index of the oldest kept record; older ones were cleaned up.
     """
 
     __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "flushed", "records", "start")
@@ -132,7 +132,7 @@ class Log:
     def follow(self, leader: Log) -> None:
         """Become equal to ``leader``: cut records that it lacks, copy missing ones, commit what it committed."""
         mine, theirs = self.records, leader.records
-        # Records that were cleaned here but are kept there must be copied too.
+        # Records that were cleaned up here but are kept there must be copied, too.
         low, high = 0, min(len(mine), len(theirs)) if self.start <= leader.start else 0
         while low < high:  # Two logs that differ once differ from there on, so binary search works.
             middle = (low + high + 1) // 2
@@ -150,22 +150,22 @@ class Log:
             self.skip_id()
 
     def skip_id(self) -> None:
-        """Leave out one id: a node that did not give the last id itself, or has restarted since, continues after it."""
+        """Skip one id, as a node does that did not assign the last id itself or has restarted since."""
         if self.records and self.records[-1] is not _CLEANED:
             self._next_id = self.records[-1].internal_id + 2
 
     @property
     def start_offset(self) -> int:
-        """Return the byte position of the oldest record that is kept."""
+        """Return the byte position of the oldest kept record."""
         return self.offset_at(self.start)
 
     def offset_at(self, index: int) -> int:
-        """Return the byte position of a record that is kept, or of the end for an index behind the last one."""
+        """Return the byte position of a kept record, or of the end for an index after the last one."""
         return self.records[index].offset if index < len(self.records) else self._end_offset
 
     @property
     def end_offset(self) -> int:
-        """Return the byte position behind the last record, pending ones included."""
+        """Return the byte position after the last record, pending ones included."""
         return self._end_offset
 
     def entry_at(self, index: int) -> int:
@@ -173,7 +173,7 @@ class Log:
         return max(self.start, index - self.records[index].place)
 
     def index_at_offset(self, offset: int) -> int:
-        """Return the index of the first committed record at or behind ``offset``, or the end."""
+        """Return the index of the first committed record at or after ``offset``, or the end."""
         return bisect_left(self.records, offset, self.start, self.committed, key=attrgetter("offset"))
 
     def index_at_time(self, timestamp_ns: int) -> int:
@@ -202,12 +202,12 @@ def is_ephemeral(channel: str) -> bool:
 class Cursor:
     """The confirmed records of one channel: the only part of a channel that is replicated.
 
-    The rest (messages in flight, attempts, delays) lives in the leader's memory
-    only, so after a change of leader unanswered messages come again with attempts 1.
+    The rest (messages in flight, attempts, delays) is only in the leader's memory, so
+    after a change of leader unanswered messages are delivered again with attempts 1.
 
     Attributes:
         confirmed: Index of the first record that is not confirmed.
-        beyond: Indexes confirmed out of order behind it.
+        beyond: Indexes confirmed out of order after it.
         ranges: Number of unbroken runs in ``beyond``; the server stops reading when there are too many.
         shared: The followers know the channel. They learn of an ordered one when its position or state is set, or its
             first message is finished; until then it is lost with its leader (``trySyncTopicChannels``).
@@ -233,7 +233,7 @@ class Cursor:
             beyond.add(index)
 
     def reset(self, index: int) -> None:
-        """Start again at ``index``, with nothing confirmed behind it."""
+        """Start again at ``index``, with nothing confirmed after it."""
         self.confirmed = index
         self.beyond.clear()
         self.ranges = 0

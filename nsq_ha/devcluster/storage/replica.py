@@ -1,8 +1,8 @@
 """A topic, its options, and one node's replica of one of its partitions: log, channels and role.
 
-A replica decides whether a publish is stored, refused or kept waiting. The
-coordinator sets its role; until then a replica keeps its old role, so a frozen
-leader still leads for a moment when it wakes up.
+A replica decides whether a publish is stored, refused or waits. The coordinator
+sets its role; until then a replica keeps its old role, so a frozen leader still
+leads for a moment when it wakes up.
 
 The invariant: a publish is answered ``OK`` only when every in-sync replica has
 the record, so an election among them never loses it.
@@ -40,7 +40,7 @@ class TopicOptions:
         replicas: Replicas of each partition.
         ordered: Only ordered subscriptions (``orderedmulti``).
         multi_part: Several partitions may share a node.
-        extended: Messages may carry JSON headers.
+        extended: Messages may have JSON headers.
         disable_channel_auto_create: Channels must be registered first.
         sync_every: Messages that may wait in the writer's buffer (``syncdisk``); 0 and 1 flush each.
     """
@@ -88,11 +88,11 @@ class Waiting(NamedTuple):
 
 
 class Replica:
-    """A partition's replica on one node. It begins as an empty follower.
+    """A partition's replica on one node. It starts as an empty follower.
 
     Attributes:
-        partition: Which partition.
-        node: Which node.
+        partition: The partition.
+        node: The node.
         topic: Name of the topic.
         options: Options of the topic.
         log: The records.
@@ -162,7 +162,7 @@ class Replica:
         return records
 
     def commit(self) -> None:
-        """Commit all pending records, on the followers too."""
+        """Commit all pending records, also on the followers."""
         count = len(self.log.records)
         self.log.committed = count
         for follower in self.followers:
@@ -185,7 +185,7 @@ class Replica:
     # ------------------------------------------------------------ role
 
     def lead(self, followers: list[Replica], *, writable: bool) -> None:
-        """Become the leader: this log counts, and the followers copy it."""
+        """Become the leader; the followers copy this log."""
         self.drop_consumers()
         self.leads = True
         self.log.commit()
@@ -240,7 +240,7 @@ class Replica:
             return
         self.gave_up = True
         self.set_writable(False)
-        # With two replicas there is no other follower to ask; the real leader then steps back.
+        # With two replicas there is no other follower to ask; then the real leader steps down.
         frame = NOT_LEADER if self.options.replicas == 2 else NOT_WRITABLE
         self._refuse_waiting(frame)
 
@@ -259,7 +259,7 @@ class Replica:
         self.drop_consumers()
 
     def forget(self) -> None:
-        """Lose what was only in memory, because the process died: role, channels, waiting operations."""
+        """Lose all that was only in memory, because the process died: role, channels, waiting operations."""
         self.leads = self.stalled = self.gave_up = False
         self.followers = []
         self.channels.clear()
@@ -308,7 +308,7 @@ class Replica:
     # ------------------------------------------------------------ channels
 
     def cursor(self, name: str) -> Cursor:
-        """Return the position of a channel; a new channel begins at the end of the readable records."""
+        """Return the position of a channel; a new channel starts at the end of the readable records."""
         cursor = self.cursors.get(name)
         if cursor is None:
             cursor = self.cursors[name] = Cursor(self.log.flushed, shared=not self.options.ordered)
@@ -320,7 +320,7 @@ class Replica:
         if channel is None:
             channel = self._open(name, self.cursor(name))
             self._connect(name, channel)
-            self.flushing.refresh(channel)  # its reader begins at the end
+            self.flushing.refresh(channel)  # its reader starts at the end
         return channel
 
     def _open(self, name: str, cursor: Cursor) -> Channel:
@@ -350,7 +350,7 @@ class Replica:
             self.remove_channel(channel.name)
 
     def _connect(self, name: str, channel: Channel) -> None:
-        """Replicate a channel's position to the followers, unless the channel is ephemeral or not shared so far."""
+        """Replicate a channel's position to the followers, unless the channel is ephemeral or not shared yet."""
         channel.peers = []
         if channel.ephemeral or not channel.cursor.shared:
             return
@@ -362,7 +362,7 @@ class Replica:
             channel.peers.append(cursor)
 
     def clean(self, index: int) -> None:
-        """Forget the records before ``index``; channels that stood there continue behind them."""
+        """Forget the records before ``index``; channels positioned there continue after them."""
         self.log.clean(index)
         for cursor in self.cursors.values():
             if cursor.confirmed < self.log.start:

@@ -41,7 +41,7 @@ class StorageNode(Node):
             replica.step_down()
 
     def find(self, topic: str, partition: int | None) -> Replica | None:
-        """Return the replica of a partition, or of some partition that this node leads if ``partition`` is None.
+        """Return the replica of a partition; if ``partition`` is None, of any partition that this node leads.
 
         Source: protocol reference 5 ("Partition omitted").
         """
@@ -56,7 +56,7 @@ class StorageNode(Node):
             replica.update_refusal()
 
     def start_clock(self) -> None:
-        """Let the flush clock begin with its first turn."""
+        """Start the flush clock with its first turn."""
         self._turn, self._next_turn = 0, self.host.now() + self.host.timing.flush
 
     def tick(self, now: float) -> None:

@@ -32,7 +32,7 @@ def by_count(log: Log, count: int) -> int:
     """Return the index of record number ``count``, from 1, or the nearest end.
 
     Raises:
-        SearchError: There is no record, or the search began behind the flushed records.
+        SearchError: There is no record, or the search started after the flushed records.
     """
     wanted = count - 1
     return _in_queue(log, _within(log, wanted), wanted)
@@ -70,7 +70,7 @@ def by_time(log: Log, timestamp_ns: int) -> int:
 
 
 def start_index(log: Log, end: int, start: str) -> int:
-    """Return the index of the first message to deliver for a start position. A channel ignores one behind its end.
+    """Return the index of the first message to deliver for a start position. A channel ignores one after its end.
 
     Args:
         log: The log to search.
