@@ -92,6 +92,7 @@ class GiveUpPublisher:
                 f" name another topic, or give on_give_up='republish'"
             )
         self._config = config
+        self._topic = topic
         self._producer = producer
         options = getattr(producer, "config", None)
         self._options = options if isinstance(options, ClientConfig) else None
@@ -99,10 +100,13 @@ class GiveUpPublisher:
         self._has_no_headers = self._is_plain
 
     async def check(self) -> None:
-        """Check the producer, and that the dead-letter topic exists.
+        """Check the producer, and that its cluster has the topic that it will publish to.
+
+        Dead letters may go to another cluster. A republished message may not: it belongs to the topic that is read.
 
         Raises:
-            ConfigError: The producer was not entered, or belongs to another event loop.
+            ConfigError: The producer was not entered, belongs to another event loop, or would republish to another
+                cluster.
             ClosedError: The producer is closed.
             TopicNotFoundError: The dead-letter topic does not exist.
         """
@@ -111,16 +115,44 @@ class GiveUpPublisher:
         if isinstance(self._producer, SingleUseClient):
             check_entered(self._producer)
         topic, options = self._config.dead_letter_topic, self._options
-        if topic is None or options is None or not options.lookupd:
+        if options is None or not options.lookupd:
             return  # another kind of producer, or nsqds that create topics by themselves
+        if topic is None:
+            await self._check_same_cluster(options)
+            return
         view = await self._look_up(topic, options)
         if view is None:
             return
         if not view.exists:
-            raise TopicNotFoundError(f"dead_letter_topic {topic!r} does not exist: create it (nsq-ha topic create)")
+            raise TopicNotFoundError(
+                f"dead_letter_topic {topic!r} does not exist in the producer's cluster (lookupd={_listed(options)}):"
+                f" create it there (nsq-ha topic create)"
+            )
         if "channel" in view.note.lower():
             log.warning("dead_letter_topic %r accepts no messages yet (%s): subscribe to it once", topic, view.note)
         self._has_no_headers = view.meta is not None and not view.meta.extend_support
+
+    async def _check_same_cluster(self, options: ClientConfig) -> None:
+        """Check that the producer republishes to the cluster that is read, if both have nsqlookupds.
+
+        Raises:
+            ConfigError: Other nsqds lead the topic in the producer's cluster, or it has no such topic.
+        """
+        mine = self._config
+        if not mine.lookupd or set(mine.lookupd) & set(options.lookupd):
+            return
+        read, written = await asyncio.gather(self._look_up(self._topic, mine), self._look_up(self._topic, options))
+        if read is None or written is None or not read.leaders:
+            return
+        # Each nsqd has one address, by whichever nsqlookupd it is named.
+        nodes = [{node.address for node in view.leaders.values()} for view in (read, written)]
+        if not written.exists or (nodes[1] and not nodes[0] & nodes[1]):
+            raise ConfigError(
+                f"on_give_up='republish' would publish messages of topic {self._topic!r} to another cluster: the"
+                f" producer's lookupd={_listed(options)} names none of its nsqds, the consumer's"
+                f" lookupd={_listed(mine)} names {', '.join(sorted(nodes[0]))}. Give a producer of the consumer's"
+                f" cluster, or on_give_up='dead_letter', whose topic may be in another one"
+            )
 
     def refusal(self, topic: str, meta: TopicMeta) -> ConfigError | None:
         """Return an error if messages of the topic may have headers but the dead-letter topic takes none."""
@@ -153,7 +185,7 @@ class GiveUpPublisher:
         await self._producer.publish(message.topic if letters is None else letters, message.body, **options)
 
     async def _look_up(self, topic: str, options: ClientConfig) -> TopicView | None:
-        """Ask the producer's nsqlookupds. Return None if none answers in time."""
+        """Ask the nsqlookupds of ``options``. Return None if none answers in time."""
         directory = Directory(options, access="w")
         try:
             async with asyncio.timeout(self._config.start_timeout):
@@ -197,8 +229,9 @@ class AttemptPolicy:
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
                 log.warning("%r keeps coming: delivery %d", message, attempts)
             return True
+        how = ", which failed before" if message.id in self._not_given_up else " unhandled"
         self._not_given_up.discard(message.id)
-        log.warning("giving up %r unhandled: delivery %d, max_attempts=%d", message, attempts, limit)
+        log.warning("giving up %r%s: delivery %d, max_attempts=%d", message, how, attempts, limit)
         await self._give_up(message)
         return False
 
@@ -207,7 +240,7 @@ class AttemptPolicy:
         log.warning("handler failed on %r: %r", message, error, exc_info=error)
         if message.answered:
             return
-        if not self._was_last(message):
+        if not self._was_last(message) or self._waits(message):
             message.requeue()
             return
         self._log_last(message)
@@ -221,6 +254,9 @@ class AttemptPolicy:
     def gives_up(self, message: Message) -> bool:
         """Start to give up a requeued message if that was its last attempt; return whether it was."""
         if not self._was_last(message):
+            return False
+        if self._waits(message):
+            self._remember(message)
             return False
         # A copy, since the end of the caller's block must not finish this one while it is given up.
         again = copy.copy(message)
@@ -285,6 +321,19 @@ class AttemptPolicy:
             and getattr(message.source, "is_alive", True)
         )
 
+    def _waits(self, message: Message) -> bool:
+        """Return whether to give up a message only after one delay, since it never had one.
+
+        With ``max_attempts=1`` a republished message would come, fail and be published again without a pause.
+        """
+        return message.attempts == 1 and self._config.on_give_up == "republish"
+
+    def _remember(self, message: Message) -> None:
+        """Give the message up when it is delivered again, without handling it."""
+        if len(self._not_given_up) >= MOST_REMEMBERED:  # one of those may be handled once more
+            self._not_given_up.clear()
+        self._not_given_up.add(message.id)
+
     def _log_last(self, message: Message) -> None:
         limit = self._config.max_attempts
         if limit is not None and message.attempts > limit:
@@ -302,9 +351,7 @@ class AttemptPolicy:
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
                 raise
             log.warning("%r could not be given up, it comes again: %s", message, error)
-            if len(self._not_given_up) >= MOST_REMEMBERED:  # one of those may be handled once more
-                self._not_given_up.clear()
-            self._not_given_up.add(message.id)
+            self._remember(message)
             if not message.answered:
                 message.requeue()
         except BaseException:  # ends the iteration or the run: not to be given up once more on its way
@@ -326,6 +373,10 @@ class AttemptPolicy:
                 await outcome
         else:
             await self._publisher.publish(message)
+
+
+def _listed(options: ClientConfig) -> str:
+    return ",".join(options.lookupd)
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -92,7 +92,9 @@ async def test_so_does_a_requeue_while_iterating(stage: Stage) -> None:
 async def test_what_cannot_be_given_up_comes_again_once(stage: Stage) -> None:
     letters = Letters()
     letters.fails = 1
-    async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+    async with stage.consumer(
+        max_attempts=1, on_give_up="dead_letter", dead_letter_topic="dead", producer=letters
+    ) as consumer:
         peer = await stage.nsqd.subscriber()
         peer.message(b"x")
         (await anext(consumer)).requeue(0)
@@ -246,7 +248,9 @@ async def test_a_block_that_is_cancelled_with_the_consumer_has_not_failed(stage:
 
 async def test_a_block_that_times_out_has_failed(stage: Stage) -> None:
     letters = Letters()
-    async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+    async with stage.consumer(
+        max_attempts=1, on_give_up="dead_letter", dead_letter_topic="dead", producer=letters
+    ) as consumer:
         peer = await stage.nsqd.subscriber()
         peer.message(b"x")
         message = await anext(consumer)
@@ -370,6 +374,80 @@ async def test_a_topic_of_dead_letters_that_is_not_there_is_told_at_the_start() 
             )
             with pytest.raises(TopicNotFoundError, match=r"dead_letter_topic 'payments\.failed'.*create"):
                 await consumer.__aenter__()
+
+
+async def test_dead_letters_may_go_to_another_cluster() -> None:
+    """Then it is that cluster that must have the topic."""
+    with DevCluster() as cluster, DevCluster() as other:
+        for one in (cluster, other):
+            one.create_topic("payments")
+        cluster.create_topic("dead")
+
+        def consumer(producer: Producer) -> Consumer:
+            return Consumer(
+                "payments",
+                "ledger",
+                lookupd=cluster.lookupd,
+                max_attempts=1,
+                on_give_up="dead_letter",
+                dead_letter_topic="dead",
+                producer=producer,
+            )
+
+        async with Producer(lookupd=cluster.lookupd) as here, Producer(lookupd=other.lookupd) as there:
+            with pytest.raises(
+                TopicNotFoundError, match=f"'dead' does not exist in the producer's cluster .lookupd={other.lookupd[0]}"
+            ):
+                await consumer(there).__aenter__()
+            other.create_topic("dead")
+            async with consumer(there) as reading, Consumer("dead", "look", lookupd=other.lookupd) as dead:
+                await here.publish("payments", b"x")
+                (await anext(reading)).requeue()
+                async with asyncio.timeout(LIMIT):
+                    letter = await anext(dead)
+                letter.finish()
+    assert letter.body == b"x"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+async def test_nothing_is_republished_to_another_cluster(*, exists: bool) -> None:
+    """The message would be in another topic of the same name, or come again for ever."""
+    with DevCluster() as cluster, DevCluster() as other:
+        cluster.create_topic("payments")
+        if exists:
+            other.create_topic("payments")
+
+        def consumer(lookupd: str, producer: Producer) -> Consumer:
+            return Consumer(
+                "payments", "ledger", lookupd=lookupd, max_attempts=2, on_give_up="republish", producer=producer
+            )
+
+        async with Producer(lookupd=other.lookupd) as there, Producer(lookupd=cluster.lookupd[1]) as here:
+            with pytest.raises(
+                ConfigError, match=f"'payments' to another cluster: the producer's lookupd={other.lookupd[0]}"
+            ):
+                await consumer(cluster.lookupd[0], there).__aenter__()
+            async with consumer(cluster.lookupd[0], here):  # another nsqlookupd of the same cluster
+                pass
+
+
+async def test_a_message_that_is_republished_never_comes_without_a_pause(stage: Stage) -> None:
+    """With ``max_attempts=1`` it used to go round thousands of times a second."""
+    letters = Letters()
+    async with stage.consumer(max_attempts=1, on_give_up="republish", producer=letters) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(fails))
+        peer.message(b"x")
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        assert letters.bodies == []
+        peer.message(b"x", attempts=2)
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await consumer.aclose()
+        await running
+    (requeue,) = peer.of(Requeue)
+    assert isinstance(requeue, Requeue)
+    assert requeue.delay_ms >= 900
+    assert letters.bodies == [b"x"]
 
 
 async def test_no_answer_about_it_is_no_reason_not_to_start(stage: Stage) -> None:
