@@ -180,7 +180,11 @@ class TopicNotExistError(ServerError):
     stale_leader = True
 
     def _text(self) -> str:
-        return f"{super()._text()}: this nsqd has no such topic, or no replica of the partition"
+        return (
+            super()._text()
+            if self.detail
+            else f"{self.code}: this nsqd has no such topic, or no replica of the partition"
+        )
 
 
 class PublishFailedError(ServerError):

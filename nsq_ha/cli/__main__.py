@@ -17,6 +17,7 @@ def main() -> None:
         print(f"nsq-ha needs {' and '.join(missing)}: pip install 'nsq_ha[cli]'", file=sys.stderr)
         sys.exit(1)
     from nsq_ha.cli.app import app
+    from nsq_ha.cli.output import drop_output
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -29,7 +30,7 @@ def main() -> None:
         # Commands report their own errors in one line; this is output that cannot be written, as on a full disk.
         with contextlib.suppress(OSError):
             print(f"Error: {error}", file=sys.stderr)
-        _drop_output()
+        drop_output()
         sys.exit(1)
 
 
@@ -47,13 +48,6 @@ def _open_what_is_closed() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
-
-
-def _drop_output() -> None:
-    """Discard the remaining output, so that the interpreter's last flush does not fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
 
 
 if __name__ == "__main__":

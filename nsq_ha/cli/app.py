@@ -10,16 +10,31 @@ from nsq_ha._version import __version__
 from nsq_ha.cli.demo import demo
 from nsq_ha.cli.dev import dev
 from nsq_ha.cli.lookup import lookup
+from nsq_ha.cli.output import drop_output
 from nsq_ha.cli.pub import pub
-from nsq_ha.cli.running import log_to_stderr
+from nsq_ha.cli.running import READER_GONE, log_to_stderr
 from nsq_ha.cli.tail import tail
 from nsq_ha.cli.topic import topic
 from nsq_ha.cli.trace import trace
 
 
+class Commands(click.Group):
+    """All commands; ends quietly if the reader of the output has gone, as in ``nsq-ha ... | head``."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that the arguments name."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            drop_output()
+            raise click.exceptions.Exit(READER_GONE) from None
+
+
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output ended,"
+    " 143 ended by SIGTERM.",
 )
 @click.version_option(__version__, prog_name="nsq-ha")
 @click.option("-v", "--verbose", count=True, help="Show the library's log: -v what changes, -vv each frame, too.")

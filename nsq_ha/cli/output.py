@@ -7,6 +7,7 @@ servers) never reach a terminal.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -69,3 +70,10 @@ def show(table: Table) -> None:
     from rich.console import Console
 
     Console(highlight=False).print(table)
+
+
+def drop_output() -> None:
+    """Discard the remaining output, so that the interpreter's last flush does not fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)

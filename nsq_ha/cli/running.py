@@ -11,11 +11,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from nsq_ha.cli.output import clean
+from nsq_ha.cli.output import clean, drop_output
 from nsq_ha.errors import NsqError
 
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
+READER_GONE: Final = 141
+"""What a shell shows for a program that SIGPIPE ended."""
 
 _Result = TypeVar("_Result")
 
@@ -25,20 +27,28 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -
 
     Args:
         work: The command.
-        stopped: The value to return if a signal is the command's normal end. None to exit with 130 or 143.
+        stopped: The value to return if a signal, or the end of the reader of its output, is the command's normal end.
+            None to exit with 130, 143 or 141.
 
     Raises:
         click.ClickException: The command failed, but not because of a bug; one line, exit code 1.
         click.exceptions.Exit: It was interrupted.
+        BrokenPipeError: The reader of the output has gone, and ``stopped`` is None.
     """
     signals: list[int] = []
-    with failures(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        try:
-            return runner.run(_stoppable(work, signals))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            if stopped is not None:
-                return stopped
-            raise click.exceptions.Exit(TERMINATED if signals else INTERRUPTED) from None
+    try:
+        with failures(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            try:
+                return runner.run(_stoppable(work, signals))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                if stopped is not None:
+                    return stopped
+                raise click.exceptions.Exit(TERMINATED if signals else INTERRUPTED) from None
+    except BrokenPipeError:
+        if stopped is None:
+            raise
+        drop_output()
+        return stopped
 
 
 @contextlib.contextmanager
@@ -47,7 +57,7 @@ def failures() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # click ends quietly if the reader of our output has gone
+        raise  # the group of all commands ends quietly if the reader of our output has gone
     except (NsqError, OSError) as error:
         raise click.ClickException(_line(error)) from error
     except BaseExceptionGroup as group:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
 
+_FROM_HELP: Final = (
+    "beginning, end, or a time such as 2026-01-31T09:00: local time, unless it ends in Z or an offset such as +02:00."
+    " Default: new messages."
+)
+
 _LOSS: Final = 1.0
 """Seconds before an outage is reported; finding a moved leader takes less, and need not be reported."""
 
@@ -40,7 +45,9 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
     except (ValueError, OverflowError, OSError):  # in UTC it is in the year 0 or 10000
         seconds = -1.0
     if not 0 <= seconds <= MAX_SECONDS:
-        raise click.BadParameter("give beginning, end, or a time from 1970 to 2262 such as 2026-01-31T09:00")
+        raise click.BadParameter(
+            "give beginning, end, or a time from 1970 to 2262 such as 2026-01-31T09:00 (local) or 2026-01-31T09:00Z"
+        )
     return StartFrom.timestamp(seconds)
 
 
@@ -52,7 +59,7 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
 @click.option(
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
-@click.option("--from", "start", callback=_start, metavar="WHERE", help="beginning, end, or a time. Default: new ones.")
+@click.option("--from", "start", callback=_start, metavar="WHERE", help=_FROM_HELP)
 @click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @lookupd_option
@@ -65,7 +72,7 @@ def tail(
     as_json: bool | None,
     **options: Any,  # noqa: ANN401 - what _tail takes
 ) -> None:
-    """Print the messages of TOPIC as they arrive, until Ctrl-C.
+    """Print the messages of TOPIC as they arrive, until Ctrl-C or until the reader of a pipe ends.
 
     A channel of its own sees all messages and leaves nothing behind; --channel shares an existing channel
     (and takes messages from its other consumers) or makes one that stays. What was printed is finished.

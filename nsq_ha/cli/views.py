@@ -69,10 +69,10 @@ def differing(views: Iterable[View]) -> list[int]:
 
 
 def agree(views: Iterable[View]) -> bool:
-    """Return whether all answered, know the topic, and agree."""
+    """Return whether all answered, and the same; all may say that there is no such topic."""
     listed = list(views)
-    kinds = {view.readable.meta if view.readable is not None else None for view in listed}
-    return all(view.exists for view in listed) and len(kinds) == 1 and not differing(listed)
+    kinds = {(view.exists, view.readable.meta if view.readable is not None else None) for view in listed}
+    return all(view.error is None for view in listed) and len(kinds) == 1 and not differing(listed)
 
 
 def is_unknown(views: Iterable[View]) -> bool:

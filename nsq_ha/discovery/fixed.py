@@ -68,5 +68,5 @@ def explained(error: NsqError, topic: str) -> NsqError:
     return TopicNotExistError(
         error.code,
         f"topic {topic!r} is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
-        f" an nsqlookupd instead of nsqd=, and create the topic if it does not exist",
+        f" an nsqlookupd instead of nsqd=, and create the topic there if it does not exist (nsq-ha topic create)",
     )

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 from nsq_ha.cli.views import View, agree, differing, partitions_of
 from nsq_ha.devcluster import DevCluster
@@ -32,6 +35,7 @@ def test_each_kind_of_disagreement_is_found() -> None:
     assert not agree([view(A, B), view(A, B, number=4)])
     assert not agree([view(A, B), view(error="no answer")])
     assert not agree([view(A, B), view(exists=False)])
+    assert not agree([view(exists=False), view(error="no answer")])
 
 
 def test_one_that_does_not_answer_makes_no_partition_differ() -> None:
@@ -67,7 +71,8 @@ def test_an_unknown_topic_is_told_for_each(invoke: Invoke, name: str) -> None:
     assert told.stderr == what_to_do
     told = invoke("lookup", name, "--json")
     assert (told.exit_code, told.stderr) == (1, what_to_do)
-    assert [json.loads(line)["exists"] for line in told.stdout.splitlines()] == [False, False]
+    answers = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [(answer["exists"], answer["agree"]) for answer in answers] == [(False, True)] * 2
 
 
 def test_one_that_is_down_is_shown_and_the_others_answer(invoke: Invoke, name: str) -> None:
@@ -88,3 +93,20 @@ def test_a_partition_that_takes_no_writes_is_shown(invoke: Invoke, name: str) ->
         # The nsqlookupds learn of it a little later.
         told = (invoke("lookup", name, "--table", "--lookupd", broken.lookupd[0]).stdout for _ in range(100))
         assert any("(not writable)" in table for table in told)
+
+
+def test_a_reader_that_ends_is_no_error(cluster: DevCluster, ordered: str) -> None:
+    """The exit code is what a shell shows for a program that SIGPIPE ended."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        told = subprocess.run(
+            [sys.executable, "-m", "nsq_ha.cli", "lookup", ordered, "--lookupd", cluster.lookupd[0]],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (told.returncode, told.stderr) == (141, b"")

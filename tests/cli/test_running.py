@@ -56,7 +56,7 @@ def test_a_bug_keeps_its_traceback() -> None:
         run(fail(ExceptionGroup("g", [ConnectError("outside"), ZeroDivisionError()])))
 
 
-def test_a_reader_that_has_gone_is_left_to_click() -> None:
+def test_a_reader_that_has_gone_is_left_to_the_group() -> None:
     with pytest.raises(BrokenPipeError):
         run(fail(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):

@@ -3,11 +3,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import AbstractContextManager
 
+import click
 import pytest
 
-from nsq_ha.cli.tail import as_dict
+from nsq_ha import StartFrom
+from nsq_ha.cli.tail import _start, as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
@@ -115,6 +118,27 @@ def test_a_header_that_is_damaged_does_not_end_it() -> None:
     assert "not a JSON object" in told["header_error"]
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-02T02:00", 86400 + 7200 - 3600 * 5),
+        ("1970-01-02T02:00Z", 86400 + 7200),
+        ("1970-01-02T02:00+02:00", 86400),
+    ],
+)
+def test_a_time_is_local_unless_it_has_an_offset(monkeypatch: pytest.MonkeyPatch, text: str, seconds: int) -> None:
+    monkeypatch.setenv("TZ", "EAST-5")
+    time.tzset()
+    try:
+        start = _start(click.Context(tail), click.Argument(["start"]), text)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert start == StartFrom.timestamp(seconds)
+    (option,) = (param for param in tail.params if param.name == "start")
+    assert "local time, unless it ends in Z or an offset" in (getattr(option, "help", None) or "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic: str, number: int) -> None:
     invoke("pub", topic, "--partition", "0", stdin="a")
@@ -126,12 +150,14 @@ def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic
     assert (process.returncode, errors) == (0, b"")
 
 
-def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
-    with tailing(cluster, topic, "--from", "beginning", "--partition", "0") as process:
+@pytest.mark.parametrize("form", ["--json", "--table", "--raw"])
+def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invoke, topic: str, form: str) -> None:
+    """It used to be a failure, so that ``set -o pipefail`` ended scripts."""
+    with tailing(cluster, topic, "--from", "beginning", "--partition", "0", form) as process:
         assert process.stdout is not None
         process.stdout.close()
         invoke("pub", topic, "--partition", "0", stdin="a\nb\nc\n")
-        assert process.wait(20) == 1
+        assert process.wait(20) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
 

@@ -281,5 +281,7 @@ async def test_what_nsqd_closed_a_connection_for_is_named_not_the_loss(stage: St
 async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: Stage) -> None:
     stage.nsqd.script = every_publish("E_TOPIC_NOT_EXIST ")
     async with Producer(nsqd=f"127.0.0.1:{stage.nsqd.port}") as producer:
-        with pytest.raises(PublishError, match=r"topic 'orders' is not on this nsqd, .* give lookupd="):
+        with pytest.raises(
+            PublishError, match=r"topic 'orders' is not on this nsqd, .* give lookupd=.*topic create\)$"
+        ):
             await producer.publish(TOPIC, b"x", timeout=0.5)
