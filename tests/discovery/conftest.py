@@ -1,4 +1,4 @@
-"""Servers that end with their test."""
+"""Servers that end with their test, and a clock that waits for nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.discovery.loopback import Fake
+from tests.support.virtual import loop_for, one_clock
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_for(item)
+
+
+@pytest.fixture(autouse=True)
+async def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    with one_clock(monkeypatch):
+        yield
+
+
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[[], Awaitable[Fake]]]:
+async def serve(virtual_clock: None) -> AsyncIterator[Callable[[], Awaitable[Fake]]]:
     """Start fake servers, as many as are asked for."""
     started: list[Fake] = []
 
