@@ -303,7 +303,7 @@ class Subscription:
         self._life.accepted(self._loop.time())
         if self._life.is_reading:
             self._trouble.subscribed(self._loop.time())
-            log.info("subscribed to %s-%d at %s", self._watch.topic, self.partition, node.address)
+            log.info("subscribed to %s-%d over %s", self._watch.topic, self.partition, connection.name)
             self._inbox.joined(self)
             self._renewal.changed()
 

@@ -238,6 +238,7 @@ class Link:
         if self.life.act is Act.WRITE:  # otherwise it was lost before this task ran again
             self._user.connected(connection.node.address)
             self._use(connection)
+            log.info("%s: connected over %s", self.name, connection.name)
 
     async def _open(self) -> Connection:
         self.life.node = node = self.leader.node()

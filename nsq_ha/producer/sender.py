@@ -266,15 +266,16 @@ class Sender:
         return [*diverted, *self.lane.withdraw()]
 
     def in_trouble(self, error: NsqError) -> None:
-        """Record a failure, look the topic up, and move or fail publishes that need not wait."""
-        before = self.trouble
+        """Record a failure, look the leader up if it may have moved, and move or fail publishes that need not wait."""
+        before, is_stale = self.trouble, error.stale_leader
         if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
             error = before  # nsqd closed the connection because of it
         elif self._config.nsqd:
             error = explained(error, self._watch.topic)
         self.trouble = error
         self._log.failed(self._clock(), error)
-        self._watch.refresh_soon()
+        if is_stale:
+            self._watch.refresh_soon()
         if self._config.on_unreachable == "fail" or not error.retriable:
             self._outcomes.fail_unwritten(error)
         else:

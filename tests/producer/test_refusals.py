@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
+from nsq_ha.discovery.watcher import TopicWatch
 from nsq_ha.errors import (
     AuthError,
     InvalidCommandError,
@@ -41,6 +42,25 @@ async def test_trouble_of_the_server_is_tried_again(stage: Stage, text: str, clo
         assert receipt.attempts == 3
         # The first of a topic, and one for the trouble.
         await eventually(lambda: stage.lookupd.count("/lookup") >= 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_stale"), [("E_FAILED_ON_NOT_LEADER ", True), ("E_PUB_TOO_MUCH_WAITING 100", False)]
+)
+async def test_the_leader_is_looked_up_only_if_it_may_have_moved(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, text: str, is_stale: bool
+) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        stage.nsqd.script = Refusing(Publish, text)
+        lookups: list[TopicWatch] = []
+
+        def refresh_soon(watch: TopicWatch) -> None:
+            lookups.append(watch)
+
+        monkeypatch.setattr(TopicWatch, "refresh_soon", refresh_soon)
+        assert (await producer.publish(TOPIC, b"y", key="k")).attempts == 2
+        assert bool(lookups) is is_stale
 
 
 async def test_a_refused_batch_is_tried_again(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from nsq_ha.transport.tcp import TcpStream
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import FakeNsqd, error, instead, response
 from tests.support.recorder import Recorder, linked, subscribed
+from tests.support.stage import TOPIC, Stage
 
 SECRET = "open sesame 4711"
 
@@ -75,6 +76,15 @@ async def test_every_connection_has_an_id(nsqd: FakeNsqd, wire: pytest.LogCaptur
     for link in (one, other):
         assert lines(wire, link.connection.name).count("> PUB orders 0: 1 bytes b'x'") == 1
         assert f"{link.connection.name}: connection ended: the test is over" in wire.text
+
+
+async def test_clients_name_the_connection_that_they_use(wire: pytest.LogCaptureFixture) -> None:
+    wire.set_level(logging.DEBUG, logger="nsq_ha")
+    async with Stage() as stage, stage.consumer(), stage.producer() as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+    for said, sent in (("subscribed to orders-0 over ", "SUB_ADVANCED"), ("orders-0: connected over ", "PUB")):
+        (name,) = [message.removeprefix(said) for message in wire.messages if message.startswith(said)]
+        assert sent in [line.removeprefix("> ").split()[0] for line in lines(wire, name)]
 
 
 @pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.DEFLATE])
