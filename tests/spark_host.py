@@ -20,8 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-LIMIT: Final = 250.0
+LIMIT: Final = 500.0
 """Seconds for one program; the first one starts Spark."""
+LATE_WORKER: Final = "Python worker failed to connect back"
+"""What Spark says of a worker that did not start within 10 s, a limit of its own that no setting changes."""
+RETRIES: Final = 2
+"""How often a program is run again because the machine was too busy to start Spark's workers in time."""
 
 
 class SparkHost:
@@ -33,6 +37,14 @@ class SparkHost:
 
     def run(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
         """Run a script, or a module after ``-m``, and return its exit code and what it printed."""
+        code, printed = self._run_once(arguments, folder, environment)
+        for _ in range(RETRIES):
+            if code == 0 or LATE_WORKER not in printed:
+                break
+            code, printed = self._run_once(arguments, folder, environment)
+        return code, printed
+
+    def _run_once(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
         process = self._started()
         assert process.stdin is not None
         asked = {"arguments": list(arguments), "folder": str(folder), "environment": dict(environment)}

@@ -30,8 +30,7 @@ def test_every_fate_occurs(ordered: bool) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_features_run_on_the_embedded_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak, "MSG_TIMEOUT", 1.0)
+async def test_features_run_on_the_embedded_cluster() -> None:
     cluster = EmbeddedCluster()
     try:
         chosen = [one for one in soak.features(cluster) if one.name in ("ordered", "headers", "batches-traced")]

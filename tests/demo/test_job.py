@@ -93,7 +93,7 @@ async def test_waiting_for_a_share_ends_with_the_job(cluster: DevCluster, topic:
 
 
 async def test_a_cancelled_job_wakes_its_script(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
-    job = job_of(cluster, topic, rows, rate=100)
+    job = job_of(cluster, topic, rows, rate=10)  # the first fault is 6 s after the cancellation
     faults = Faults(cluster, job, tell=print)
     script = asyncio.create_task(faults.run())
     running = asyncio.create_task(job.run())
