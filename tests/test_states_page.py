@@ -1,15 +1,17 @@
-"""The page of states and rules names what exists, and its diagrams show the tables."""
+"""The page of states and rules names what exists, and its tables show the rules of the code."""
 
 from __future__ import annotations
 
+import enum
 import importlib
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from docs._ext import states
-from docs._ext.diagram import Edge, draw
-from nsq_ha.policy import lane_table, subscription
+from nsq_ha.policy import lane_table, sender_life, subscription
 from tests.examples import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "states.md").read_text("utf-8")
@@ -53,25 +55,19 @@ def test_each_rule_says_where_it_lives_and_what_holds_it() -> None:
         assert "`tests/" in held_by, rule
 
 
-def test_each_step_that_leads_elsewhere_is_drawn() -> None:
-    drawn = states.subscription_diagram()
-    told = {(edge.start, edge.end): " ".join(edge.words) for edge in states.subscription_edges()}
-    for (here, event), (there, _) in subscription.TRANSITIONS.items():
-        if here is not there and event not in states.NOT_DRAWN:
-            frame = "unread" if states._is_in("unread", here) else "reading"
-            words = told.get((here.name, there.name), "") + told.get((frame, there.name), "")
-            assert event.name in words, (here, event)
-    assert all(f">{state.name}<" in drawn for state in subscription.State)
-    lane = {(edge.start, edge.end): edge for edge in states.lane_edges()}
-    for (standing, what), (then, doubt) in lane_table.STEPS.items():
-        if standing is not then:
-            edge = lane[standing.name, then.name]
-            assert what.name in " ".join(edge.words)
-            assert edge.is_doubtful or doubt is lane_table.Doubt.NONE
+@pytest.mark.parametrize("steps", [lane_table.STEPS, sender_life.TRANSITIONS, subscription.TRANSITIONS])
+def test_a_matrix_shows_each_step_once(steps: Mapping[Any, tuple[enum.Enum, enum.Enum]]) -> None:
+    _, head, *rows = [row.splitlines() for row in re.split(r"^   \* ", states.matrix(steps), flags=re.MULTILINE)]
+    names = [cell.split("**")[1] for cell in head[1:]]
+    shown = [
+        (row[0].split("**")[1], word, there)
+        for row in rows
+        for there, cell in zip(names, row[1:], strict=True)
+        for word in re.findall(r"[A-Z_]{3,}", cell)
+    ]
+    assert sorted(shown) == sorted((here.name, event.name, there.name) for (here, event), (there, _) in steps.items())
 
 
-def test_a_state_without_a_place_is_told() -> None:
-    with pytest.raises(LookupError, match="NOWHERE"):
-        draw("x", states.LANE, [*states.LANE.places, "NOWHERE"], [])
-    with pytest.raises(LookupError, match="not there"):
-        draw("x", states.LANE, states.LANE.places, [Edge("OUTSIDE", "READY", ("SUBMIT",))])
+def test_a_matrix_marks_the_steps_that_leave_doubt() -> None:
+    doubtful = {event.name for (_, event), (_, doubt) in lane_table.STEPS.items() if doubt is not lane_table.Doubt.NONE}
+    assert set(re.findall(r"(\w+) (?:\(late: )?\?", states.matrix(lane_table.STEPS))) == doubtful

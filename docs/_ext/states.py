@@ -1,24 +1,19 @@
-"""The states of a lane, a sender and a subscription: tables and diagrams, made from the tables of the code.
+"""The states of a lane, a sender and a subscription, as tables that are made from those of the code.
 
 Directives for reStructuredText blocks::
 
-    .. lane-diagram::            .. subscription-diagram::
-    .. lane-table::              .. subscription-table::
-    .. lane-standings::          .. subscription-states::
-    .. lane-events::             .. subscription-events::
-                                 .. subscription-acts::
-    .. sender-table::            .. sender-events::
-    .. sender-states::           .. sender-acts::
+    .. lane-matrix::      .. sender-matrix::    .. subscription-matrix::
+    .. lane-standings::   .. sender-states::    .. subscription-states::
+    .. lane-events::      .. sender-events::    .. subscription-events::
+                          .. sender-acts::      .. subscription-acts::
+    .. lane-table::       .. sender-table::     .. subscription-table::
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from docutils import nodes
-from sphinx.util.docutils import SphinxDirective
-
-from docs._ext.diagram import Bend, Edge, Frame, Layout, draw
 from docs._ext.reference import Made, attribute_docs, table
 from nsq_ha.policy import lane_table, sender_life, subscription
 
@@ -28,138 +23,25 @@ if TYPE_CHECKING:
 
     from sphinx.application import Sphinx
 
-LANE: Final = Layout(
-    size=(760, 345),
-    places={
-        "OUTSIDE": (95, 95),
-        "READY": (380, 95),
-        "SENT": (665, 95),
-        "BLOCKED": (95, 290),
-        "DONE": (380, 290),
-        "ORPHANED": (665, 290),
-    },
-    first=frozenset({"OUTSIDE"}),
-    last=frozenset({"DONE"}),
-    bends={
-        ("OUTSIDE", "READY"): Bend(12, shift=(0, -2)),
-        ("READY", "OUTSIDE"): Bend(12, shift=(0, 2)),
-        ("READY", "SENT"): Bend(12, shift=(0, -2)),
-        ("SENT", "READY"): Bend(12, shift=(0, 24)),
-        ("SENT", "OUTSIDE"): Bend(-62, shift=(0, 0)),
-        ("BLOCKED", "READY"): Bend(0, words_at=0.45),
-        ("SENT", "DONE"): Bend(0, words_at=0.62),
-        ("ORPHANED", "DONE"): Bend(0, shift=(0, 21)),
-    },
-)
-
-SUBSCRIPTION: Final = Layout(
-    size=(815, 420),
-    places={
-        "PAUSED": (98, 120),
-        "CONNECTING": (318, 120),
-        "SUBSCRIBING": (538, 120),
-        "MOVE_PAUSED": (98, 315),
-        "MOVING": (318, 315),
-        "SUBSCRIBED": (538, 315),
-        "ENDED": (742, 120),
-        "DRAINING": (742, 315),
-    },
-    first=frozenset({"PAUSED"}),
-    last=frozenset({"ENDED"}),
-    frames={
-        "unread": Frame((12, 20, 605, 135), "nothing is subscribed", (24, 40)),
-        "reading": Frame((12, 280, 605, 128), "one connection is subscribed", (24, 398)),
-    },
-    bends={
-        ("PAUSED", "CONNECTING"): Bend(11, shift=(0, -3)),
-        ("CONNECTING", "PAUSED"): Bend(11, shift=(0, 3)),
-        ("CONNECTING", "SUBSCRIBING"): Bend(11, shift=(0, -3)),
-        ("SUBSCRIBING", "CONNECTING"): Bend(11, shift=(0, 3)),
-        ("SUBSCRIBING", "PAUSED"): Bend(-60),
-        ("MOVE_PAUSED", "MOVING"): Bend(11, shift=(0, -3)),
-        ("MOVING", "MOVE_PAUSED"): Bend(11, shift=(0, 3)),
-        ("MOVE_PAUSED", "SUBSCRIBED"): Bend(-55),
-        ("SUBSCRIBED", "PAUSED"): Bend(0, words_at=0.76),
-        ("MOVING", "SUBSCRIBING"): Bend(0, words_at=0.62),
-        ("MOVING", "CONNECTING"): Bend(0, words_at=0.28),
-    },
-)
-
-NOT_DRAWN: Final = frozenset({subscription.Event.CLOSE, subscription.Event.FORBIDDEN})
-"""Events that lead from nearly everywhere to ENDED; the page says so."""
-
-
-_LONG: Final = 18
-"""Letters of a line of words."""
-
-_MARKS: Final = {
+_MARKS: Final[Mapping[enum.Enum, str]] = {
     lane_table.Doubt.NONE: "",
     lane_table.Doubt.IF_LATE: " (late: ?)",
     lane_table.Doubt.ALWAYS: " ?",
 }
 
 
-def lane_edges() -> list[Edge]:
-    """Return the arrows of a publish's way through its lane; those that leave doubt are marked."""
-    words: dict[tuple[str, str], list[str]] = {}
-    for (here, event), (there, doubt) in lane_table.STEPS.items():
-        if here is not there:
-            words.setdefault((here.name, there.name), []).append(event.name + _MARKS[doubt])
-    return [
-        Edge(start, end, _lines(told), is_doubtful=any(not word.isidentifier() for word in told))
-        for (start, end), told in words.items()
+def matrix(steps: Mapping[Any, tuple[enum.Enum, enum.Enum]]) -> str:
+    """Return a table of the states: from each row to each column, the events that lead there."""
+    states = list(dict.fromkeys([*(here for here, _ in steps), *(there for there, _ in steps.values())]))
+    cells: dict[tuple[Any, Any], list[str]] = {}
+    for (here, event), (there, mark) in steps.items():
+        cells.setdefault((here, there), []).append(event.name + _MARKS.get(mark, ""))
+    names = [f"**{state.name}**" for state in states]
+    rows = [
+        (name, *(", ".join(cells.get((here, there), [])) for there in states))
+        for name, here in zip(names, states, strict=True)
     ]
-
-
-def subscription_edges() -> list[Edge]:
-    """Return the arrows of a subscription's life; what all states of a frame do alike starts at the frame."""
-    words: dict[tuple[str, str], list[str]] = {}
-    frames = {
-        "unread": [state for state in subscription.State if _is_in("unread", state)],
-        "reading": [state for state in subscription.State if _is_in("reading", state)],
-    }
-    for (here, event), (there, _) in subscription.TRANSITIONS.items():
-        if here is there or event in NOT_DRAWN:
-            continue
-        start = here.name
-        for name, members in frames.items():
-            alike = {subscription.TRANSITIONS.get((member, event)) for member in members}
-            if here in members and len(alike) == 1:
-                start = name
-        told = words.setdefault((start, there.name), [])
-        if event.name not in told:
-            told.append(event.name)
-    return [Edge(start, end, _lines(told)) for (start, end), told in words.items()]
-
-
-def _is_in(frame: str, state: subscription.State) -> bool:
-    left, top, width, height = SUBSCRIPTION.frames[frame].box
-    x, y = SUBSCRIPTION.places[state.name]
-    return left <= x <= left + width and top <= y <= top + height
-
-
-def _lines(words: list[str]) -> tuple[str, ...]:
-    """Put short words together on a line."""
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) < _LONG:
-            lines[-1] += f", {word}"
-        else:
-            lines[-1] += ","
-            lines.append(word)
-    return tuple(lines)
-
-
-def lane_diagram() -> str:
-    """Return the diagram of a publish in its lane."""
-    names = [standing.name for standing in lane_table.Standing]
-    return draw("The way of a publish through its lane", LANE, names, lane_edges())
-
-
-def subscription_diagram() -> str:
-    """Return the diagram of a subscription's life."""
-    names = [state.name for state in subscription.State]
-    return draw("The life of a subscription", SUBSCRIPTION, names, subscription_edges())
+    return table(("From \N{RIGHTWARDS ARROW}", *names), rows)
 
 
 def lane_rows() -> str:
@@ -204,22 +86,18 @@ def _without_repeats(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _meanings(kind: type[enum.Enum], head: str) -> Callable[[], str]:
     def make() -> str:
-        told = attribute_docs(kind)
-        return table((head, "Meaning"), [(member.name, told[member.name]) for member in kind], widths="24 76")
+        meanings = attribute_docs(kind)
+        return table((head, "Meaning"), [(member.name, meanings[member.name]) for member in kind], widths="24 76")
 
     return make
-
-
-class _Diagram(SphinxDirective):
-    make: Callable[[], str]
-
-    def run(self) -> list[nodes.Node]:
-        return [nodes.raw("", f'<div class="states-diagram">{type(self).make()}</div>', format="html")]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     tables: dict[str, Callable[[], str]] = {
+        "lane-matrix": partial(matrix, lane_table.STEPS),
+        "sender-matrix": partial(matrix, sender_life.TRANSITIONS),
+        "subscription-matrix": partial(matrix, subscription.TRANSITIONS),
         "lane-table": lane_rows,
         "lane-standings": _meanings(lane_table.Standing, "Standing"),
         "lane-events": _meanings(lane_table.Event, "Event"),
@@ -234,6 +112,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     }
     for name, make in tables.items():
         app.add_directive(name, type(name, (Made,), {"make": staticmethod(make)}))
-    for name, make in {"lane-diagram": lane_diagram, "subscription-diagram": subscription_diagram}.items():
-        app.add_directive(name, type(name, (_Diagram,), {"make": staticmethod(make)}))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
