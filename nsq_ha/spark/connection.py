@@ -16,13 +16,21 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha._version import __version__
-from nsq_ha.errors import ConnectError, ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
+from nsq_ha.errors import (
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
 from nsq_ha.option_types import TlsConfig
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.protocol import ClientProtocol, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.spark.options.option_table import in_tls_options
+from nsq_ha.transport.tls import ssl_context, trust_hint
 from nsq_ha.transport.tls_limits import tls_server
 
 if TYPE_CHECKING:
@@ -93,6 +101,7 @@ class BlockingConnection:
             The server's side of the negotiation.
 
         Raises:
+            ConfigError: A file of the TLS options cannot be used on this machine.
             ConnectError: No connection, or TLS failed.
             TransportError: No answer in time.
             AuthError: The secret is missing or wrong; a retry fails the same way.
@@ -198,10 +207,15 @@ class BlockingConnection:
     def _start_tls(self) -> None:
         tls = self._options.tls or TlsConfig()
         try:
+            context = ssl_context(tls)
+        except ConfigError as error:
+            raise ConfigError(in_tls_options(str(error))) from error
+        try:
             name = tls.server_name or self._node.host
-            self._socket = ssl_context(tls).wrap_socket(self._connected(), server_hostname=name)
+            self._socket = context.wrap_socket(self._connected(), server_hostname=name)
         except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
-            raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}") from error
+            hint = in_tls_options(trust_hint(error))
+            raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}{hint}") from error
 
     def _read_in_time(self, until: float) -> bytes:
         now = time.monotonic()

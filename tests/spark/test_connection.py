@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.errors import AuthError, ConfigError, ConnectError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.option_types import Compression, TlsConfig
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.encoding import encode_mpub
@@ -76,10 +76,14 @@ def test_every_layer_carries_rows_both_ways(secured: DevCluster, tls: dict[str, 
 
 def test_a_certificate_of_nobody_we_trust_is_refused(secured: DevCluster) -> None:
     topic = secured.create_topic("untrusted", 1, 1)
-    with pytest.raises(ConnectError, match=r"TLS with nsqd .* failed"):
+    with pytest.raises(
+        ConnectError, match=r"TLS with nsqd .* failed.*; if nsqd's .* self-signed .* give tlsCaFile with"
+    ):
         opened(secured, topic, tls="true")
-    with pytest.raises(ConnectError, match=r"TLS with nsqd .* failed"):
+    with pytest.raises(ConnectError, match=r"TLS with nsqd .* failed.*; give tlsServerName, the name that"):
         opened(secured, topic, tlsServerName="elsewhere.example", **TLS)
+    with pytest.raises(ConfigError, match=r"^tls: tlsKeyFile '/nowhere/key.pem' cannot be used: No such file"):
+        opened(secured, topic, tlsCertFile=CA_FILE, tlsKeyFile="/nowhere/key.pem", **TLS)
     opened(secured, topic, tls="true", tlsVerify="false")
 
 

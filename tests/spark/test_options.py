@@ -260,6 +260,8 @@ def test_a_bad_value_of_any_mode_is_refused_by_name(mode: Mode, name: str, value
         ("batch", "compression", "{zip}", "must be none, snappy or deflate, not '{zip}'"),
         ("batch", "startingOffsets", "latest", "cannot be latest (-1) in a batch read, which would have no rows"),
         ("batch", "tlsCaFile", "ca.pem", "needs tls=true"),
+        ("batch", "authSecret", "", "must not be empty: leave it out for servers that do not ask for AUTH"),
+        ("write", "authSecret", "ß" * 40_000, "must have at most 65536 bytes, not 80000"),
         ("write", "deadLetterTopic", "bad", "needs onBadRow=deadLetter"),
     ],
 )
@@ -270,8 +272,25 @@ def test_an_error_says_what_a_value_must_be(mode: Mode, name: str, value: str, p
 
 
 def test_a_name_that_tls_cannot_expect_is_an_error_of_its_option() -> None:
-    with pytest.raises(ConfigError, match=r"^option 'tlsServerName': server_name '"):
+    with pytest.raises(ConfigError, match=r"^option 'tlsServerName': 'http://h' is not legal"):
         ReadOptions.parse({**LEAST, "tls": "true", "tlsServerName": "http://h"})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (
+            {"tlsKeyFile": "key.pem"},
+            "option 'tlsKeyFile': needs tlsCertFile, the client certificate that the key belongs to",
+        ),
+        ({"tlsCertFile": ""}, "option 'tlsCertFile': must not be empty: leave it out for no file"),
+    ],
+)
+def test_errors_about_tls_have_the_names_of_the_options(given: dict[str, str], error: str) -> None:
+    """They used to name the Python client's, such as key_file."""
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions.parse({**LEAST, "tls": "true", **given})
+    assert str(caught.value) == error
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,12 @@ from nsq_ha.checks import (
     EPHEMERAL_SUFFIX,
     MAX_INT64,
     MAX_PARTITION_ID,
+    MAX_SECRET_BYTES,
     check_channel,
     check_topic,
     lookupd_urls,
     nsqd_addresses,
+    text_of,
 )
 from nsq_ha.errors import ConfigError
 from nsq_ha.option_types import Compression
@@ -184,7 +186,17 @@ def _folder(text: str) -> str:
     return path
 
 
+def _secret(text: str) -> str:
+    """Return the text; an error must not show it."""
+    try:
+        checked: str = text_of(MAX_SECRET_BYTES, "leave it out for servers that do not ask for AUTH")("it", text)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("it ")) from None
+    return checked
+
+
 TEXT: Final = Kind("text", str)
+SECRET: Final = Kind(f"text of at most {MAX_SECRET_BYTES} bytes", _secret)
 COMPRESSION: Final = Kind("none, snappy or deflate", lambda text: Compression(text.lower()))
 FLAG: Final = Kind("true or false", lambda text: word("true", "false").read(text) == "true")
 REGEX: Final = Kind("a regular expression (Python's)", _regex)

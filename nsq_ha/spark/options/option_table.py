@@ -14,6 +14,7 @@ names the option.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -36,14 +37,31 @@ BS: Final = B + S
 BSW: Final = BS + W
 
 
+_TLS_NAMES: Final = {
+    "tlsCaFile": "ca_file",
+    "tlsCertFile": "cert_file",
+    "tlsKeyFile": "key_file",
+    "tlsVerify": "verify",
+    "tlsServerName": "server_name",
+}
+
+
+def in_tls_options(text: str) -> str:
+    """Return a text about :class:`TlsConfig` with the options' names instead of its fields'."""
+    for option, field in _TLS_NAMES.items():
+        text = re.sub(rf"\b{field}\b=?", option, text)
+    return text
+
+
 def _tls(values: Mapping[str, Any]) -> TlsConfig | None:
     parts = {name: value for name, value in values.items() if name != "tls"}
     if values.get("tls"):
-        names = {"tlsCaFile": "ca_file", "tlsCertFile": "cert_file", "tlsKeyFile": "key_file", "tlsVerify": "verify"}
         try:
-            return TlsConfig(**{names.get(name, "server_name"): value for name, value in parts.items()})
+            return TlsConfig(**{_TLS_NAMES[name]: value for name, value in parts.items()})
         except ConfigError as error:
-            raise wrong("tlsServerName" if "server_name" in str(error) else "tls", error) from error
+            # The text begins with the field's name.
+            name, _, problem = in_tls_options(str(error)).partition(" ")
+            raise wrong(name, problem.replace("None for", "leave it out for")) from error
     if parts:
         raise wrong(min(parts), "needs tls=true")
     return None
@@ -60,7 +78,7 @@ def _same_topics(values: Mapping[str, Any]) -> tuple[str, ...]:
 class ConnectionOptions:
     """How to connect to nsqds. Times are seconds."""
 
-    auth_secret: str | None = row(BSW, of.TEXT, "secret for servers that require AUTH", secret=True)
+    auth_secret: str | None = row(BSW, of.SECRET, "secret for servers that require AUTH", secret=True)
     tls: TlsConfig | None = rows(
         None,
         Option(name="tls", modes=BSW, kind=of.FLAG, meaning="use TLS for connections to nsqds", default="false"),
