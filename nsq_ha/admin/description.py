@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.policy.topology import Node, TopicView
-from nsq_ha.discovery.body import decode_json
 
 
 class _Client(msgspec.Struct):
@@ -51,7 +50,13 @@ class _Partition(msgspec.Struct):
     channels: list[_Channel] | None = None
 
 
-class _Stats(msgspec.Struct):
+class Stats(msgspec.Struct):
+    """An answer to ``/stats``, as far as it is used.
+
+    Attributes:
+        topics: The partitions of all topics.
+    """
+
     topics: list[_Partition] | None = None
 
 
@@ -178,30 +183,14 @@ class TopicDescription:
         return waiting
 
 
-def decode_stats(data: bytes) -> tuple[PartitionStats, ...]:
-    """Return the partitions of an answer, sorted by topic and number.
-
-    Raises:
-        RemoteProtocolError: It is not such an answer.
-    """
-    try:
-        content = decode_json(data, _Stats)
-    finally:
-        del data  # a kept error keeps this frame, and must not keep megabytes
+def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
+    """Return the partitions of an answer, sorted by topic and number."""
     found = [_partition_stats(entry) for entry in content.topics or [] if _is_partition(entry.topic_partition)]
     return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
 
 
-def decode_unfinished(data: bytes, topic: str, channel: str) -> Unfinished | None:
-    """Return the messages that a channel still has to deliver. None if the node does not have the channel.
-
-    Raises:
-        RemoteProtocolError: It is not such an answer.
-    """
-    try:
-        content = decode_json(data, _Stats)
-    finally:
-        del data  # a kept error keeps this frame, and must not keep megabytes
+def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None:
+    """Return the messages that a channel still has to deliver. None if the node does not have the channel."""
     found: Unfinished | None = None
     for entry in content.topics or []:
         for each in entry.channels or []:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from nsq_ha.admin.description import decode_stats, decode_unfinished
+from nsq_ha.admin.description import Stats, partition_stats, unfinished_of
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
@@ -116,17 +116,22 @@ class NsqdHttp(HttpPeer):
         self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
         super().__init__(self.url, timeout=timeout, client=client)
 
-    async def stats(self, topic: str | None = None, *, leader_only: bool = False) -> tuple[PartitionStats, ...]:
+    async def stats(
+        self, topic: str | None = None, *, channel: str | None = None, leader_only: bool = False
+    ) -> tuple[PartitionStats, ...]:
         """Return the partitions of this node, sorted by topic and number.
 
         Args:
             topic: Return only partitions of this topic. None for all.
+            channel: Return no other channel of partitions that have this one. None for all channels.
             leader_only: Return only partitions that the node leads.
         """
         params = {"format": "json", "needClients": "false", "leaderOnly": str(leader_only).lower()}
         if topic is not None:
             params["topic"] = check_topic(topic)
-        return decode_stats(await self._ask("GET", "/stats", params))
+        if channel is not None:
+            params["channel"] = check_channel(channel)
+        return partition_stats(decode_json(await self._ask("GET", "/stats", params), Stats))
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
         """Return the messages that a channel still has to deliver; works with upstream nsqds, too.
@@ -136,7 +141,7 @@ class NsqdHttp(HttpPeer):
         """
         params = {"format": "json", "topic": check_topic(topic), "channel": check_channel(channel)}
         params |= {"include_clients": "true", "needClients": "true", "leaderOnly": "true", "include_mem": "false"}
-        return decode_unfinished(await self._ask("GET", "/stats", params), topic, channel)
+        return unfinished_of(decode_json(await self._ask("GET", "/stats", params), Stats), topic, channel)
 
     async def tcp_port(self) -> int:
         """Return the node's TCP port."""
@@ -208,21 +213,32 @@ class NsqdHttp(HttpPeer):
             "POST", "/channel/setorder", _place(topic, partition, channel) | {"order": str(ordered).lower()}
         )
 
-    async def replicate_ordered_channel(self, topic: str, partition: int, channel: str) -> None:
-        """Make an ordered channel known to the partition's other in-sync replicas; create it if necessary.
+    async def paused_by_partition(self, topic: str, channel: str) -> dict[int, bool]:
+        """Return whether the channel is paused, for the partitions that the node leads and that have the channel."""
+        partitions = await self.stats(topic, channel=channel, leader_only=True)
+        return {
+            entry.partition: known.paused for entry in partitions for known in entry.channels if known.name == channel
+        }
+
+    async def replicate_ordered_channel(self, topic: str, partition: int, channel: str, *, paused: bool | None) -> None:
+        """Make an ordered channel known to the partition's other in-sync replicas; create it if it does not exist.
 
         A leader reports an ordered channel only when its position or state is set, or its first message is finished.
-        If the leader changes before that, the channel is lost: the next subscription creates it at the end, and the
-        messages in between are never delivered. So this sets the state to its current value. A channel that an
+        If the partition gets another leader before, the channel is gone: the next subscription creates it at the end,
+        and the messages in between are never delivered. So the state is set, to what it is. A channel that an
         operator paused has been reported, and stays paused.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            channel: The channel.
+            paused: What :meth:`paused_by_partition` returned for the partition; None if the channel does not exist.
         """
-        mine = [entry for entry in await self.stats(topic, leader_only=True) if entry.partition == partition]
-        found = next((known for entry in mine for known in entry.channels if known.name == channel), None)
-        if found is None:
+        if paused:
+            return
+        if paused is None:
             await self.create_channel(topic, partition, channel)
             await self.set_order(topic, partition, channel, ordered=True)
-        elif found.paused:
-            return
         await self._ask("POST", "/channel/unpause", _place(topic, partition, channel))
 
     async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage | None:

@@ -103,7 +103,7 @@ class ConsumerInbox:
             ClosedError: The consumer is closed, or was not started.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # or it would grow with each call
         if self._loop is None:
             raise ClosedError("use the consumer with 'async with'")
         if self.closing.is_set():

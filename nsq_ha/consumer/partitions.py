@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.timing import Outage
@@ -42,6 +43,7 @@ class Partitions:
         self._subscriptions = subscriptions
         self._watch = watch
         self._channel = channel
+        self._channels = ChannelStates(watch.topic, channel, replication_limit(config))
         self._config = config
         self._inbox = inbox
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -175,7 +177,7 @@ class Partitions:
         return False
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
-        subscription = Subscription(self._watch, self._channel, partition, self._config, self._inbox)
+        subscription = Subscription(self._watch, self._channels, self._channel, partition, self._config, self._inbox)
         self._subscriptions[partition] = subscription
         self._tasks[partition] = group.create_task(
             subscription.run(), name=f"nsq_ha subscription {self._watch.topic}-{partition}"

@@ -13,13 +13,23 @@ Source: protocol reference 5.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.nsqd_http import EMPTY_LOG, NsqdHttp
 from nsq_ha.checks import EPHEMERAL_SUFFIX
-from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError, TlsRequiredError
+from nsq_ha.errors import (
+    ConnectionLostError,
+    NsqError,
+    RemoteProtocolError,
+    ServerError,
+    TlsRequiredError,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
@@ -31,7 +41,55 @@ if TYPE_CHECKING:
 _REPLICATION_LIMIT: Final = 1.0
 """Seconds for each of up to four requests; a subscription does not wait longer for an nsqd whose HTTP is closed."""
 
+_FRESH: Final = 1.0
+"""Seconds for which an answer about a channel is used for other partitions."""
+
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+
+def replication_limit(config: ConsumerConfig) -> float:
+    """Return the time limit of each request that makes a channel known to replicas."""
+    return min(_REPLICATION_LIMIT, config.lookup_timeout)
+
+
+class ChannelStates:
+    """Which partitions have the channel, by node. All partitions of a node that start together share one request.
+
+    Args:
+        topic: The topic.
+        channel: The channel.
+        timeout: Seconds for a request.
+    """
+
+    def __init__(self, topic: str, channel: str, timeout: float) -> None:
+        self._topic = topic
+        self._channel = channel
+        self._timeout = timeout
+        self._locks: dict[Node, asyncio.Lock] = {}
+        self._known: dict[Node, tuple[float, Mapping[int, bool] | str]] = {}
+
+    async def paused(self, node: Node, partition: int) -> bool | None:
+        """Return whether the channel is paused on a partition that ``node`` leads. None if it does not exist there.
+
+        Raises:
+            NsqError: ``node`` did not answer.
+        """
+        async with self._locks.setdefault(node, asyncio.Lock()):
+            asked_at, known = self._known.get(node, (-math.inf, ""))
+            if monotonic() - asked_at > _FRESH:
+                known = await self._ask(node)
+                self._known[node] = monotonic(), known
+        if isinstance(known, str):
+            raise TransportError(known)
+        return known.get(partition)
+
+    async def _ask(self, node: Node) -> Mapping[int, bool] | str:
+        """Return the answer, or the text of the error."""
+        try:
+            async with NsqdHttp(node, timeout=self._timeout) as nsqd:
+                return await nsqd.paused_by_partition(self._topic, self._channel)
+        except NsqError as error:
+            return str(error)
 
 
 class Start:
@@ -42,10 +100,14 @@ class Start:
         is_set: The position was set just now, or goes with the next SUB.
     """
 
-    def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
+    def __init__(
+        self, watch: TopicWatch, channels: ChannelStates, channel: str, partition: int, config: ConsumerConfig
+    ) -> None:
         self.is_checked: bool = False
         self.is_set: bool = False
         self._watch = watch
+        self._channels = channels
+        self._replicated_at: Node | None = None
         self._name = f"{watch.topic}-{partition}"
         self._where = (watch.topic, partition, channel)
         self._config = config
@@ -64,7 +126,8 @@ class Start:
         if self._is_done:
             return None
         if self._start is None:
-            if is_ordered and node.http_port and not self._where[2].endswith(EPHEMERAL_SUFFIX):
+            is_lasting = not self._where[2].endswith(EPHEMERAL_SUFFIX)
+            if is_ordered and node.http_port and is_lasting and node != self._replicated_at:
                 await self._replicate(node)
             return None
         try:
@@ -122,8 +185,10 @@ class Start:
     async def _replicate(self, node: Node) -> None:
         """Make the channel known to the replicas; without it, only a change of the leader can do harm."""
         try:
-            async with NsqdHttp(node, timeout=min(_REPLICATION_LIMIT, self._config.lookup_timeout)) as nsqd:
-                await nsqd.replicate_ordered_channel(*self._where)
+            paused = await self._channels.paused(node, self._where[1])
+            async with NsqdHttp(node, timeout=replication_limit(self._config)) as nsqd:
+                await nsqd.replicate_ordered_channel(*self._where, paused=paused)
+            self._replicated_at = node
         except NsqError as error:
             log.warning(
                 "channel %s of %s may be unknown to the partition's replicas (%s): if it is new and the leader changes"

@@ -36,6 +36,7 @@ from nsq_ha.unexpected import report_unexpected
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.delivery import Delivery
+    from nsq_ha.consumer.starting import ChannelStates
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
@@ -64,7 +65,15 @@ class Inbox(Answers, Protocol):
 class Subscription:
     """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses for good."""
 
-    def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig, inbox: Inbox) -> None:
+    def __init__(  # noqa: PLR0917 - what one partition is read with
+        self,
+        watch: TopicWatch,
+        channels: ChannelStates,
+        channel: str,
+        partition: int,
+        config: ConsumerConfig,
+        inbox: Inbox,
+    ) -> None:
         """Stay idle until :meth:`run`."""
         self.partition = partition
         self.delivery: Delivery | None = None
@@ -77,7 +86,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._is_closing = False
-        self._start = Start(watch, channel, partition, config)
+        self._start = Start(watch, channels, channel, partition, config)
         self._opener = Opener(watch.topic, channel, partition, config, inbox)
         self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived)
         self._wake = asyncio.Event()

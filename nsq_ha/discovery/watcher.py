@@ -161,11 +161,10 @@ class TopicWatch:
         self._ended.set()
 
     async def _next_end(self) -> None:
+        if self._closed is None:
+            await self._ended.wait()
         if self._closed is not None:
-            raise self._closed
-        await self._ended.wait()
-        if self._closed is not None:
-            raise self._closed
+            raise _again(self._closed)
 
     async def _until_due(self) -> bool:
         """Wait until the next round is due; return whether a caller requested it."""
@@ -287,7 +286,7 @@ class Directory:
             ClosedError: It was closed.
         """
         if self._closed is not None:
-            raise self._closed
+            raise _again(self._closed)
         if self._supervisor is not None:
             return
         if self._config.nsqd:
@@ -338,7 +337,7 @@ class Directory:
         if known is not None and self._closed is None:
             return known
         if self._closed is not None or self._group is None or self._servers is None:
-            raise self._closed or ClosedError("the client was not entered")
+            raise ClosedError("the client was not entered") if self._closed is None else _again(self._closed)
         watch = TopicWatch(topic, self._access, self._servers, self._config)
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
@@ -372,6 +371,13 @@ class Directory:
         self._watches.clear()
         self._tasks.clear()
         self._group = None
+
+
+def _again(error: ClosedError) -> ClosedError:
+    """Return a new error like ``error``: one that is raised to many waiters collects a traceback from each."""
+    again = ClosedError(*error.args)
+    again.__cause__ = error.__cause__
+    return again
 
 
 def _is_asked_to_end() -> bool:

@@ -146,7 +146,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reason = reason
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - overrides all signatures
-        raise self._reason
+        raise self._reason.with_traceback(None)  # or it would grow with each call
 
     initialOffset: Callable[..., NoReturn] = _refuse  # noqa: N815 - Spark's names, here and below
     latestOffset: Callable[..., NoReturn] = _refuse  # noqa: N815

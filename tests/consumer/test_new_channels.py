@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import httpx
 import pytest
 
 from nsq_ha import Consumer, Producer
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.devcluster import DevCluster
-from tests.support.nsqd import LIMIT
+from tests.support.nsqd import LIMIT, Refusing, Subscribe
 from tests.support.stage import Stage
 
 SCALE = 0.05
@@ -59,6 +61,64 @@ async def test_it_is_used_where_its_replicas_cannot_be_reached(stage: Stage, cap
         await stage.nsqd.subscriber()
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "may be unknown to the partition's replicas" in warning.getMessage()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The channels of requests for /stats."""
+    channels: list[str | None] = []
+    stats = NsqdHttp.stats
+
+    async def counted(self: NsqdHttp, topic: str | None = None, **options: Any) -> object:  # noqa: ANN401
+        channels.append(options.get("channel"))
+        return await stats(self, topic, **options)
+
+    monkeypatch.setattr(NsqdHttp, "stats", counted)
+    return channels
+
+
+async def test_all_partitions_of_an_nsqd_share_one_request(asked: list[str | None]) -> None:
+    """Each of 64 partitions used to ask for the statistics of all 64."""
+    with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
+        await asyncio.to_thread(cluster.create_topic, "orders", 16, 1, ordered=True)
+        async with asyncio.timeout(LIMIT), Consumer("orders", "billing", lookupd=cluster.lookupd) as consumer:
+            await consumer.wait_subscribed()
+    assert asked == ["billing"]
+
+
+async def test_partitions_share_a_failure_too(
+    stage: Stage, asked: list[str | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.lead(dict.fromkeys(range(4), stage.nsqd), ordered=True)
+    async with stage.consumer() as consumer:
+        await consumer.wait_subscribed()
+    assert asked == ["ch"]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert sorted(line.partition(" may be unknown")[0] for line in lines) == [
+        f"channel ch of orders-{partition}" for partition in range(4)
+    ]
+
+
+async def test_a_subscription_that_is_refused_prepares_its_node_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failed SUB used to be followed by the whole preparation again."""
+    replicated: list[int] = []
+
+    async def paused(self: NsqdHttp, topic: str, channel: str) -> dict[int, bool]:
+        return {0: False}
+
+    async def replicate(self: NsqdHttp, topic: str, partition: int, channel: str, **_: object) -> None:
+        replicated.append(partition)
+
+    monkeypatch.setattr(NsqdHttp, "paused_by_partition", paused)
+    monkeypatch.setattr(NsqdHttp, "replicate_ordered_channel", replicate)
+    stage.lead({0: stage.nsqd}, ordered=True)
+    stage.nsqd.script = Refusing(Subscribe, *3 * ["E_FAILED_ON_NOT_WRITABLE "], closes=True)
+    async with stage.consumer() as consumer:
+        await consumer.wait_subscribed()
+    assert len(stage.nsqd.peers) == 4
+    assert replicated == [0]
 
 
 async def operate(cluster: DevCluster, verb: str) -> None:

@@ -383,3 +383,16 @@ async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: 
 async def test_partitions_of_named_nsqds_are_refused(stage: Stage) -> None:
     with pytest.raises(ConfigError, match="leave partitions= out: nsqds given by nsqd= have no partitions"):
         await direct(stage, partitions=[3]).__aenter__()
+
+
+async def test_a_refusal_that_is_raised_again_does_not_grow(stage: Stage) -> None:
+    stage.nsqd.script = Refusing(Subscribe, "E_BAD_TOPIC SUB topic name is not valid", closes=True)
+    consumer = stage.consumer()
+    with pytest.raises(NsqError):
+        await consumer.__aenter__()
+    depths = []
+    for _ in range(3):
+        with pytest.raises(NsqError) as caught:
+            consumer._inbox.check_open()
+        depths.append(len(caught.traceback))
+    assert len(set(depths)) == 1
