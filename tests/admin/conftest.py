@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 serve = discovery.serve
+virtual_clock = discovery.virtual_clock  # what it needs; without the loop of the tests there, time is real
 
 
 @pytest.fixture
