@@ -24,6 +24,7 @@ from integration.cluster import (
 )
 from integration.reading import Consumers, eventually
 from nsq_ha import Producer
+from tests.support.inside import watched_sockets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,6 +137,5 @@ def consume(cluster: ClusterUnderTest, channel: str) -> Consumers:
 async def nothing_is_left() -> AsyncIterator[None]:
     """Closing producers and consumers leaves no task and no socket behind."""
     yield
-    loop = asyncio.get_running_loop()
-    await eventually(lambda: len(loop._selector.get_map()) == 1)  # type: ignore[attr-defined]  # the loop's own one
+    await eventually(lambda: watched_sockets() == 1)  # the loop's own one
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,5 +1,6 @@
 """Compression, TLS, and what a connection offers to the server."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -9,6 +10,7 @@ from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, eventually, next_of, read
 from nsq_ha import Compression, Consumer, Producer, TlsConfig
 from nsq_ha.errors import ConnectError, PublishError
+from tests.support.inside import connection_of, subscriptions_of, topics_of
 
 SNAPPY: dict[str, Any] = {"compression": Compression.SNAPPY}
 DEFLATE: dict[str, Any] = {"compression": Compression.DEFLATE, "deflate_level": 3}
@@ -18,8 +20,8 @@ def agreed(consumer: Consumer) -> set[tuple[bool, bool, bool]]:
     """Return what its connections agreed on: TLS, snappy, deflate."""
     return {
         (connection.identity.tls_v1, connection.identity.snappy, connection.identity.deflate)
-        for subscription in consumer._subscriptions.values()
-        if (connection := subscription._connection) is not None
+        for subscription in subscriptions_of(consumer).values()
+        if (connection := connection_of(subscription)) is not None
     }
 
 
@@ -80,18 +82,15 @@ async def test_an_idle_connection_stays_alive(
         await producer.publish(single, mark)
         await read(consumer, mark, 1)
         connections = [
-            consumer._subscriptions[0]._connection,
-            producer._topics[single].senders[0].link.connection,
+            connection_of(subscriptions_of(consumer)[0]),
+            topics_of(producer)[single].senders[0].link.connection,
         ]
-        began = _now(connections[0])
-        await eventually(lambda: _now(connections[0]) - began > 4.0)
+        now = asyncio.get_running_loop().time
+        began = now()
+        await eventually(lambda: now() - began > 4.0)
         assert connections == [
-            consumer._subscriptions[0]._connection,
-            producer._topics[single].senders[0].link.connection,
+            connection_of(subscriptions_of(consumer)[0]),
+            topics_of(producer)[single].senders[0].link.connection,
         ]
         await producer.publish(single, mark)
         (await next_of(consumer, mark)).finish()
-
-
-def _now(connection: object) -> float:
-    return connection._loop.time()  # type: ignore[attr-defined,no-any-return]

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, read
-from nsq_ha import ClosedError, ConfigError, Message, OutgoingMessage, Producer
+from nsq_ha import ClosedError, ConfigError, Consumer, Message, OutgoingMessage, Producer
+from tests.support.inside import inbox_of
 from tests.support.waiting import turn
 
 
@@ -73,9 +74,9 @@ async def test_max_in_flight_changes_while_running(
             consumer.set_max_in_flight(-1)
 
 
-def consumer_inbox(consumer: object) -> list[Message]:
+def consumer_inbox(consumer: Consumer) -> list[Message]:
     """Take what was delivered and not handed out."""
-    inbox = consumer._inbox.waiting  # type: ignore[attr-defined]
+    inbox = inbox_of(consumer).waiting
     taken = list(inbox)
     inbox.clear()
     return taken

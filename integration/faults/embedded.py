@@ -11,6 +11,7 @@ from integration.faults.pace import Pace
 from integration.faults.probes import Probes
 from integration.faults.waiting import lasts
 from nsq_ha import Backoff
+from tests.support.inside import coordinator_of, in_cluster, nsqd_of, watched_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,7 +64,7 @@ class Embedded(Cluster):
 
     def name_of(self, tcp_port: int) -> str:
         """Return the cluster's own name of an nsqd."""
-        return self.cluster._nsqd(self.nsqd(tcp_port)).distributed_id
+        return nsqd_of(self.cluster, self.nsqd(tcp_port)).distributed_id
 
     async def kill(self, name: str, sig: str) -> None:
         """Do to a node what the signal would."""
@@ -76,7 +77,7 @@ class Embedded(Cluster):
         await asyncio.to_thread(controls[sig], name)
 
     def _terminate(self, name: str) -> None:
-        self.cluster._call(lambda: self.cluster._begin_stop(name))
+        in_cluster(self.cluster, lambda: self.cluster._begin_stop(name))
 
     async def start(self, name: str) -> None:
         """Start a node; nothing happens when it runs."""
@@ -100,7 +101,7 @@ class Embedded(Cluster):
 
     def sockets(self) -> int:
         """Count the sockets that the running loop watches: the others of this process may be the cluster's."""
-        return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined]
+        return watched_sockets()
 
 
 class Looks(Probes):
@@ -128,7 +129,7 @@ class Looks(Probes):
     async def _look(self) -> None:
         while True:
             for (name, number), times in self.taken.items():
-                partition = self._of._state().placement.partition(name, number)
+                partition = coordinator_of(self._of).placement.partition(name, number)
                 if partition is not None and self._takes(partition):
                     times.append(time.monotonic())
             await lasts(LOOK)  # the rhythm of the looks

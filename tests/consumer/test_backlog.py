@@ -8,6 +8,7 @@ import pytest
 
 from nsq_ha import Message
 from nsq_ha.protocol import Command, Finish, Identity, Requeue
+from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import dawdle, eventually
@@ -53,7 +54,7 @@ async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
         await stage.nsqd.until(lambda: finished(peer))
         peer.message(b"young", message_id(9))
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
-        await eventually(lambda: consumer._inbox.flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
     await running
     assert handled == [b"slow", b"young"]
     assert caplog.text.count("waited behind slow ones for longer than msg_timeout=0.4 s") == 1
@@ -79,10 +80,10 @@ async def test_a_copy_of_what_is_being_handled_waits_for_the_answer(
             peer.message(b"x", message_id(2), attempts=attempts, timestamp_ns=0)
         peer.message(b"y", message_id(3))
         await eventually(lambda: len(calls) == 2)
-        assert consumer._inbox.flow.in_flight == 3
+        assert inbox_of(consumer).flow.in_flight == 3
         release.set()
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
-        await eventually(lambda: consumer._inbox.flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
         assert set(finished(peer)) == {Finish(message_id(2)), Finish(message_id(3))}
     await running
     assert calls == [1, 1]
@@ -108,7 +109,7 @@ async def test_a_copy_of_what_fails_is_requeued_with_it(stage: Stage) -> None:
         await stage.nsqd.until(lambda: finished(peer))
         release.set()
         await stage.nsqd.until(lambda: peer.of(Requeue))
-        await eventually(lambda: consumer._inbox.flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
         assert len(peer.of(Requeue)) == 1
     await running
     assert calls == [b"x", b"y"]
@@ -148,7 +149,7 @@ async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_re
         await dawdle(TIMEOUT * 1.1)
         if is_read_before:
             peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
-            await eventually(lambda: consumer._inbox.waiting)
+            await eventually(lambda: inbox_of(consumer).waiting)
         message.finish()
         if not is_read_before:
             peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
@@ -158,7 +159,7 @@ async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_re
         # The id belongs to another message when the time of its publish is another.
         peer.message(b"z", message_id(2), timestamp_ns=7)
         calls.append((await anext(consumer)).body)
-        assert consumer._inbox.flow.in_flight == 2
+        assert inbox_of(consumer).flow.in_flight == 2
     assert calls == [b"y", b"z"]
 
 
@@ -172,7 +173,7 @@ async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCap
             await dawdle(0.6)
             message.touch()
         message.finish()
-        assert not consumer._inbox.backlog._finished
+        assert not inbox_of(consumer).backlog._finished
         await stage.nsqd.until(lambda: finished(peer))
     assert "nsq_ha" not in {record.name.partition(".")[0] for record in caplog.records}
 
@@ -184,7 +185,7 @@ async def test_a_late_answer_from_another_thread(stage: Stage) -> None:
             message = await anext(consumer)
             await asyncio.to_thread(getattr(message, answer))
         await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue)) == 2)
-        await eventually(lambda: consumer._inbox.flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
 
 
 # ------------------------------------------------------------ how many are asked for
@@ -237,13 +238,14 @@ async def test_a_message_that_is_still_worked_on_does_not_make_the_iteration_loo
         message = await anext(consumer)
         for number in range(3):
             peer.message(b"x", message_id(number + 3))
-            await eventually(lambda: len(consumer._inbox.waiting) == number + 1)  # noqa: B023 - awaited here
-        assert consumer._inbox.backlog._pace.seconds is None
+            await eventually(lambda: len(inbox_of(consumer).waiting) == number + 1)  # noqa: B023 - awaited here
+        assert inbox_of(consumer).backlog._pace.seconds is None
         await dawdle(TIMEOUT / 4)
         message.finish()
         for _ in range(3):
             (await anext(consumer)).finish()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(consumer), 0.01)
-        assert consumer._inbox.backlog._pace.seconds is not None
-        assert consumer._inbox.backlog._pace.seconds >= TIMEOUT / 4 / 4
+        pace = inbox_of(consumer).backlog._pace.seconds
+        assert pace is not None
+        assert pace >= TIMEOUT / 4 / 4

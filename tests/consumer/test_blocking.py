@@ -12,6 +12,7 @@ from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish
 from nsq_ha.protocol.commands import Identify
+from tests.support.inside import inbox_of
 from tests.support.nsqd import LIMIT, Peer, error, message_id, response
 from tests.support.stage import Stage
 from tests.support.waiting import block, eventually, turn
@@ -70,7 +71,7 @@ async def test_many_short_blocks_let_the_loop_turn(stage: Stage) -> None:
         peer = await stage.nsqd.subscriber()
         for number in range(5):
             peer.message(b"x", message_id(number + 2))
-        await eventually(lambda: len(consumer._inbox.waiting) == 5)
+        await eventually(lambda: len(inbox_of(consumer).waiting) == 5)
         running = asyncio.create_task(consumer.run(handle))
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 5)
     await running
@@ -95,7 +96,7 @@ async def test_the_next_connection_asks_for_a_longer_interval_and_the_old_one_if
     stage.nsqd.script = script
     async with stage.consumer(heartbeat_interval=2.0) as consumer:
         peer = await stage.nsqd.subscriber()
-        consumer._inbox.heartbeats.blocked(8.0, None)
+        inbox_of(consumer).heartbeats.blocked(8.0, None)
         peer.close()
         again = await stage.nsqd.subscriber(1)
         assert again.is_open
@@ -147,8 +148,8 @@ async def test_after_a_block_the_loop_turns_before_what_was_read_is_handled(stag
         before = peer.nops
         peer.write(response(b"_heartbeat_"))
         peer.message(b"x")
-        consumer._inbox.clock._ticked -= 10.0
-        consumer._inbox.clock._turned -= 10.0
+        inbox_of(consumer).clock._ticked -= 10.0
+        inbox_of(consumer).clock._turned -= 10.0
         await stage.nsqd.until(lambda: peer.of(Finish))
     await running
     assert nops[0] > before
@@ -159,15 +160,15 @@ async def test_whoever_is_cancelled_while_the_loop_turns_loses_no_message(stage:
         peer = await stage.nsqd.subscriber()
         for number, body in enumerate((b"x", b"y")):
             peer.message(body, message_id(number + 2))
-        await eventually(lambda: len(consumer._inbox.waiting) == 2)
-        consumer._inbox.clock._turned -= 10.0
+        await eventually(lambda: len(inbox_of(consumer).waiting) == 2)
+        inbox_of(consumer).clock._turned -= 10.0
         taking = asyncio.create_task(anext(consumer))
         await turn()
-        assert len(consumer._inbox.waiting) == 1
+        assert len(inbox_of(consumer).waiting) == 1
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await taking
-        assert [message.body for message in consumer._inbox.waiting] == [b"x", b"y"]
+        assert [message.body for message in inbox_of(consumer).waiting] == [b"x", b"y"]
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
@@ -178,8 +179,8 @@ async def test_a_message_that_is_taken_while_the_consumer_closes_is_given_back(
     async with asyncio.timeout(LIMIT / 2), consumer:
         peer = await stage.nsqd.subscriber()
         peer.message(b"x")
-        await eventually(lambda: consumer._inbox.waiting)
-        consumer._inbox.clock._turned -= 10.0
+        await eventually(lambda: inbox_of(consumer).waiting)
+        inbox_of(consumer).clock._turned -= 10.0
         taking = asyncio.create_task(anext(consumer))
         await turn()
         closing = asyncio.create_task(consumer.aclose())
@@ -189,5 +190,5 @@ async def test_a_message_that_is_taken_while_the_consumer_closes_is_given_back(
         with pytest.raises(asyncio.CancelledError if is_cancelled else StopAsyncIteration):
             await taking
         await closing
-        assert not consumer._inbox.waiting
+        assert not inbox_of(consumer).waiting
     assert peer.of(Finish) == []

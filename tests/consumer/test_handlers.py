@@ -9,6 +9,7 @@ import pytest
 from nsq_ha import Message
 from nsq_ha.consumer.attempts import SPARE_DELIVERIES
 from nsq_ha.protocol import Finish, Requeue
+from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
@@ -94,7 +95,7 @@ async def test_a_way_to_give_up_that_raises_what_is_no_exception_ends_the_run_at
         peer = await stage.nsqd.subscriber()
         for number in range(3):
             peer.message(b"%d" % number, message_id(number + 2), attempts=2 + SPARE_DELIVERIES)
-        await eventually(lambda: len(consumer._inbox.waiting) == 3)
+        await eventually(lambda: len(inbox_of(consumer).waiting) == 3)
         with pytest.raises(BaseExceptionGroup) as caught:
             await consumer.run(finishes, concurrency=concurrency)
         assert len(caught.value.exceptions) == 1
@@ -118,7 +119,7 @@ async def test_a_way_to_give_up_that_is_cancelled_leaves_the_message_to_who_come
         await began.wait()
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert len(consumer._inbox.waiting) == 1
+        assert len(inbox_of(consumer).waiting) == 1
         assert peer.of(Requeue) == []
 
 

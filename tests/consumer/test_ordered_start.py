@@ -6,6 +6,7 @@ import pytest
 
 from nsq_ha import ConfigError, ConsumerConfig, Message
 from nsq_ha.protocol import Finish, Requeue
+from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
@@ -115,7 +116,7 @@ async def test_what_waits_for_its_partition_is_not_handled_once_its_connection_i
         peer = await stage.nsqd.subscriber()
         peer.message(b"first", message_id(2))
         peer.message(b"second", message_id(3))
-        await eventually(lambda: handled == [b"first"] and not consumer._inbox._queue)
+        await eventually(lambda: handled == [b"first"] and not inbox_of(consumer)._queue)
         peer.close()
         again = await stage.nsqd.subscriber(1)
         may_go_on.set()

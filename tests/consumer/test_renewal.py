@@ -10,6 +10,7 @@ from nsq_ha import Consumer, Message
 from nsq_ha.policy.tls_renewal import Verdict
 from nsq_ha.protocol import Close, Command, Finish, Ready, Requeue, SubAdvanced, SubOrdered
 from nsq_ha.transport import tls_limits
+from tests.support.inside import inbox_of
 from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
 from tests.support.stage import Stage
 from tests.support.tls import PARTITIONED, TLS, replaced_soon, secure
@@ -200,7 +201,7 @@ async def test_one_close_command_reaches_a_connection_however_closing_and_replac
     async with secured.consumer(tls=TLS, close_timeout=LIMIT) as consumer:
         await secured.nsqd.until(lambda: waiting)
         closing = asyncio.create_task(consumer.aclose())
-        await eventually(consumer._inbox.closing.is_set)
+        await eventually(inbox_of(consumer).closing.is_set)
         if not is_answered:
             secured.nsqd.answer(waiting[0], Close())
         await asyncio.wait_for(closing, LIMIT)

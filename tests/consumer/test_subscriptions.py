@@ -12,6 +12,7 @@ from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy import overrun
 from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from nsq_ha.protocol.commands import Auth, Identify
+from tests.support.inside import subscriptions_of
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
@@ -374,8 +375,8 @@ async def test_a_topic_that_is_read_in_another_way_is_refused_at_once(stage: Sta
 async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: Stage) -> None:
     stage.nsqd.script = Refusing(Subscribe, *["E_TOPIC_NOT_EXIST "] * 100, closes=True)
     async with direct(stage, start_timeout=0.05) as consumer:
-        await eventually(lambda: "topic 'orders' is not on this nsqd" in str(consumer._subscriptions[0].trouble))
-        assert "give lookupd=" in str(consumer._subscriptions[0].trouble)
+        await eventually(lambda: "topic 'orders' is not on this nsqd" in str(subscriptions_of(consumer)[0].trouble))
+        assert "give lookupd=" in str(subscriptions_of(consumer)[0].trouble)
         stage.nsqd.script = None  # it was created
         await consumer.wait_subscribed()
 

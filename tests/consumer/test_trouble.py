@@ -9,6 +9,7 @@ from nsq_ha import TlsConfig
 from nsq_ha.policy import subscription, timing
 from nsq_ha.protocol import Command
 from tests.support.certificates import CA_FILE, server_context
+from tests.support.inside import subscriptions_of
 from tests.support.nsqd import OK, Peer, Subscribe
 from tests.support.stage import Stage
 from tests.support.waiting import eventually
@@ -60,7 +61,7 @@ async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: St
     stage.nsqd.script = accept_and_close
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.peer(4)
-        await eventually(lambda: consumer._subscriptions[0]._life.failures >= 5)
+        await eventually(lambda: subscriptions_of(consumer)[0]._life.failures >= 5)
 
 
 async def test_a_frame_that_is_too_large_names_the_option(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,7 +92,7 @@ async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_told(
         stage.lead({0: stage.nsqd})
         await eventually(lambda: warnings(caplog, "reading again"))
         assert len(warnings(caplog, "reading again")) == 1
-        assert consumer._subscriptions[0].trouble is None
+        assert subscriptions_of(consumer)[0].trouble is None
 
 
 async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +100,7 @@ async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.
         peer = await stage.nsqd.subscriber()
         peer.close()
         await stage.nsqd.subscriber(1)
-        await eventually(lambda: not consumer._subscriptions[0]._trouble.is_open)
+        await eventually(lambda: not subscriptions_of(consumer)[0]._trouble.is_open)
     assert warnings(caplog, "orders-0") == []
 
 
@@ -110,7 +111,7 @@ async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
     async with stage.consumer(lookup_interval=0.1, start_timeout=0.05) as consumer:
         await stage.nsqds[1].subscriber()
         await stage.nsqds[0].peer(1)
-        refused, view = consumer._subscriptions[0], consumer._watch.view  # type: ignore[union-attr]
+        refused, view = subscriptions_of(consumer)[0], consumer._watch.view  # type: ignore[union-attr]
         assert view is not None
         refused._wake.clear()
         refused.view_changed(replace(view, leaders=dict(view.leaders) | {1: stage.nsqds[2].node}))

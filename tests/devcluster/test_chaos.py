@@ -12,6 +12,7 @@ import pytest
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from tests.devcluster.probes import Probe, probe, until
 from tests.devcluster.wire import Closed, Wire, pub
+from tests.support.inside import coordinator_of, in_cluster
 
 SECONDS = 3.0
 SCALE = 0.02
@@ -94,10 +95,10 @@ def bodies(cluster: DevCluster) -> list[list[int]]:
     """Committed messages of every replica."""
 
     def read() -> list[list[int]]:
-        replicas = [node.replicas["orders", 0].log for node in cluster._state().nsqds]
+        replicas = [node.replicas["orders", 0].log for node in coordinator_of(cluster).nsqds]
         return [[int(record.body) for record in log.records[: log.committed]] for log in replicas]
 
-    return cluster._call(read)
+    return in_cluster(cluster, read)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -11,6 +11,7 @@ from nsq_ha.protocol.compression import SnappyCodec
 from tests.devcluster.probes import probe, until
 from tests.devcluster.wire import attempts, connect, identify, message_id, pub
 from tests.support.certificates import server_context
+from tests.support.inside import coordinator_of, in_cluster, nsqd_of
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +91,12 @@ def test_a_line_without_end_is_cut(address: str) -> None:
 def test_a_publisher_that_does_not_read_is_not_read_from(address: str, cluster: DevCluster) -> None:
     with connect(address, pub("orders", b"first")) as wire:
         assert wire.answer() == b"OK"
-        node = cluster._state().nsqds[0]
-        (connection,) = cluster._call(lambda: tuple(node.connections))
-        cluster._call(connection.pause_writing)  # as asyncio says it once too much waits to be written
+        node = coordinator_of(cluster).nsqds[0]
+        (connection,) = in_cluster(cluster, lambda: tuple(node.connections))
+        in_cluster(cluster, connection.pause_writing)  # as asyncio says it once too much waits to be written
         wire.send(pub("orders", b"second"))
         assert wire.is_quiet(0.1)
-        cluster._call(connection.resume_writing)
+        in_cluster(cluster, connection.resume_writing)
         assert wire.answer() == b"OK"
 
 
@@ -138,12 +139,12 @@ def test_gathered_messages_come_together_when_the_time_is_over(address: str) -> 
 def test_a_client_that_is_cut_while_its_sub_waits_does_not_subscribe() -> None:
     with probe(ordered=False, scale=1.0) as seen:
         leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
-        node = seen.cluster._nsqd(leader)
+        node = nsqd_of(seen.cluster, leader)
         replica = node.replicas["orders", 0]
         seen.cluster.freeze(follower)
         with seen.wire(leader, b"SUB orders billing 0\n"):
-            until(lambda: seen.cluster._call(lambda: bool(replica._waiting)))
+            until(lambda: in_cluster(seen.cluster, lambda: bool(replica._waiting)))
             seen.cluster.cut(leader)
             seen.cluster.thaw(follower)
-        until(lambda: seen.cluster._call(lambda: not replica.stalled and not replica._waiting))
+        until(lambda: in_cluster(seen.cluster, lambda: not replica.stalled and not replica._waiting))
         assert not any(channel.consumers for channel in replica.channels.values())

@@ -15,6 +15,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.devcluster.storage.flushing import is_turn
 from tests.devcluster.probes import Probe, consumer, finish, topic_of, until
 from tests.devcluster.wire import pub
+from tests.support.inside import in_cluster, nsqd_of
 
 NOTHING = (500, "INTERNAL_ERROR")
 """The answer about the end itself."""
@@ -24,7 +25,7 @@ BEHIND = (404, "disk reader move offset overflowed the end")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[DevCluster]:
     with DevCluster(nsqds=1, nsqlookupds=1, time_scale=0.02) as cluster:
-        cluster._nsqd("nsqd-0")._next_turn = float("inf")  # the clock turns when a test says so
+        nsqd_of(cluster, "nsqd-0")._next_turn = float("inf")  # the clock turns when a test says so
         yield cluster
 
 
@@ -51,14 +52,14 @@ def publish_batch(seen: Probe, *bodies: bytes) -> None:
 
 def clock(seen: Probe) -> None:
     """Let the clock flush the partition now."""
-    node = seen.cluster._nsqd(seen.leader())
+    node = nsqd_of(seen.cluster, seen.leader())
     replica = node.replicas[seen.topic, 0]
 
     def turn() -> None:
         replica.flushing.turn()
         replica.deliver(node.host.now())
 
-    seen.cluster._call(turn)
+    in_cluster(seen.cluster, turn)
 
 
 def get(seen: Probe, mode: str, position: int) -> tuple[Any, ...]:

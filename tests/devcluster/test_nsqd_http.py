@@ -18,6 +18,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
+from tests.support.inside import in_cluster, partition_of
 
 V1 = {"Accept": "application/vnd.nsq; version=1.0"}
 
@@ -196,7 +197,7 @@ def test_a_publish_over_http_waits_for_the_replicas_too() -> None:
         answers: list[httpx.Response] = []
         publishing = threading.Thread(target=lambda: answers.append(call(seen, "/pub", b"waits")))
         publishing.start()
-        until(lambda: seen.cluster._call(lambda: bool(waiting(seen))))
+        until(lambda: in_cluster(seen.cluster, lambda: bool(waiting(seen))))
         seen.cluster.thaw(follower)
         publishing.join()
         assert answers[0].text == "OK"
@@ -206,7 +207,7 @@ def test_a_publish_over_http_waits_for_the_replicas_too() -> None:
 
 
 def waiting(seen: Probe) -> object:
-    replica = seen.cluster._partition("orders", 0).led
+    replica = partition_of(seen.cluster, "orders", 0).led
     assert replica is not None
     return replica._waiting
 

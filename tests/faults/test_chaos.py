@@ -16,6 +16,7 @@ from integration.faults.rows import Target
 from integration.faults.scenarios.chaos import SCENARIO, Chaos, chosen, run
 from integration.faults.slim import SlimAudit
 from nsq_ha.devcluster import ChangeRefusedError
+from tests.support.inside import in_cluster, partition_of
 
 if TYPE_CHECKING:
     import random
@@ -70,11 +71,11 @@ class EmbeddedChaos(Chaos):
 
     def _clean(self, topic: str, partition: int) -> None:
         def consumed() -> int:
-            found = self._embedded._partition(topic, partition)
+            found = partition_of(self._embedded, topic, partition)
             cursors = [cursor for node in found.replicas for cursor in node.replica_of(found).cursors.values()]
             return min((cursor.confirmed for cursor in cursors), default=0)
 
-        self._embedded.clean(topic, partition, max(self._embedded._call(consumed) - KEPT, 0))
+        self._embedded.clean(topic, partition, max(in_cluster(self._embedded, consumed) - KEPT, 0))
 
 
 @pytest.mark.timeout(60.0 * chosen(MINUTES)[0] + MORE_THAN_THE_RUN)

@@ -3,6 +3,7 @@
 import asyncio
 
 from nsq_ha.producer.topic import AdmissionQueue
+from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
@@ -14,8 +15,8 @@ async def test_those_who_are_quick_are_let_in_together(stage: Stage) -> None:
     count = 200
     async with stage.producer() as producer:
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n, key="k")) for n in range(count)]
-        await eventually(lambda: TOPIC in producer._topics and producer._topics[TOPIC].queued == count)
-        publisher = producer._topics[TOPIC]
+        await eventually(lambda: TOPIC in topics_of(producer) and topics_of(producer)[TOPIC].queued == count)
+        publisher = topics_of(producer)[TOPIC]
         found = asyncio.Event()
         publisher.watch.add_listener(lambda _: found.set())
         stage.lead({0: stage.nsqd})

@@ -9,6 +9,7 @@ from nsq_ha import ClosedError, Producer, PublishError
 from nsq_ha.message import Receipt
 from nsq_ha.protocol import Pub
 from tests.support.cancellation import closes_again, closes_twice_at_once, every_suspension
+from tests.support.inside import pending_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import turn
@@ -78,9 +79,8 @@ async def test_publishing(stage: Stage, is_known: bool) -> None:
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after", key="k"), LIMIT)
             assert receipt.attempts == 1
             assert (await producer.publish_many(TOPIC, [b"many"]))[0] == receipt
-            assert producer._pending is not None
-            assert producer._pending.total_bytes == 0
-            assert producer._pending.futures() == []
+            assert pending_of(producer).total_bytes == 0
+            assert pending_of(producer).futures() == []
 
 
 async def test_publishing_many(stage: Stage) -> None:
@@ -91,8 +91,7 @@ async def test_publishing_many(stage: Stage) -> None:
             assert cut.cancelled or (isinstance(outcome, list) and len(outcome) == len(messages))
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after"), LIMIT)
             assert receipt.attempts == 1
-            assert producer._pending is not None
-            assert producer._pending.total_bytes == 0
+            assert pending_of(producer).total_bytes == 0
 
 
 async def test_publishing_while_there_is_no_room(stage: Stage) -> None:

@@ -9,6 +9,7 @@ from nsq_ha.errors import PublishError, TopicNotFoundError
 from nsq_ha.policy import producer_limits
 from nsq_ha.producer import producer as module
 from nsq_ha.producer import topic as topic_module
+from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -24,7 +25,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watched(producer: Producer) -> set[str]:
     assert producer._directory is not None
-    return set(producer._directory._watches) | set(producer._topics)
+    return set(producer._directory._watches) | set(topics_of(producer))
 
 
 def tasks() -> list[str]:
@@ -84,7 +85,7 @@ async def test_a_topic_that_refuses_keys_goes_on_refusing_them(stage: Stage) -> 
     ) as producer:
         await producer.publish(TOPIC, b"x", key="k")
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-        publisher = producer._topics[TOPIC]
+        publisher = topics_of(producer)[TOPIC]
         await eventually(lambda: publisher.is_usable(publisher.watch.view) and not publisher._repartition.is_calm)
         began = asyncio.get_running_loop().time()
         await eventually(lambda: asyncio.get_running_loop().time() - began > 1.5)

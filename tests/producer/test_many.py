@@ -9,6 +9,7 @@ from nsq_ha import OutgoingMessage, Producer, PublishError, Receipt
 from nsq_ha.errors import ConfigError
 from nsq_ha.producer.batch import BATCH_COUNT, STEP
 from nsq_ha.protocol import Mpub, Pub
+from tests.support.inside import pending_of
 from tests.support.nsqd import LIMIT
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import block, turn
@@ -36,8 +37,7 @@ def arrived(stage: Stage) -> list[bytes]:
 
 
 def pending(producer: Producer) -> int:
-    assert producer._pending is not None
-    return producer._pending.total_bytes
+    return pending_of(producer).total_bytes
 
 
 async def looks(producer: Producer, call: "asyncio.Task[object]") -> AsyncIterator[int]:

@@ -9,6 +9,7 @@ from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.protocol import Command, Pub, Traced
 from nsq_ha.protocol.commands import MpubExt, MpubTrace, PubExt, PubTrace
 from nsq_ha.protocol.messages import encode_traced
+from tests.support.inside import pending_of
 from tests.support.nsqd import OK, Holding, Peer, instead, response
 from tests.support.stage import TOPIC, Stage
 
@@ -124,8 +125,7 @@ async def test_what_follows_a_misplaced_answer_is_in_doubt_too(stage: Stage, *, 
             await stage.nsqd.until(lambda: holding.has(1))
             holding.release()
             assert (await after).attempts == 2
-        assert producer._pending is not None
-        assert producer._pending.total_bytes == 0
+        assert pending_of(producer).total_bytes == 0
     assert len(stage.nsqd.peers) == 2 - one_read
 
 

@@ -9,6 +9,7 @@ from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command, Pub
 from nsq_ha.protocol.commands import MpubExt
 from nsq_ha.transport import tls_limits
+from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding, Peer, Publish, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.tls import TLS, replaced_soon, secure
@@ -35,7 +36,7 @@ def publish(producer: Producer, body: bytes, key: bytes | None = None) -> asynci
 
 async def replaced(producer: Producer) -> None:
     """Return when another connection is written to, and the one before is still open."""
-    sender = producer._topics[TOPIC].senders[0]
+    sender = topics_of(producer)[TOPIC].senders[0]
     await eventually(lambda: sender.link.old.answering is not None)
 
 
@@ -112,7 +113,7 @@ async def test_an_answer_that_makes_no_sense_ends_the_last_connection_alone(secu
             await task
         assert caught.value.maybe_stored
         await secured.nsqd.until(lambda: not first.is_open)
-        assert producer._topics[TOPIC].senders[0].link._failure is None
+        assert topics_of(producer)[TOPIC].senders[0].link._failure is None
         assert (await producer.publish(TOPIC, b"y")).attempts == 1
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from nsq_ha import ConfigError, OutgoingMessage, Producer, ProducerConfig, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError
+from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -75,7 +76,7 @@ async def test_a_partition_that_is_named_is_published_to_at_once(stage: Stage) -
         await producer.publish(TOPIC, b"x")
         grow(stage, 2)
 
-        watch = producer._topics[TOPIC].watch
+        watch = topics_of(producer)[TOPIC].watch
         await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
         assert (await producer.publish(TOPIC, b"x", partition=1)).partition == 1
         assert await partitions_of(producer) == {0}
@@ -133,7 +134,7 @@ async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> No
         holding = stage.nsqds[0].script = Holding()
         first = asyncio.create_task(producer.publish(TOPIC, b"1", key="k"))
         await eventually(lambda: holding.has(1))
-        watch = producer._topics[TOPIC].watch
+        watch = topics_of(producer)[TOPIC].watch
         grow(stage, 2)
         await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
         with pytest.raises(PublishError) as caught:
@@ -163,7 +164,7 @@ async def test_a_topic_made_again_is_used_at_once(stage: Stage) -> None:
     ) as producer:
         await producer.publish(TOPIC, b"x", key="k")
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
-        watch = producer._topics[TOPIC].watch
+        watch = topics_of(producer)[TOPIC].watch
         await eventually(lambda: watch.view is not None and not watch.view.exists)
         grow(stage, 2)
         assert await partitions_of(producer) == {0, 1}

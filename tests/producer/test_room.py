@@ -7,6 +7,7 @@ import pytest
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.errors import ClosedError, PublishError
 from nsq_ha.protocol import Pub
+from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -29,13 +30,13 @@ async def abandoned(tasks: "list[asyncio.Task[object]]") -> None:
 
 async def until_full(producer: Producer) -> None:
     """Wait until partition 0 holds its part, and the rest stands in line."""
-    await eventually(lambda: TOPIC in producer._topics and 0 in producer._topics[TOPIC].senders)
-    buffer = producer._topics[TOPIC].senders[0].buffer
+    await eventually(lambda: TOPIC in topics_of(producer) and 0 in topics_of(producer)[TOPIC].senders)
+    buffer = topics_of(producer)[TOPIC].senders[0].buffer
     await eventually(lambda: len(buffer.waiting) * len(BODY) == 2 * MOST - MOST / 2)
 
 
 def held(producer: Producer, partition: int) -> int:
-    return producer._topics[TOPIC].senders[partition].buffer.held_bytes
+    return topics_of(producer)[TOPIC].senders[partition].buffer.held_bytes
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "another"])

@@ -11,6 +11,7 @@ from nsq_ha.policy.sender_life import State
 from nsq_ha.producer import link
 from nsq_ha.protocol import Command, Pub
 from tests.discovery.loopback import hang
+from tests.support.inside import pending_of, topics_of
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
@@ -44,7 +45,7 @@ async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, mon
         unanswered = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
         await old.until(lambda: holding.held)
         stage.lead({0: new})
-        life = producer._topics[TOPIC].senders[0].link.life
+        life = topics_of(producer)[TOPIC].senders[0].link.life
         await eventually(lambda: life.state is State.MOVING)
         following = asyncio.create_task(producer.publish(TOPIC, b"y", key="another"))
         await turn(5)
@@ -186,16 +187,15 @@ async def test_publishes_wait_for_room_in_their_order(stage: Stage) -> None:
     async with stage.producer(max_pending_bytes=1600) as producer:
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n * 400, key=n)) for n in range(5)]
         await stage.nsqd.until(lambda: len(holding.held) == 2)
-        assert producer._pending is not None
-        assert producer._pending.total_bytes == 800
+        assert pending_of(producer).total_bytes == 800
         for number in range(4):
             assert holding.bodies()[0][:1] == b"%d" % number
             holding.release()
             await stage.nsqd.until(partial(holding.has, min(2, 4 - number)))
-            assert producer._pending.total_bytes <= 800
+            assert pending_of(producer).total_bytes <= 800
         holding.release()
         await asyncio.gather(*tasks)
-        assert producer._pending.total_bytes == 0
+        assert pending_of(producer).total_bytes == 0
 
 
 async def test_a_body_larger_than_the_room_goes_alone_in_its_partition(stage: Stage) -> None:
@@ -234,7 +234,7 @@ async def test_a_socket_that_is_full_holds_publishes_back(stage: Stage) -> None:
         peer = stage.nsqd.peers[0]
         peer.pause()
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"x" * 1_000_000, key=n)) for n in range(30)]
-        sender = producer._topics[TOPIC].senders[0]
+        sender = topics_of(producer)[TOPIC].senders[0]
         await eventually(lambda: sender.link.connection is not None and sender.link.connection.is_paused)
         assert sender.lane.unanswered < 31
         peer.resume()

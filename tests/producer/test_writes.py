@@ -6,6 +6,7 @@ import pytest
 
 from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command, Mpub, Pub
+from tests.support.inside import pending_of
 from tests.support.nsqd import OK, Holding, Peer, error
 from tests.support.stage import TOPIC, Stage
 
@@ -48,7 +49,7 @@ async def test_what_callers_publish_when_they_are_answered_leaves_in_one_write(s
 async def test_a_batch_that_is_cancelled_leaves_nothing_and_its_answer_is_nobodys(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x")
-        pending = producer._pending
+        pending = pending_of(producer)
         assert pending is not None
         stage.nsqd.script = holding = Holding()
         publishing = asyncio.create_task(producer.publish_many(TOPIC, [b"a", b"bc"]))
@@ -69,7 +70,7 @@ async def test_a_batch_that_is_cancelled_leaves_nothing_and_its_answer_is_nobody
 async def test_a_batch_that_is_refused_tells_it_for_each_message_and_leaves_nothing(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x")
-        pending = producer._pending
+        pending = pending_of(producer)
         assert pending is not None
 
         def refuse(peer: Peer, command: Command) -> bool:

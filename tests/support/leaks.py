@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tests.support.inside import watched_sockets
 from tests.support.nsqd import LIMIT
 from tests.support.virtual import VirtualLoop
 from tests.support.waiting import eventually
@@ -13,8 +14,7 @@ from tests.support.waiting import eventually
 def _sockets() -> int:
     loop = asyncio.get_running_loop()
     in_memory = len(loop.transports) if isinstance(loop, VirtualLoop) else 0
-    # The loop's own socket, by which threads wake it, is the one that is always there.
-    return len(loop._selector.get_map()) - 1 + in_memory  # type: ignore[attr-defined]
+    return watched_sockets() - 1 + in_memory
 
 
 def _tasks() -> set[asyncio.Task[object]]:

@@ -1,0 +1,72 @@
+"""The private parts of clients, of the dev cluster and of event loops that tests look at, each named here only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from nsq_ha import Consumer, Producer
+    from nsq_ha.consumer.inbox import ConsumerInbox
+    from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.devcluster import DevCluster
+    from nsq_ha.devcluster.control.coordinator import Coordinator
+    from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.producer.pending import PendingPublishes
+    from nsq_ha.producer.topic import TopicPublisher
+    from nsq_ha.transport.connection import Connection
+
+_Result = TypeVar("_Result")
+
+
+def inbox_of(consumer: Consumer) -> ConsumerInbox:
+    """Return the queue of a consumer."""
+    return consumer._inbox
+
+
+def subscriptions_of(consumer: Consumer) -> dict[int, Subscription]:
+    """Return the subscriptions of a consumer, by partition."""
+    return consumer._subscriptions
+
+
+def connection_of(subscription: Subscription) -> Connection | None:
+    """Return the connection that a subscription reads from."""
+    return subscription._connection
+
+
+def pending_of(producer: Producer) -> PendingPublishes:
+    """Return the publishes of a producer that are not answered; it must have been entered."""
+    assert producer._pending is not None
+    return producer._pending
+
+
+def topics_of(producer: Producer) -> dict[str, TopicPublisher]:
+    """Return the topics of a producer, by name."""
+    return producer._topics
+
+
+def coordinator_of(cluster: DevCluster) -> Coordinator:
+    """Return what a cluster consists of; look at it in :func:`in_cluster`."""
+    return cluster._state()
+
+
+def nsqd_of(cluster: DevCluster, name: str) -> Nsqd:
+    """Return a node of a cluster."""
+    return cluster._nsqd(name)
+
+
+def partition_of(cluster: DevCluster, topic: str, partition: int) -> Partition:
+    """Return a partition of a cluster."""
+    return cluster._partition(topic, partition)
+
+
+def in_cluster(cluster: DevCluster, function: Callable[[], _Result]) -> _Result:
+    """Call ``function`` in the event loop of a cluster."""
+    return cluster._call(function)
+
+
+def watched_sockets() -> int:
+    """Count the sockets that the running loop watches; one is its own, by which threads wake it."""
+    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined]
