@@ -82,7 +82,7 @@ class ClientConfig:
     _rules = _CLIENT_RULES
 
     lookupd: tuple[str, ...] = ()
-    """HTTP addresses of nsqlookupds. One is enough, since it names the others."""
+    """HTTP addresses of nsqlookupds. One is enough, since it lists the others."""
     nsqd: tuple[str, ...] = ()
     """TCP addresses (``host:port``) of plain nsqds, instead of ``lookupd``. They support no partitions, keys, traces or
     headers."""
@@ -90,19 +90,19 @@ class ClientConfig:
     """Time limit for connecting to an nsqd, including its answer to IDENTIFY, since a frozen node accepts connections
     but never answers."""
     lookup_timeout: float = 1.0
-    """Time limit for one request to one nsqlookupd. All are asked at the same time, so one that hangs delays a look-up
+    """Time limit for one request to one nsqlookupd. All are asked at the same time, so one that hangs delays a lookup
     by no more than this."""
     lookup_interval: float = 5.0
-    """Time between periodic look-ups of a topic. After a failure the topic is looked up at once."""
+    """Time between periodic lookups of a topic. After a failure the topic is looked up immediately."""
     lookup_jitter: float = 0.2
     """Random share by which ``lookup_interval`` is shortened, so that many clients do not ask at the same time."""
     heartbeat_interval: float = 2.0
     """Time between nsqd's heartbeats (1..60). A connection is closed after two intervals without a byte, so a frozen
     node is left after about 4 s. A consumer asks for a longer interval after its event loop was blocked."""
     output_buffer_timeout: float | None = None
-    """How long nsqd may collect messages before it writes them (0.01..1). On a channel that is nearly empty, this is
-    most of a message's delay. None uses the server's minimum: 0.01, or 0.025 with ``nsqd``. Ordered channels do not
-    wait for it."""
+    """How long nsqd may collect messages before it writes them (0.01..1). On a nearly empty channel, this is most of a
+    message's delay. None uses the server's minimum: 0.01, or 0.025 with ``nsqd``. Ordered channels do not wait for
+    it."""
     output_buffer_bytes: int = 16384
     """How many bytes nsqd may collect before it writes them (64..65536)."""
     close_timeout: float = 5.0
@@ -113,7 +113,7 @@ class ClientConfig:
     """Delay between attempts to reach a failing partition: short at first, since a new leader is often elected within a
     second."""
     compression: Compression = Compression.NONE
-    """Compression of connections to nsqd; none if the server does not offer it."""
+    """Compression of connections to nsqd; not used if the server does not offer it."""
     deflate_level: int = 6
     """Level of deflate, 1..6; without a level the server sends uncompressed blocks."""
     tls: TlsConfig | None = None
@@ -128,7 +128,7 @@ class ClientConfig:
         """Check every option.
 
         Raises:
-            ConfigError: An option is wrong; the text names it and what it may be.
+            ConfigError: An option is wrong; the text names it and the allowed values.
         """
         apply_rules(self, self._rules)
         if self.nsqd and self.lookupd:
@@ -137,7 +137,7 @@ class ClientConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Create it from keyword options.
+        """Create the options from keyword arguments.
 
         Raises:
             ConfigError: An option is unknown or wrong; the text suggests the nearest name.
@@ -179,33 +179,34 @@ class ProducerConfig(ClientConfig):
     """Hash of keys: ``murmur3`` (as in Go programs), ``java``, ``modulo`` or a function. All producers of a topic must
     use the same one."""
     strategy: Literal["round_robin", "least_loaded"] = "round_robin"
-    """Partition of a message without key: each writable one in turn, or the less loaded of two neighbours."""
+    """Partition of a message without a key: each writable one in turn, or the less loaded of two neighbours."""
     trace: bool | frozenset[str] = False
     """Whether to publish with trace ids: never, always, or for these topics. Can be changed on a running producer."""
     on_unreachable: Literal["retry", "fail"] = "retry"
-    """``retry`` repeats a failing publish until its time limit; ``fail`` reports the first failure, and looks up the
-    topic at once."""
+    """``retry`` repeats a failing publish until its time limit; ``fail`` reports the first failure and looks up the
+    topic immediately."""
     new_partition_delay: float = 5.0
     """Delay before new partitions of a topic are published to, so that consumers subscribe first: a channel starts at
     the end of a partition. If it is shorter than the consumers' ``lookup_interval``, they may miss messages."""
     partition_change: Literal["follow", "refuse", "drain"] = "follow"
-    """What to do if the number of partitions changes, since keys then go to other partitions. ``follow`` goes on at
-    once, ``drain`` first waits for the answers to pending publishes, ``refuse`` fails all later publishes with a
-    key."""
+    """What to do if the number of partitions changes, since keys then go to other partitions. ``follow`` continues
+    immediately, ``drain`` first waits for the answers to pending publishes, ``refuse`` fails all later publishes with
+    a key."""
     on_partition_change: Callable[[str, int, int], object] | None = None
     """Called with the topic, the old and the new number of partitions when a new number is used; must not block."""
     max_pending_bytes: int = 64 * 1024 * 1024
     """Bytes of message bodies that the producer may hold; further publishes wait for space within their time limit. No
-    partition may hold more than is left free: one alone holds at most half, and a failing one always leaves space for
-    the others. A partition that holds nothing accepts one publish of any size."""
+    partition may hold more than is left free: one alone holds at most half, and a failing one leaves space for the
+    others. A partition that holds nothing accepts one publish of any size."""
     window: int = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: float = 600.0
-    """Seconds without publishes after which a connection closes, and a topic is no longer looked up until the next
+    """Time without publishes after which a connection is closed, and a topic is no longer looked up until the next
     publish. A topic that does not exist is forgotten after 10 s."""
     max_connections: int = 1024
-    """Maximum number of open connections, so that many topics do not use up descriptors; the longest idle one closes
-    first. A TLS connection that is being replaced counts twice; at the limit, publishes wait for its replacement."""
+    """Maximum number of open connections, so that many topics do not use up descriptors; the longest idle one is
+    closed first. A TLS connection that is being replaced counts twice; at the limit, publishes wait for its
+    replacement."""
 
 
 GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
@@ -238,50 +239,50 @@ class ConsumerConfig(ClientConfig):
     _rules = _CONSUMER_RULES
 
     ordered: bool | Literal["auto"] = "auto"
-    """``auto`` subscribes as the topic is. True on a topic that is not ordered makes the *channel* ordered for all
-    its consumers, until an operator undoes it."""
+    """``auto`` does what the topic's metadata says. True on a topic that is not ordered makes the *channel* ordered
+    for all its consumers, until an operator changes it back."""
     partitions: tuple[int, ...] | None = None
     """Partitions to read. None for all, including those that are added later."""
     start_from: StartFrom | Mapping[int, StartFrom] | None = None
-    """Position at which the channel starts, for all partitions or as a mapping by partition; partitions that are not
-    named stay where they are. None leaves the channel where it is."""
+    """Position at which the channel starts: one for all partitions, or a mapping by partition; partitions that it does
+    not name stay where they are. None leaves the channel where it is."""
     max_in_flight: int = 200
-    """Maximum number of unanswered messages over all partitions: enough to hide a round trip; as many are redelivered
-    after a crash. Slow handlers get fewer: as many as they can start within half of ``msg_timeout``. The server allows
-    2500 per connection, and one per partition of an ordered channel."""
+    """Maximum number of unanswered messages over all partitions: enough to hide a round trip. As many may be
+    redelivered after a crash. Slow handlers get only as many as they can start within half of ``msg_timeout``. The
+    server allows 2500 per connection, and one per partition of an ordered channel."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
-    """Maximum bytes of unanswered message bodies: of large messages, fewer than ``max_in_flight`` are requested. The
-    default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond it,
-    the connection is closed."""
+    """Maximum bytes of unanswered message bodies. If messages are large, fewer than ``max_in_flight`` are requested.
+    The default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond
+    it, the connection is closed."""
     msg_timeout: float | None = None
     """Time after which the server redelivers an unanswered message (1..900). None for the server's default (60 s)."""
     sample_rate: int = 0
     """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all."""
     tag: str | None = None
-    """Receive only messages with this dispatch tag. Only extended topics have tags; for others entering fails."""
+    """Receive only messages with this dispatch tag. Only extended topics have tags; with others, `async with` fails."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
-    """Delay of a requeue without ``delay``, by the message's attempts."""
+    """Delay of a requeue without ``delay``; it grows with the message's attempts."""
     start_timeout: float = 5.0
     """How long `async with` waits for all partitions; then it logs a warning and continues in the background."""
     max_attempts: int | None = None
-    """Number of deliveries from which on a failure gives the message up, by ``on_give_up``; at most 4000, since the
-    server counts no further. A message is given up unhandled only after 10 deliveries more. None never gives up, so
+    """Number of deliveries after which a failure gives the message up, as ``on_give_up`` says; at most 4000, since the
+    server counts no further. A message is given up unhandled only after 10 more deliveries. None never gives up, so
     that no message is dropped unless you ask for it."""
     warn_attempts: int = 10
-    """Delivery of a message at which a warning is logged, and again at each doubling. 0 for never."""
+    """Number of deliveries of a message at which a warning is logged, and again at each doubling. 0 for never."""
     on_give_up: GiveUp | None = None
     """What to do with a message that is given up, before it is finished: ``drop`` does nothing, ``republish`` publishes
     it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function is called with it, a plain one in a
-    thread. None is ``drop`` if ``max_attempts`` is given. All others need ``max_attempts``; ``republish`` and
-    ``dead_letter`` need a ``producer=`` that was entered."""
+    thread. None means ``drop`` if ``max_attempts`` is given. All others need ``max_attempts``; ``republish`` and
+    ``dead_letter`` need an open ``producer=``."""
     dead_letter_topic: str | None = None
-    """Topic for ``on_give_up="dead_letter"``; must exist, and not be the consumer's own."""
+    """Topic for ``on_give_up="dead_letter"``; it must exist and must not be the consumer's own."""
 
     def __post_init__(self) -> None:
         """Check every option.
 
         Raises:
-            ConfigError: An option is wrong; the text names it and what it may be.
+            ConfigError: An option is wrong; the text names it and the allowed values.
         """
         ClientConfig.__post_init__(self)
         if self.nsqd:
@@ -324,7 +325,7 @@ def _check_plain(config: ConsumerConfig) -> None:
 
 
 def _check_giving_up(config: ConsumerConfig) -> None:
-    """Reject options that would be ignored, or drop messages that are meant to be kept."""
+    """Reject options that would be ignored, or would drop messages that should be kept."""
     policy, topic = config.on_give_up, config.dead_letter_topic
     if policy == "dead_letter" and topic is None:
         raise ConfigError("on_give_up='dead_letter' needs dead_letter_topic")

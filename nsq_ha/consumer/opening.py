@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Answers(Protocol):
-    """The consumer's part in answering messages; all but ``late`` is called in the event loop.
+    """The consumer's part in answering messages; all but ``late`` are called in the event loop.
 
     Attributes:
         heartbeats: How often nsqd should send heartbeats.
@@ -32,18 +32,18 @@ class Answers(Protocol):
 
     @property
     def gives_up(self) -> Callable[[Message], bool]:
-        """Start to give up a requeued message if that was its last attempt; return whether it was."""
+        """Start giving up a requeued message if this was its last attempt; return whether it was."""
 
     @property
     def interrupted(self) -> Callable[[Message], bool]:
-        """Take over a message whose block was cancelled; return False if it is not taken."""
+        """Take back a message whose block was cancelled; return False if it is not taken."""
 
     @property
     def late(self) -> Callable[[Message, str], None]:
         """Record, from any thread, that a message was answered after its connection ended, and how."""
 
     def freed(self) -> None:
-        """Note that a message was answered."""
+        """Record that a message was answered."""
 
 
 class Opener:
@@ -65,7 +65,7 @@ class Opener:
         self._answers = answers
 
     def new_delivery(self, meta: TopicMeta) -> Delivery:
-        """Return a delivery for a connection that is to be opened."""
+        """Return a delivery for a connection that will be opened."""
         return Delivery(
             self._topic,
             self._channel,
@@ -100,9 +100,9 @@ class Opener:
         """Send SUB and wait for its answer; messages arrive with ``delivery`` as their source.
 
         Args:
-            connection: Opened, and not subscribed.
-            meta: The topic's.
-            delivery: Attached to the connection.
+            connection: An open connection without a subscription.
+            meta: The meta of the topic.
+            delivery: The delivery to attach to the connection.
             start: The position that SUB must carry, if any.
         """
         delivery.attach(connection)

@@ -1,4 +1,4 @@
-"""Take what arrives over a subscribed connection: check it, count it, and hand it to the consumer."""
+"""Check and count the messages that arrive over a subscribed connection, and pass them to the consumer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 class Receiver:
-    """Receives for one partition, over whichever connection a message comes.
+    """Receives the messages of one partition, over any of its connections.
 
     Args:
         topic: The topic.
         partition: The partition.
         start: Checks the first messages after a start position.
-        arrived: Takes the messages of one read.
+        arrived: Receives the messages of one read.
     """
 
     def __init__(self, topic: str, partition: int, start: Start, arrived: Callable[[list[Message]], None]) -> None:
@@ -78,13 +78,13 @@ class Receiver:
             for message in messages:
                 tracelog.log_message("delivery", message)
         delivery.is_arriving = True
-        # This resumes the task that waits for messages, so that what it answers leaves together, below.
+        # This resumes the task that waits for messages, so that its answers are sent together, below.
         self._arrived(messages)
         delivery.is_arriving = False
         delivery.flush()
 
     def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
-        # It would come damaged again for ever and block the channel: it is finished, loudly.
+        # It would arrive damaged again forever and block the channel, so it is finished and logged as an error.
         for message in damaged:
             log.error(
                 "%s-%d: a message cannot be decoded and is finished: %s",
@@ -100,7 +100,7 @@ class Receiver:
 
 
 def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:
-    """Return whether these messages are more than was asked for, by number or by size."""
+    """Return whether these messages are more than requested, by number or by size."""
     in_flight = before + len(messages)
     return (in_flight > granted.ceiling and granted.is_overrun(now, before, in_flight)) or granted.is_outweighed(
         now, before, in_flight, sum(len(message.body) for message in messages)

@@ -1,13 +1,13 @@
 """One partition's subscription: it finds the leader, subscribes, and repeats this after every failure.
 
 This module owns the connection. It reports events to ``policy.subscription``,
-which decides what to do; ``consumer.opening`` opens a connection and sends SUB,
-``consumer.receiving`` takes what arrives.
+which decides what to do. ``consumer.opening`` opens a connection and sends SUB;
+``consumer.receiving`` handles what arrives.
 
-The invariant: messages are asked for over at most one connection at a time; the
-client connects to a new leader before it leaves the old connection, and subscribes
-after that. If nsqd can write to a connection for a limited time only
-(``consumer.renewal``), its replacement is subscribed with RDY 0 before CLS is sent.
+The invariant: messages are requested over at most one connection at a time. The
+client connects to a new leader, leaves the old connection, and then subscribes.
+If nsqd can write to a connection for a limited time only (``consumer.renewal``),
+its replacement is subscribed with RDY 0 before CLS is sent.
 
 Source: failures reference 4 (Consumer 1-3), 3.7, 3.9.
 """
@@ -50,20 +50,20 @@ class Inbox(Answers, Protocol):
     """Receives a subscription's messages and events."""
 
     def arrived(self, messages: list[Message]) -> None:
-        """Take the messages of one read."""
+        """Receive the messages of one read."""
 
     def joined(self, subscription: Subscription) -> None:
-        """Record that it is subscribed, perhaps over another connection; RDY is 0 so far."""
+        """Record that the subscription succeeded, perhaps over another connection; RDY is still 0."""
 
     def left(self, subscription: Subscription) -> None:
-        """Record that it is no longer subscribed, or that a replaced connection has ended."""
+        """Record that the subscription ended, or that a replaced connection has ended."""
 
     def refused(self, error: NsqError) -> None:
-        """Note a refusal that no retry cures."""
+        """Record an error that retries cannot fix."""
 
 
 class Subscription:
-    """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses for good."""
+    """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses permanently."""
 
     def __init__(  # noqa: PLR0917 - what one partition is read with
         self,
@@ -74,7 +74,6 @@ class Subscription:
         config: ConsumerConfig,
         inbox: Inbox,
     ) -> None:
-        """Stay idle until :meth:`run`."""
         self.partition = partition
         self.delivery: Delivery | None = None
         self._life: Life[Node] = Life(settle_time(config.heartbeat_interval))
@@ -95,12 +94,12 @@ class Subscription:
 
     @property
     def lifetime(self) -> Lifetime | None:
-        """The lifetime of the connection in use. None without a connection, or without a limit."""
+        """The lifetime of the connection in use; None without a connection or without a limit."""
         return self._connection.lifetime if self._connection is not None and self.is_subscribed else None
 
     @property
     def trouble(self) -> NsqError | None:
-        """Why it is not subscribed; None while it is."""
+        """Why the partition is not subscribed; None while it is."""
         return self._trouble.reason
 
     @property
@@ -110,22 +109,22 @@ class Subscription:
 
     @property
     def ready(self) -> int:
-        """RDY last sent; 0 while it is not subscribed."""
+        """The RDY count sent last; 0 while not subscribed."""
         return self.delivery.ready if self.delivery is not None else 0
 
     @property
     def in_flight(self) -> int:
-        """Unanswered messages of the connection in use."""
+        """Number of unanswered messages of the connection in use."""
         return self.delivery.in_flight if self.delivery is not None else 0
 
     @property
     def replaced_in_flight(self) -> int:
-        """Unanswered messages of the replaced connections."""
+        """Number of unanswered messages of the replaced connections."""
         return self._replaced.in_flight
 
     @property
     def unanswered(self) -> int:
-        """Messages that the application has not answered; requeued ones that wait here for their delay do not count."""
+        """Number of messages that the application has not answered, without those held here until they are requeued."""
         current = self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
         return current + self._replaced.unanswered
 
@@ -138,26 +137,26 @@ class Subscription:
         return Seen(delivery.ready, delivery.in_flight, delivery.peak, delivery.delivered)
 
     def looked_at(self) -> None:
-        """Restart the count of the most messages in flight."""
+        """Reset the peak of messages in flight."""
         if self.delivery is not None:
             self.delivery.peak = self.delivery.in_flight
 
     @property
     def max_ready(self) -> int:
-        """The most RDY that it may be given; 0 while it is not subscribed."""
+        """The largest RDY count allowed; 0 while not subscribed."""
         if self.delivery is None or self._connection is None or not self.is_subscribed:
             return 0
         return 1 if self.delivery.is_ordered else self._connection.identity.max_rdy_count
 
     def set_ready(self, count: int) -> None:
-        """Send RDY when it differs from what was sent last."""
+        """Send RDY if it differs from the count sent last."""
         if self.delivery is not None and self._connection is not None and self.delivery.ready != count:
             self.delivery.ready = count
             self.delivery.granted.grant(count)
             self._connection.write(encode_ready(count))
 
     def view_changed(self, view: TopicView) -> None:
-        """Wake up if the leader or the topic's meta changed; changes of other partitions do not end a back-off."""
+        """Wake up if the leader or the topic's meta changed; changes of other partitions do not end a backoff."""
         leader = view.leaders.get(self.partition)
         known = None if leader is None else (leader, view.meta)
         if known == self._known:
@@ -167,7 +166,7 @@ class Subscription:
             self._wake.set()
 
     async def run(self) -> None:
-        """Stay subscribed until stopped or cancelled; survive every error that comes from outside."""
+        """Stay subscribed until stopped or cancelled; recover from every external error."""
         life = self._life
         try:
             is_new = True
@@ -195,7 +194,7 @@ class Subscription:
             await self._renewal.stop()
 
     async def _step(self) -> None:
-        """Connect, or wait for the next turn and take it."""
+        """Connect, or wait for the next event and decide what to do."""
         life = self._life
         if life.act is Act.CONNECT:
             await self._try()
@@ -207,7 +206,7 @@ class Subscription:
         elif self._trouble.is_open:
             limit = max(life.settled_at - self._loop.time(), 0.0)
         await pause(self._wake, limit)
-        # A loss while it reads needs a pause of its own; a loss while it pauses ends the pause.
+        # A connection lost while reading needs its own pause; one lost during the pause ends it.
         if life.act is act:
             if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
                 self._trouble.settled(life.node)
@@ -217,15 +216,15 @@ class Subscription:
         """Report an unexpected error, close all connections and start again after a pause."""
         reason = self._trouble.explain(error)
         self._life.broken()
-        self._wake.clear()  # nothing ends the pause: an immediate failure must not repeat in a loop
+        self._wake.clear()  # nothing may end the pause: an immediate failure must not repeat in a loop
         try:
             self._leave(reason)
             self._trouble.failed(self._loop.time(), reason)
-        except Exception as again:  # noqa: BLE001 - whatever is broken: the next attempt may work
+        except Exception as again:  # noqa: BLE001 - the next attempt may work
             report_unexpected(log, f"{self._watch.topic}-{self.partition}, leaving its connection", again)
 
     async def stop_messages(self) -> None:
-        """Ask the server for no further message (CLS) and do not subscribe again; ignore errors."""
+        """Stop the server from sending messages (CLS) and do not subscribe again; ignore errors."""
         was_reading = self._life.is_reading
         self._life.stop()
         self._wake.set()
@@ -239,7 +238,7 @@ class Subscription:
                 self._set_aside(lifetime)
 
     async def aclose_connection(self, timeout: float) -> None:
-        """Flush the answers and close the connection, within the limit."""
+        """Flush the answers and close the connection within the time limit."""
         self._is_closing = True
         if self._connection is not None:
             if self.delivery is not None:
@@ -316,7 +315,7 @@ class Subscription:
             self._inbox.joined(self)
             self._renewal.changed()
 
-    # -- what its renewal asks (consumer.renewal.Owner)
+    # -- called by its renewal (consumer.renewal.Owner)
 
     async def replace(self, news: asyncio.Event) -> None:
         """Subscribe over another connection to the same nsqd, then read from that one.
@@ -367,7 +366,7 @@ class Subscription:
             self._wake.set()
 
     async def _stop_within(self, connection: Connection, lifetime: Lifetime) -> None:
-        """Ask for no further messages over ``connection``; do not wait for a late answer."""
+        """Stop messages over ``connection``; do not wait for a late answer."""
         try:
             async with asyncio.timeout_at(lifetime.stale_at):
                 await connection.stop_messages()
@@ -376,7 +375,7 @@ class Subscription:
             log.debug("%s-%d: CLS was not answered in time by %s", *place, connection.name)
 
     def _set_aside(self, lifetime: Lifetime) -> None:
-        """Keep the connection for answers only; ``lifetime`` is its own."""
+        """Keep the connection, which has this ``lifetime``, only for answers."""
         connection, delivery = self._connection, self.delivery
         if connection is not None and delivery is not None:
             self._connection = self.delivery = None

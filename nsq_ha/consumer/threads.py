@@ -1,10 +1,10 @@
 """Threads for the application's plain functions.
 
-asyncio's default executor has ``min(32, cores + 4)`` threads and resolves host
-names, too. Fewer handlers than ``concurrency`` would run at a time, and a
+asyncio's default executor has ``min(32, cores + 4)`` threads and also resolves
+host names. Fewer handlers than ``concurrency`` would run at a time, and a
 reconnect would wait for them. So each call of ``run`` has its own threads, at
-most ``concurrency``, started when needed, and so has ``on_give_up``. They are
-daemons: a handler that never returns does not keep the process alive.
+most ``concurrency``, started when needed; ``on_give_up`` has its own, too. They
+are daemons: a handler that never returns does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Return whether a call of ``function`` only makes a coroutine, as that of an object with an async ``__call__``."""
+    """Return whether a call of ``function`` returns a coroutine; it may be an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
@@ -52,7 +52,7 @@ class HandlerThreads:
     async def call(self, function: Callable[[Any], object], argument: object) -> object:
         """Return ``function(argument)``, called in a thread with the caller's context variables.
 
-        If this is cancelled, the function runs on in its thread and its result is dropped.
+        If cancelled, the function continues in its thread and its result is dropped.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
@@ -76,7 +76,7 @@ class HandlerThreads:
             try:
                 result = job.context.run(job.function, job.argument)
             except StopIteration as raised:
-                # A future cannot hold one, and its waiter would wait forever.
+                # A future cannot hold a StopIteration; its waiter would wait forever.
                 error = RuntimeError(f"handler raised {raised!r}")
                 error.__cause__ = raised
             except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it

@@ -35,21 +35,21 @@ _SHORT: Final = 0.1
 class Channel:
     """The live state of one channel.
 
-    Attributes:
-        name: The name of the channel.
-        cursor: Which records are confirmed; replicated through ``peers``.
-        peers: The cursors of the other in-sync replicas.
-        ordered: One message at a time, in order.
-        ephemeral: The channel disappears with its last consumer.
-        end: Index behind the last record that the channel may read.
-        scanned: The node's scans for timeouts include the channel, from the next refresh of the scans.
-
     Args:
         name: The name of the channel.
         log: The log to read.
         cursor: Which records are confirmed.
-        refresh: Called when the reader reaches its end; may flush, and call :meth:`grow`.
-        share: Called to make the channel known to the followers, which sets ``peers``.
+        refresh: Called when the reader reaches its end; it may flush and call :meth:`grow`.
+        share: Called to make the channel known to the followers; it sets ``peers``.
+
+    Attributes:
+        name: The name of the channel.
+        cursor: Which records are confirmed; replicated through ``peers``.
+        peers: The cursors of the other in-sync replicas.
+        ordered: Whether messages are delivered one at a time, in order.
+        ephemeral: Whether the channel disappears with its last consumer.
+        end: Index after the last record that the channel may read.
+        scanned: Whether the node's scans for timeouts include the channel, from the next refresh of the scans.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Channel:
         self.consumers.append(consumer)
 
     def remove(self, consumer: Consumer, now: float) -> None:
-        """Requeue at once the messages of a consumer that left, last delivered first; attempts do not change."""
+        """Requeue the messages of a consumer that left, last delivered first; attempts do not change."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -105,7 +105,7 @@ class Channel:
             self.dispatch(now)
 
     def _give_back(self, index: int, attempts: int) -> None:
-        """Deliver a message again later; for any reason, the server counts it as requeued."""
+        """Deliver a message again later; the server counts it as requeued, whatever the reason."""
         self.requeued += 1
         self._again.append((index, attempts))
 
@@ -113,7 +113,7 @@ class Channel:
         """Deliver as many messages as possible."""
         self._fill(asks=False)
         while self._hand is not None and not self.paused and (place := self._next_place()) is not None:
-            # Only now: an attempt on an empty queue does not count as a turn.
+            # Set only now: an attempt on an empty queue does not count as a turn.
             self._turn = place + 1
             self._hand_over(self.consumers[place], now)
             self._fill(asks=True)
@@ -121,11 +121,11 @@ class Channel:
     def _fill(self, *, asks: bool) -> None:
         """Take the next message in hand, even if no consumer is ready.
 
-        The message in hand is delivered next in any case: before messages that are requeued meanwhile, and even
-        after an ``empty``. An ordered channel reads the next message once its one message is answered.
+        The message in hand is always delivered next: before messages that are requeued meanwhile, and even after an
+        ``empty``. An ordered channel reads the next message when its one message is answered.
 
         Args:
-            asks: The reader moved, so it asks for more at its end.
+            asks: Whether to ask for more at the end, since the reader moved.
         """
         while self._hand is None and not (self.ordered and self.in_flight):
             item = self._next_item()
@@ -309,7 +309,7 @@ class Channel:
     def reset(self, index: int) -> None:
         """Read from ``index``; a message in hand is still delivered first.
 
-        Silently ignore an index behind the channel's end, as the server does.
+        Silently ignore an index after the channel's end, as the server does.
 
         Source: protocol reference 5 ("Start positions"); Spark reference 1.3.
         """
@@ -346,7 +346,7 @@ class Channel:
         self._fill(asks=False)
 
     def skip_on(self) -> None:
-        """Confirm the messages since the last turn of the clock, if this channel skips."""
+        """Confirm the messages since the last tick, if this channel is skipped."""
         if self.skipped and self.depth > 0:
             self.empty()
 
@@ -360,12 +360,12 @@ class Channel:
 
     @property
     def waits(self) -> bool:
-        """Whether everything is confirmed and the channel wants new messages at once."""
+        """Whether everything is confirmed and the channel wants new messages immediately."""
         return self.cursor.confirmed >= self.end and not self.paused and not self.skipped
 
     @property
     def depth(self) -> int:
-        """Number of readable records behind the confirmed position, those confirmed out of order among them.
+        """Number of readable records after the confirmed position, including those confirmed out of order.
 
         Source: youzan/nsq ``nsqd/diskqueue_reader.go`` ``Depth``.
         """

@@ -1,4 +1,4 @@
-"""Messages that a channel has delivered or delays, and that no consumer has finished.
+"""Messages that a channel has delivered or delayed, and that no consumer has finished.
 
 Source: protocol reference 7 - 9; youzan/nsq ``nsqd/channel.go``.
 """
@@ -29,7 +29,7 @@ class Consumer(Protocol):
         """Return whether to deliver the record here; False confirms it for the channel (sampling)."""
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
-        """Take one message; ``at_once`` forbids buffering."""
+        """Send one message; ``at_once`` forbids buffering."""
 
     def drop(self) -> None:
         """Close the connection without an error frame."""
@@ -41,7 +41,7 @@ class Refusal(Exception):  # noqa: N818 - an answer of the server, not a failure
 
 @dataclass(eq=False, slots=True)
 class InFlight:
-    """One delivered, unanswered message. FIN of a stray one does not confirm it: the reader was reset meanwhile."""
+    """One delivered, unanswered message. FIN of a stray one does not confirm it, since the reader was reset."""
 
     record: Record
     index: int
@@ -63,7 +63,7 @@ class Delayed:
         return len(self._due)
 
     def __contains__(self, internal_id: int) -> bool:
-        """Return whether the message is delayed and its id still known."""
+        """Return whether the message is delayed and its id is still known."""
         return internal_id in self._in_memory
 
     def add(self, entry: InFlight, delay: float, now: float, *, is_ephemeral: bool) -> None:
