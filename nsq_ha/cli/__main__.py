@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. If the extra that it needs is missing, print what to install and exit with 1."""
+    """Run the command line. If a required package is missing, print what to install and exit with 1."""
     _open_what_is_closed()
     missing = [module for module in ("click", "rich") if importlib.util.find_spec(module) is None]
     if missing:

@@ -27,7 +27,7 @@ REFRESH_INTERVAL: Final = 0.2
 
 
 def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
-    """Return the months that ``1``, ``1-3`` or ``1,6-8`` names."""
+    """Return the months that a text such as ``1``, ``1-3`` or ``1,6-8`` names."""
     from nsq_ha.demo.flights import months_of
 
     try:
@@ -78,7 +78,7 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Publish real flights, follow every aircraft, break the cluster meanwhile, and count what came through.
+    """Publish real flights, consume them in order by aircraft, disturb the cluster, and check the result.
 
     Progress and events go to standard error, the result to standard output. Exit code 1 if anything was
     lost, out of order or refused, or if Spark did not find everything. A missing Java is reported, but is
@@ -133,7 +133,7 @@ def _print_event(console: Console, event: Event) -> None:
 
 @contextlib.contextmanager
 def _progress(console: Console) -> Iterator[Progress | None]:
-    """Yield a live display on a terminal, or nothing elsewhere, where the events are enough."""
+    """Yield a live display on a terminal, or None elsewhere, where the events are enough."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     if not console.is_terminal:

@@ -78,7 +78,7 @@ def dev(
     port: int | None,
     as_json: bool | None,
 ) -> None:
-    """Run a cluster in this process, on the loopback, until Ctrl-C; it stores nothing on disk."""
+    """Run a cluster in this process, on the loopback interface, until Ctrl-C; it stores nothing on disk."""
     try:
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
@@ -97,7 +97,7 @@ def dev(
 
 
 def _usual_port() -> tuple[int, ...]:
-    """Return nsqlookupd's default port if it is free, otherwise nothing."""
+    """Return nsqlookupd's default port if it is free, otherwise an empty tuple."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -108,7 +108,7 @@ def _usual_port() -> tuple[int, ...]:
 
 
 async def _until_stopped(tell: Callable[[], None]) -> int:
-    # Print it only here, where signals are handled: the reader may stop us at once.
+    # Print it only here, where signals are handled: the reader may stop us immediately.
     tell()
     await asyncio.Event().wait()
     return 0

@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
     Attributes:
         number: Counted from 1.
-        data: Without its newline. None if it is longer than the limit.
+        data: The line without its newline. None if it is longer than the limit.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Splitter:
     """Cuts a stream into lines.
 
     Args:
-        limit: Longest line in bytes.
+        limit: Maximum length of a line in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -74,7 +74,7 @@ class Splitter:
 async def read_lines(stream: BinaryIO, limit: int) -> AsyncIterator[Line]:
     """Yield the lines of a stream as they arrive.
 
-    A separate thread reads, at most a few chunks ahead; a read that never
+    A separate thread reads at most a few chunks ahead. A read that never
     returns (a terminal) does not prevent the process from ending.
 
     Raises:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
     """Show the answers of every nsqlookupd about TOPIC, including those that the given ones list.
 
-    Exit code 1 if one does not answer, does not know the topic, or says something else than another one;
-    within 3 seconds of a change that is normal.
+    Exit code 1 if one does not answer or does not know the topic, or if the answers differ; within 3 seconds
+    of a change they normally do.
     """
     views = run(ask_all(lookupd, topic))
     if wants_json(as_json):

@@ -18,7 +18,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return base URLs for addresses that are given one by one or separated by commas."""
+    """Return base URLs for addresses that are given separately or with commas."""
     try:
         return lookupd_urls(",".join(values)) if values else ()
     except ConfigError as error:
@@ -26,10 +26,13 @@ def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
 
 
 class Name(click.ParamType[str]):
-    """The name of a topic or channel, checked before any request."""
+    """The name of a topic or channel, checked before any request.
+
+    Args:
+        kind: ``topic`` or ``channel``.
+    """
 
     def __init__(self, kind: str) -> None:
-        """Take ``topic`` or ``channel``."""
         self.name = kind
         self._check = check_topic if kind == "topic" else check_channel
 
@@ -42,13 +45,13 @@ class Name(click.ParamType[str]):
 
 
 class Number(click.FloatRange):
-    """A number within bounds; rejects infinity and NaN, which passes every comparison."""
+    """A number within bounds, but not infinity or NaN (which passes every comparison)."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number, or fail with the reason."""
         number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # text is what it converts
         if not math.isfinite(number):
-            self.fail(f"{value} is no number that can be counted with", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
 

@@ -1,6 +1,6 @@
-"""How commands print: tables for people, JSON lines for programs.
+"""Print the output of commands: tables for people, JSON lines for programs.
 
-The invariant: control characters in text from outside (names, bodies, texts of
+The invariant: control characters in external text (names, bodies, texts of
 servers) never reach a terminal.
 """
 
@@ -27,7 +27,7 @@ def clean(text: str) -> str:
 
 
 def wants_json(flag: bool | None) -> bool:
-    """Return whether to print JSON: the user's choice, otherwise whether standard output is not a terminal."""
+    """Return whether to print JSON: as the user chose, otherwise if standard output is not a terminal."""
     return flag if flag is not None else not sys.stdout.isatty()
 
 
@@ -53,7 +53,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
-    """Return a value for rich: without markup and control characters, None as a dash, booleans as yes or no."""
+    """Return a cell for rich: text without markup and control characters, None as a dash, booleans as yes or no."""
     from rich.text import Text
 
     if isinstance(value, Text):

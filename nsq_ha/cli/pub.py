@@ -86,8 +86,8 @@ class PubOptions:
 def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
     """Publish standard input to TOPIC, one message per line; empty lines are skipped.
 
-    Many are under way at a time; those of one key stay in order. Each line that failed is named, with
-    whether it may be stored all the same. Exit code 1 if any failed.
+    Many are published at the same time; those of one key stay in order. Each failed line is reported, with
+    whether it may be stored anyway. Exit code 1 if any failed.
     """
     chosen = PubOptions(**options)  # type: ignore[arg-type]  # click's names and types are the fields'
     if chosen.key is not None and chosen.key_field is not None:
@@ -114,7 +114,7 @@ async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: 
 
 
 def _check(topic: str, meta: TopicMeta, options: PubOptions) -> None:
-    """Reject options that the topic would reject for every line."""
+    """Reject options with which every line would fail."""
     if meta.ordered and options.key is None and options.key_field is None and options.partition is None:
         raise ConfigError(f"topic {topic!r} is ordered: give --key-field, --key or --partition")
     if options.partition is not None and options.partition >= meta.partition_num:
@@ -156,7 +156,7 @@ class LinePublisher:
         Raises:
             OSError: The input cannot be read, or a receipt not be written.
 
-        Cancelled, what is under way may be stored.
+        If cancelled, lines that are being published may be stored.
         """
         async with asyncio.TaskGroup() as group:
             self._reading = group.create_task(self._read(lines, group))
@@ -178,7 +178,7 @@ class LinePublisher:
 
     async def _publish(self, line: Line) -> None:
         if self._is_stopped:
-            return  # it was read before the failure was known
+            return  # the line was read before the failure was known
         self.lines += 1
         options = self._options
         try:
@@ -248,7 +248,7 @@ def _key(data: bytes, options: PubOptions) -> str | int | None:
 
 
 def _kind(value: object) -> str:
-    """Return what JSON calls a value that is no key."""
+    """Return the JSON name for the kind of a value that cannot be a key."""
     names = {type(None): "null", bool: "a boolean", float: "a fraction", list: "a list"}
     return names.get(type(value), "an object")
 

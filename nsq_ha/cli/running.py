@@ -27,11 +27,11 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -
 
     Args:
         work: The command.
-        stopped: The value to return if a signal, or the end of the reader of its output, is the command's normal end.
+        stopped: The value to return if the command is normally ended by a signal, or by the reader of its output.
             None to exit with 130, 143 or 141.
 
     Raises:
-        click.ClickException: The command failed, but not because of a bug; one line, exit code 1.
+        click.ClickException: The command failed, but not because of a bug. Prints one line; exit code 1.
         click.exceptions.Exit: It was interrupted.
         BrokenPipeError: The reader of the output has gone, and ``stopped`` is None.
     """
@@ -53,7 +53,7 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -
 
 @contextlib.contextmanager
 def failures() -> Iterator[None]:
-    """Turn errors from outside this program into one line."""
+    """Turn errors that are not bugs of this program into one line."""
     try:
         yield
     except BrokenPipeError:

@@ -31,7 +31,7 @@ _FROM_HELP: Final = (
 )
 
 _LOSS: Final = 1.0
-"""Seconds before an outage is reported; finding a moved leader takes less, and need not be reported."""
+"""Seconds before an outage is reported; finding a moved leader takes less and is not reported."""
 
 
 def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
@@ -74,8 +74,8 @@ def tail(
 ) -> None:
     """Print the messages of TOPIC as they arrive, until Ctrl-C or until the reader of a pipe ends.
 
-    A channel of its own sees all messages and leaves nothing behind; --channel shares an existing channel
-    (and takes messages from its other consumers) or makes one that stays. What was printed is finished.
+    By default, it uses a new channel, which gets all new messages and is deleted at the end. --channel shares an
+    existing channel with its other consumers, or creates one that stays. Printed messages are finished.
     """
     if raw:
         show: Callable[[Message], None] = _print_raw
@@ -127,7 +127,7 @@ async def _tail(
 
 @contextlib.asynccontextmanager
 async def _losses_entry(consumer: Consumer) -> AsyncIterator[None]:
-    """Report on standard error if partitions cannot be read, and when all can be read again."""
+    """Report on standard error when partitions cannot be read, and when all are read again."""
     telling = asyncio.create_task(_tell_losses(consumer))
     try:
         yield
@@ -167,7 +167,7 @@ def _print_text(message: Message) -> None:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Return a message for JSON; a body that is not UTF-8 is base64."""
+    """Return a message as a dict for JSON; a body that is not UTF-8 is encoded as base64."""
     entry: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,

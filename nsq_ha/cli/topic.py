@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
 
 USUAL_REPLICAS = 3
-"""Number of replicas with which writes continue after the loss of a node."""
+"""Number of replicas that lets writes continue after the loss of a node."""
 _TOO_FEW_NODES = "No node is available"
 
 

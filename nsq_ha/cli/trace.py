@@ -26,20 +26,20 @@ def trace() -> None:
 @trace.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the page, JSON and Parquet.")
-@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only this one. May be repeated.")
-@click.option("--ordered", type=TOPIC, multiple=True, help="A topic whose order counts. May be repeated.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Report only this topic. May be repeated.")
+@click.option("--ordered", type=TOPIC, multiple=True, help="Check the order of this topic. May be repeated.")
 @click.option(
     "--grace",
     type=Number(0),
     default=60.0,
     show_default=True,
-    help="Seconds after which a message without a finish is lost.",
+    help="Seconds after which a message that was not finished counts as lost.",
 )
 @click.option(
     "--skip-prefix",
     default="spark-",
     show_default=True,
-    help="Leave out channels that begin so: they are no consumers.",
+    help="Leave out channels with this prefix, since they are not consumers.",
 )
 @click.option(
     "--fail-on",
@@ -47,10 +47,10 @@ def trace() -> None:
     multiple=True,
     default=("lost", "out_of_order"),
     show_default=True,
-    help="What makes the exit code 1. May be repeated.",
+    help="Anomaly that makes the exit code 1. May be repeated.",
 )
 @click.option(
-    "--threads", default="*", show_default=True, help="Threads that Spark uses on this machine; * is one for each core."
+    "--threads", default="*", show_default=True, help="Threads that Spark uses on this machine; * for one per core."
 )
 @json_option
 def report(
@@ -67,8 +67,8 @@ def report(
 ) -> None:
     """Read trace logs of the SDK, logs of nsqds, or both, and report what happened to the messages.
 
-    With --out, write a page (report.html), report.json and Parquet tables there. Exit code 1 if an
-    anomaly of --fail-on, or no trace line, was found.
+    With --out, write a page (report.html), report.json and Parquet tables to that folder. Exit code 1 if an
+    anomaly of --fail-on was found, or no trace line.
     """
     try:
         from nsq_ha.spark.session import local_session, require_spark

@@ -25,7 +25,7 @@ class View:
 
     Attributes:
         lookupd: Its base URL.
-        leads: Whether a list names it as the leading one.
+        leads: Whether a list of nsqlookupds names it as the leading one.
         readable: The answer to ``access=r``. None if there is none.
         writable: The answer to ``access=w``. None if there is none.
         error: Why there is no answer. None if there is one.
@@ -39,7 +39,7 @@ class View:
 
     @property
     def exists(self) -> bool:
-        """Whether it knows the topic."""
+        """Whether this nsqlookupd knows the topic."""
         return self.readable is not None and self.readable.exists
 
     @property
@@ -56,7 +56,7 @@ class View:
 
 
 def partitions_of(views: Iterable[View]) -> range:
-    """Return all partitions that any nsqlookupd counts or lists."""
+    """Return all partitions that any nsqlookupd knows."""
     numbers = [view.partition_num for view in views]
     numbers += [number + 1 for view in views if view.readable is not None for number in view.readable.partitions]
     return range(max(numbers, default=0))
@@ -69,7 +69,7 @@ def differing(views: Iterable[View]) -> list[int]:
 
 
 def agree(views: Iterable[View]) -> bool:
-    """Return whether all answered, and the same; all may say that there is no such topic."""
+    """Return whether all answered and all answers are equal; all may say that there is no such topic."""
     listed = list(views)
     kinds = {(view.exists, view.readable.meta if view.readable is not None else None) for view in listed}
     return all(view.error is None for view in listed) and len(kinds) == 1 and not differing(listed)
@@ -100,7 +100,7 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
 
     Raises:
         TopicNotFoundError: No nsqlookupd that answers knows the topic.
-        LookupUnavailableError: None answers, or no answer contains the meta.
+        LookupUnavailableError: No nsqlookupd answers, or no answer contains the meta.
     """
     views = await ask_all(lookupd, topic)
     if all(view.error is not None for view in views):
