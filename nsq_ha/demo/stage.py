@@ -1,7 +1,7 @@
-"""Set up a run of the demo: cluster, topic and trace log; afterwards delete them and write the report.
+"""Set up a run of the demo: cluster, topic and trace log; afterwards delete them and return the report.
 
-On a real cluster a run creates only one topic, and deletes it only if it created
-it. It causes no faults there: that is up to the operator.
+On a real cluster a run creates at most one topic, and deletes only a topic that it
+created. It causes no faults there: that is up to the operator.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class DemoOptions:
     """What to run, and where.
 
     Attributes:
-        lookupd: Addresses of a real cluster. Empty for an embedded one.
+        lookupd: Addresses of a real cluster's nsqlookupds. Empty for an embedded cluster.
         topic: The topic; created if it does not exist. None for a unique name.
-        keep_topic: Do not delete a topic that this run created.
+        keep_topic: Whether to keep a topic that this run created.
         months: Months of 2013, from 1 to 12.
         spark: Whether Spark reads the topic back.
         page: Where to write Spark's page about every message. None for no page.
-        job: How to publish.
+        job: The options of the job.
     """
 
     lookupd: tuple[str, ...] = ()
@@ -76,13 +76,13 @@ class Report:
     Attributes:
         audit: The counts.
         topic: The topic.
-        embedded: Whether it was an embedded cluster.
-        partitions: Of the topic.
-        replicas: Of each partition.
+        embedded: Whether the cluster was embedded.
+        partitions: Number of the topic's partitions.
+        replicas: Number of each partition's replicas.
         faults: The faults caused in the cluster. None on a real one.
         events: Everything that happened, in order.
         spark: Spark's result. None if Spark was not requested, is missing or failed.
-        spark_missing: Why Spark cannot run here, with the remedy. None otherwise.
+        spark_missing: Why Spark cannot run here, and what to install. None otherwise.
         spark_error: Why Spark failed, or what it did not find. None otherwise.
     """
 
@@ -103,7 +103,7 @@ class Report:
         return self.audit.is_clean and self.spark_error is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON; seconds as floats."""
+        """Return everything as plain values for JSON; times are in seconds."""
         audit, faults = self.audit, self.faults
         return {
             "ok": self.is_clean,
@@ -163,7 +163,7 @@ class Demo:
             NsqError: The cluster cannot be used, the topic is not ordered, or the page cannot be written.
             OSError: The flights are not installed, or a port or file cannot be used.
 
-        Cancelled, it closes and deletes what it created.
+        If cancelled, it closes and deletes what it created.
         """
         _check_page(self._options)
         rows = await asyncio.to_thread(flights.read, self._options.months)
@@ -236,7 +236,7 @@ class Demo:
         try:
             await admin.delete_topic(topic)
         except NsqError as error:
-            self._tell(f"topic {topic} is left, delete it later: {error}")
+            self._tell(f"topic {topic} was not deleted, delete it later: {error}")
 
     async def _read_back(self, report: Report, lookupd: tuple[str, ...], trace_log: Path) -> None:
         self._tell("Spark reads the topic back")
@@ -245,22 +245,22 @@ class Demo:
         except SparkUnavailableError as error:
             report.spark_missing = str(error)
             return
-        except Exception as error:  # noqa: BLE001 - Spark's own errors are of many kinds, and shown as they are
+        except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors; they are shown unchanged
             report.spark_error = f"{type(error).__name__}: {error}"
             return
         report.spark = found
         if found.flights < report.audit.acknowledged:
-            report.spark_error = f"Spark read {found.flights} flights of {report.audit.acknowledged} acknowledged ones"
+            report.spark_error = f"Spark read only {found.flights} of {report.audit.acknowledged} acknowledged flights"
 
 
 def _check_page(options: DemoOptions) -> None:
-    """Fail at once if the page could not be written after the run."""
+    """Fail now if the page could not be written after the run."""
     if options.spark and options.page is not None:
         folder = options.page.parent
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {str(folder)!r} for the page {options.page.name}")
         if not os.access(folder, os.W_OK):
-            raise ConfigError(f"the folder {str(folder.resolve())!r} cannot be written: name another page")
+            raise ConfigError(f"the folder {str(folder.resolve())!r} is not writable: choose another page")
 
 
 async def _in_thread(work: Callable[[], SparkReport]) -> SparkReport:

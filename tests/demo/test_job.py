@@ -77,7 +77,7 @@ async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str
         await running
     finally:
         cluster.refuse_writes(refuse=False)
-    assert told[-1] == f"gave up: nothing moved for {STALL} s"
+    assert told[-1] == f"gave up: no progress for {STALL} s"
     assert 80 <= job.audit.acknowledged < 400
     assert not job.audit.is_clean
     assert job.audit.lost == 0

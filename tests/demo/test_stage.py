@@ -133,7 +133,7 @@ async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest
 async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_step, "run", lambda *_: spark_report(399))
     report = await report_of(on(cluster, spark=True))
-    assert report.spark_error == "Spark read 399 flights of 400 acknowledged ones"
+    assert report.spark_error == "Spark read only 399 of 400 acknowledged flights"
     assert not report.is_clean
 
 
