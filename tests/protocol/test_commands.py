@@ -132,3 +132,7 @@ def test_a_secret_is_never_shown() -> None:
 def test_what_is_not_legal_is_refused_before_it_is_sent(command: Command) -> None:
     with pytest.raises(ConfigError):
         command.encode()
+
+
+def test_auth_does_not_show_its_secret() -> None:
+    assert repr(Auth(b"4711")) == "Auth(secret=...)"

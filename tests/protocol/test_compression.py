@@ -198,3 +198,8 @@ def test_half_a_block_gives_no_piece_yet() -> None:
     block = writer.compress(b"whole")
     assert list(reader.pieces(block[:-1])) == []
     assert list(reader.pieces(block[-1:])) == [b"whole"]
+
+
+def test_damage_that_is_found_piece_by_piece_is_named() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"^deflate stream is damaged: Error -3 while"):
+        list(DeflateCodec().pieces(b"\xff" * 100))

@@ -118,6 +118,11 @@ def test_a_filter_is_passed_on() -> None:
     assert fields(Offer(ext_filter=rule))["ext_filter"] == rule
 
 
+def test_a_host_name_of_other_bytes_can_be_sent() -> None:
+    found = fields(Offer.of(ClientConfig(), hostname="h\udcff", user_agent="nsq_ha/1"))
+    assert (found["hostname"], found["client_id"], found["extend_support"]) == ("h?", "h?", False)
+
+
 def test_a_tag_has_at_most_100_bytes() -> None:
     assert offered(ConsumerConfig(tag="é" * 50)).desired_tag == "é" * 50
     with pytest.raises(ConfigError, match="at most 100 bytes"):
@@ -256,6 +261,8 @@ def test_an_authorization_is_decoded() -> None:
         (b"E_AUTH_FAILED AUTH failed", "E_AUTH_FAILED AUTH failed"),
         (b"E_UNAUTHORIZED AUTH No authorizations found", "E_UNAUTHORIZED AUTH No authorizations found"),
         (b"E_AUTH_FAILED for aHVudGVyMg==", "E_AUTH_FAILED (the server's text is not shown"),
+        (b"E_INVALID for aHVudGVyMg==", "E_INVALID (the server's text is not shown"),
+        (b"E_OF_ANOTHER_SERVER x", "E_AUTH_FAILED (the server's text is not shown"),
         (b"hunter2 is wrong", "E_AUTH_FAILED (the server's text is not shown"),
     ],
 )

@@ -65,7 +65,15 @@ def test_a_header_that_the_server_refuses(header: bytes, code: str) -> None:
         ),
         (b"[]\x18\xb9\xe8", 'unexpected tail: "\\x18\\xb9\\xe8"'),
         (b"{} " + b"a" * 81, f'unexpected tail: "{"a" * 40}...{"a" * 40}"'),
+        (b"{} " + b"a" * 80, f'unexpected tail: "{"a" * 80}"'),
         (b"nope", 'cannot parse JSON: unparsed tail: "nope"'),
+        (b" nope ", 'cannot parse JSON: unparsed tail: "nope "'),
+        (b"\x0bnope", 'cannot parse JSON: unparsed tail: "\\vnope"'),
+        (b'{"a":1', 'cannot parse JSON: unparsed tail: "{\\"a\\":1"'),
+        (
+            b"{\x0bnope",
+            'cannot parse JSON: cannot parse object: cannot find opening \'"" for object key; unparsed tail: "\\vnope"',
+        ),
     ],
 )
 def test_a_fault_in_the_json_is_told_in_the_servers_words(header: bytes, text: str) -> None:

@@ -44,7 +44,12 @@ def test_minus_one_switches_off() -> None:
 
 def test_large_buffers_are_clamped_and_short_waits_raised() -> None:
     assert read(output_buffer_size=10**6).output_buffer_size == 65536
-    assert read(output_buffer_timeout=3).output_buffer_timeout == 10
+    assert read(output_buffer_size=64).output_buffer_size == 64
+    assert [read(output_buffer_timeout=wait).output_buffer_timeout for wait in (1, 3, 10, 11)] == [10, 10, 10, 11]
+
+
+def test_zero_keeps_the_default() -> None:
+    assert read(heartbeat_interval=0, output_buffer_size=0, output_buffer_timeout=0, msg_timeout=0) == SessionSettings()
 
 
 def test_a_second_identify_keeps_what_it_does_not_name() -> None:
@@ -61,6 +66,12 @@ def test_a_second_identify_keeps_what_it_does_not_name() -> None:
         ({"heartbeat_interval": 999}, "heartbeat interval (999) is invalid"),
         ({"heartbeat_interval": 60001}, "heartbeat interval (60001) is invalid"),
         ({"output_buffer_size": 63}, "output buffer size (63) is invalid"),
+        ({"output_buffer_size": 1}, "output buffer size (1) is invalid"),
+        ({"output_buffer_size": -2}, "output buffer size (-2) is invalid"),
+        ({"output_buffer_timeout": -2}, "output buffer timeout (-2) is invalid"),
+        ({"heartbeat_interval": -2}, "heartbeat interval (-2) is invalid"),
+        ({"sample_rate": 100}, "sample rate (100) is invalid"),
+        ({"msg_timeout": 999}, "msg timeout (999) is invalid"),
         ({"output_buffer_timeout": 1001}, "output buffer timeout (1001) is invalid"),
         ({"sample_rate": -1}, "sample rate (-1) is invalid"),
         ({"msg_timeout": -1}, "msg timeout (-1) is invalid"),
@@ -107,3 +118,12 @@ def test_the_answer_has_what_both_sides_can_do() -> None:
     packed = read(tls_v1=True, deflate=True, deflate_level=9).identity("1.2", tls=True)
     assert (packed.tls_v1, packed.deflate, packed.deflate_level, packed.max_deflate_level) == (True, True, 6, 6)
     assert read(deflate=True, deflate_level=-3).identity("1.2", tls=True).deflate_level == 0
+
+
+def test_the_answer_repeats_the_settings() -> None:
+    settings = read(
+        sample_rate=7, output_buffer_size=100, output_buffer_timeout=50, desired_tag="blue", deflate_level=5
+    )
+    answer = settings.identity("1.2", tls=False)
+    assert (answer.sample_rate, answer.output_buffer_size, answer.output_buffer_timeout) == (7, 100, 50)
+    assert (answer.desired_tag, answer.deflate, answer.deflate_level) == ("blue", False, 0)

@@ -106,6 +106,15 @@ def test_a_body_is_cut() -> None:
     assert line == f"PUB orders 0: 1000 bytes b'{'x' * 64}'"
 
 
+def test_a_header_and_an_identify_are_cut() -> None:
+    found = subscribed(SubAdvanced("t", "c", 0), extended=True)
+    assert found.received(delivery(b"paid", Layout.EXT_DETAIL, ext=b"x" * 1000)) == [
+        f"message {HEX}, attempt 1: header b'{'x' * 64}', 4 bytes b'paid'"
+    ]
+    [line] = text().sent(Identify(json.dumps({"client_id": "x" * 100_000}).encode()).encode())
+    assert 64 < len(line) < 10_000
+
+
 @given(st.lists(st.integers(0, 200), unique=True).map(sorted))
 def test_lines_do_not_depend_on_how_the_bytes_were_cut(cuts: list[int]) -> None:
     sent = Pub("orders", 0, b"a").encode() + Finish(ID).encode() + Mpub("orders", 1, (b"b", b"c")).encode()

@@ -63,7 +63,7 @@ def _complaint(header: bytes, error: Exception) -> str:
     inside = text[1:].lstrip(_BLANKS)
     if not text:
         fault = "cannot parse empty string; "
-    elif text.startswith(b"{") and not inside.startswith((b'"', b"}")):
+    elif text.startswith(b"{") and not inside.startswith(b'"'):
         fault = 'cannot parse object: cannot find opening \'"" for object key; '
         text = inside
     else:
