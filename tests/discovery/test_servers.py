@@ -402,3 +402,67 @@ async def test_rejected_answers_are_not_kept_in_tracebacks(serve: Serve, megabyt
             gc.enable()
             await servers.aclose()
     assert kept < megabytes
+
+
+async def test_what_has_ended_is_not_kept(serve: Serve, known: Known) -> None:
+    fake = await serve()
+    fake.answer("/lookup", WHOLE)
+    servers = known(fake.url)
+    for _ in range(3):
+        await servers.look_up("orders", "r")
+    await eventually(lambda: not servers._tasks)
+
+
+async def test_one_that_was_learnt_has_the_same_time_limit(serve: Serve, known: Known) -> None:
+    first, second = await serve(), await serve()
+    first.answer("/listlookup", list_body(first.url, first.url, second.url))
+    first.answer("/lookup", b"no", 500)
+    second.behave = hang
+    servers = known(first.url, timeout=0.5)
+    await servers.refresh_lists()
+    assert servers.urls == (first.url, second.url)
+    result, took = await timed(servers)
+    assert result.error is not None
+    assert (second.url, "no complete answer within 0.5 s") in result.error.causes
+    assert took < 2.0
+
+
+async def test_an_error_that_no_rule_foresees_counts_as_a_failure_of_that_server(
+    serve: Serve, known: Known, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await serve(), await serve()
+    for fake in (first, second):
+        fake.answer("/lookup", WHOLE)
+    servers = known(first.url, second.url)
+
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(servers._servers[0].client, "lookup", fail)
+    result = await servers.look_up("orders", "r")
+    assert [answer.lookupd for answer in result.answers] == [second.url]
+    assert servers.failing == (first.url,)
+    unexpected, failed = (record.getMessage() for record in caplog.records)
+    assert unexpected.startswith(f"nsqlookupd {first.url}: unexpected error, continuing; ")
+    assert unexpected.endswith(": ZeroDivisionError('odd')")
+    assert failed == f"nsqlookupd {first.url} gave no usable answer: odd; asking the others"
+
+
+async def test_lists_that_fail_unexpectedly_are_asked_for_again(
+    serve: Serve, known: Known, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = await serve()
+    fake.answer("/listlookup", list_body(fake.url, fake.url))
+    servers = known(fake.url)
+    ask, failures = servers.refresh_lists, [ZeroDivisionError("odd")]
+
+    async def refresh() -> None:
+        if failures:
+            raise failures.pop()
+        await ask()
+
+    monkeypatch.setattr(servers, "refresh_lists", refresh)
+    keeping = asyncio.create_task(servers.keep_lists(0.5, 0.0))
+    await eventually(lambda: servers.leader == fake.url)
+    assert "lists of nsqlookupds: unexpected error" in caplog.text
+    keeping.cancel()
