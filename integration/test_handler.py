@@ -1,6 +1,7 @@
 """``Consumer.run``: handlers, how many run at once, and what becomes of their messages."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -179,9 +180,11 @@ async def test_a_handler_may_answer_by_itself(
     assert seen == [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]
 
 
-async def test_a_cancelled_run_gives_its_messages_back(
-    producer: Producer, consume: Consumers, ordered: str, mark: bytes
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_cancelled_run_gives_its_messages_back_without_an_attempt(
+    producer: Producer, consume: Consumers, ordered: str, mark: bytes, *, closes: bool
 ) -> None:
+    """To the next reader of the same consumer, or to the server when it closes."""
     started = asyncio.Event()
 
     async def handle(message: Message) -> None:
@@ -196,9 +199,12 @@ async def test_a_cancelled_run_gives_its_messages_back(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        message = await next_of(consumer, mark)
-        message.finish()
-    assert message.attempts == 2
+        if closes:
+            await consumer.aclose()
+        async with consume(ordered) if closes else contextlib.nullcontext(consumer) as reader:
+            message = await next_of(reader, mark)
+            message.finish()
+    assert message.attempts == 1
 
 
 async def test_closing_waits_for_the_handlers(
