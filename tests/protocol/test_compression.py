@@ -203,3 +203,30 @@ def test_half_a_block_gives_no_piece_yet() -> None:
 def test_damage_that_is_found_piece_by_piece_is_named() -> None:
     with pytest.raises(RemoteProtocolError, match=r"^deflate stream is damaged: Error -3 while"):
         list(DeflateCodec().pieces(b"\xff" * 100))
+
+
+def ended() -> DeflateCodec:
+    codec, packer = DeflateCodec(), zlib.compressobj(wbits=-15)
+    codec.decompress(packer.compress(b"x") + packer.flush())
+    return codec
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "text"),
+    [
+        (ended(), b"y", "deflate stream continues after its end"),
+        (SnappyCodec(), chunk(0xFE, b"sNaPpY"), "snappy stream does not begin with its identifier"),
+        (SnappyCodec(), chunk(0xFF, b"sNaPpX"), "snappy stream identifier is damaged"),
+        (
+            snappy_after_identifier(),
+            chunk(0, bytes(4) + b"\x81\x80\x04" + bytes(9)),
+            "snappy block announces more than 64 KiB",
+        ),
+        (snappy_after_identifier(), chunk(1, bytes(3)), "snappy chunk of 3 bytes has no legal size"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_with_a_stream_is_said(codec: Codec, data: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        codec.decompress(data)
+    assert str(caught.value) == text

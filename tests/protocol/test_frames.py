@@ -39,3 +39,12 @@ def test_a_size_is_judged_before_the_rest_comes(size: int) -> None:
 def test_an_unknown_type_is_refused(kind: int) -> None:
     with pytest.raises(RemoteProtocolError, match=f"frame type {kind} is unknown"):
         FrameDecoder(max_frame_bytes=1024).feed(struct.pack(">ii", 4, kind))
+
+
+def test_the_port_of_an_nsqlookupd_is_recognised() -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        FrameDecoder(max_frame_bytes=1024).feed(b"\0\0\0\x0eE_BAD_PROTOCOL")
+    assert str(caught.value) == (
+        "the server is not an nsqd, perhaps the TCP port of an nsqlookupd. Give nsqd's TCP port, which is 4150 by"
+        " default, or nsqlookupd's HTTP address as lookupd="
+    )

@@ -195,3 +195,14 @@ def test_the_size_on_disk_is_known(body: bytes, ext: bytes | None) -> None:
     plain, extended = traced_size(len(body), None if ext is None else len(ext))
     assert plain == 4 + len(encode_message(message, Layout.PLAIN))
     assert extended == 4 + len(encode_message(message, Layout.EXT))
+
+
+@pytest.mark.parametrize("layout", [Layout.DETAIL, Layout.EXT_DETAIL])
+def test_a_frame_may_be_as_large_as_the_log_says_and_no_larger(layout: Layout) -> None:
+    one = message(b"one")
+    assert damage_of(encode_message(one, layout), layout).attempts == one.attempts
+    one.raw_size = 0  # nothing is known
+    assert damage_of(encode_message(one, layout), layout).attempts == one.attempts
+    one.raw_size = 1
+    with pytest.raises(RemoteProtocolError, match="but the message has 1 in the log"):
+        damage_of(encode_message(one, layout), layout)

@@ -71,6 +71,7 @@ def test_a_second_identify_keeps_what_it_does_not_name() -> None:
         ({"output_buffer_timeout": -2}, "output buffer timeout (-2) is invalid"),
         ({"heartbeat_interval": -2}, "heartbeat interval (-2) is invalid"),
         ({"sample_rate": 100}, "sample rate (100) is invalid"),
+        ({"msg_timeout": 1}, "msg timeout (1) is invalid"),
         ({"msg_timeout": 999}, "msg timeout (999) is invalid"),
         ({"output_buffer_timeout": 1001}, "output buffer timeout (1001) is invalid"),
         ({"sample_rate": -1}, "sample rate (-1) is invalid"),
@@ -127,3 +128,8 @@ def test_the_answer_repeats_the_settings() -> None:
     answer = settings.identity("1.2", tls=False)
     assert (answer.sample_rate, answer.output_buffer_size, answer.output_buffer_timeout) == (7, 100, 50)
     assert (answer.desired_tag, answer.deflate, answer.deflate_level) == ("blue", False, 0)
+
+
+def test_what_is_just_within_range_is_taken() -> None:
+    found = read(output_buffer_timeout=1000, desired_tag="é" * 50, ext_filter={"type": 1})
+    assert (found.output_buffer_timeout, found.desired_tag, found.ext_filter) == (1000, "é" * 50, {"type": 1})

@@ -115,6 +115,16 @@ def test_a_header_and_an_identify_are_cut() -> None:
     assert 64 < len(line) < 10_000
 
 
+def test_bodies_and_answers_are_cut() -> None:
+    [line] = text().sent(Mpub("orders", 0, (b"x" * 1000,)).encode())
+    assert line == f"MPUB orders 0: 1 messages, 1000 bytes, the first: b'{'x' * 64}'"
+    assert text().received(response(b"x" * 10_000)) == [f"response b'{'x' * 1024}'"]
+
+
+def test_before_a_subscription_messages_are_plain() -> None:
+    assert text().received(delivery(b"paid", Layout.PLAIN)) == [f"message {HEX}, attempt 1: 4 bytes b'paid'"]
+
+
 @given(st.lists(st.integers(0, 200), unique=True).map(sorted))
 def test_lines_do_not_depend_on_how_the_bytes_were_cut(cuts: list[int]) -> None:
     sent = Pub("orders", 0, b"a").encode() + Finish(ID).encode() + Mpub("orders", 1, (b"b", b"c")).encode()
