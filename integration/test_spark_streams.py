@@ -198,7 +198,7 @@ async def test_a_task_that_fails_after_writing_repeats_rows_with_the_same_ids(
         yield from batches
         if not Path(mark).exists():
             Path(mark).touch()
-            # NSQ takes no empty message, so this fails the task when the rows before it are published.
+            # NSQ accepts no empty message, so this fails the task when the rows before it are published.
             yield pa.RecordBatch.from_pydict({"value": [""]})
 
     rows = spark.range(count).select(f.col("id").cast("string").alias("value")).coalesce(1)

@@ -1,10 +1,10 @@
 """The offsets of a stream in Spark's checkpoint: one per partition, and when they were taken.
 
-The JSON is ``{topic: {partition: offset}}``, with partitions as text, beside a time
-under a name that no topic can have. The time is needed because an offset alone does
-not identify its log: messages before it are older than the offset, unless the topic
-was re-created. If ``failOnDataLoss=false`` lets a query go back to an earlier offset,
-the checkpoint names the partition as well; any other step back is an error.
+The JSON is ``{topic: {partition: offset}}`` with partitions as text, and a time under
+a name that no topic can have. The time is needed because an offset alone does not
+identify its log: messages before it are older than the offset, unless the topic was
+re-created. If ``failOnDataLoss=false`` lets a query go back to an earlier offset, the
+checkpoint also names the partition; any other step back is an error.
 
 **Source:** Spark reference 1.5, 2.1 ("Offset JSON").
 """
@@ -23,13 +23,13 @@ TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 PLANNED: Final = "@planned"
-"""Where the time is, in seconds since 1970; older checkpoints have none."""
+"""Key of the time, in seconds since 1970; older checkpoints have none."""
 
 RESTARTED: Final = "@restarted"
 """Key of the partitions that go back on purpose, ``{topic: {partition: offset}}``; the step reads no message."""
 
 MARGIN: Final = 60.0
-"""Seconds that the clocks of the driver and of the nsqds may differ."""
+"""Seconds by which the clocks of the driver and the nsqds may differ."""
 
 _NS: Final = 1_000_000_000
 _OWN: Final = "@"  # first character of our own names; no topic has it
@@ -54,13 +54,13 @@ def from_json(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Return offsets from the form of the checkpoint, with or without a time.
 
     Raises:
-        ConfigError: It has another form: the checkpoint is of another source.
+        ConfigError: It has another form: the checkpoint is from another source.
     """
     found: dict[TopicPartition, int] = {}
     for topic, partitions in undated(offsets_json).items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else [("?", None)]:
             if not partition.isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
-                raise ConfigError(f"the checkpoint is of another source: {topic!r} has {partitions!r}")
+                raise ConfigError(f"the checkpoint is from another source: {topic!r} has {partitions!r}")
             found[topic, int(partition)] = offset
     return found
 
@@ -81,7 +81,7 @@ def planned_at(offsets_json: Mapping[str, Any]) -> int | None:
 
 
 def undated(offsets_json: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the offsets alone."""
+    """Return the offsets without their time."""
     return {topic: partitions for topic, partitions in offsets_json.items() if not is_own(topic)}
 
 
@@ -95,7 +95,7 @@ def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | No
 
     Args:
         offsets: The offsets, without a time.
-        now: Seconds since 1970; no earlier than the logs were asked.
+        now: Seconds since 1970, taken after the logs were asked.
         known: Earlier offsets. Equal offsets keep their time: a new time would make
             Spark run an empty micro-batch.
     """
@@ -117,7 +117,7 @@ def is_of_another_log(written_ns: int, planned: int, ahead: float, margin: float
     Args:
         written_ns: When the message was written, by the server's clock, in nanoseconds since 1970.
         planned: When the offset was taken, by the driver's clock, in seconds.
-        ahead: Seconds that the server's clock is ahead of the driver's now.
-        margin: Seconds that the clocks may differ beyond that.
+        ahead: Seconds by which the server's clock is now ahead of the driver's.
+        margin: Seconds by which the clocks may differ beyond that.
     """
     return written_ns > (planned + margin + max(0.0, ahead)) * _NS

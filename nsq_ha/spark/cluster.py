@@ -1,8 +1,8 @@
 """Blocking requests to nsqlookupds and partition leaders, for Spark's processes.
 
-Runs the asynchronous clients of ``discovery`` in a private event loop, call by call:
-Spark runs driver and task code in Python processes of its own, where no loop runs. Does
-not decide what the answers mean for a read (``plan``, ``read``).
+This module runs the asynchronous clients of ``discovery`` in a private event loop, call
+by call: Spark runs driver and task code in its own Python processes, where no loop runs.
+It does not decide what the answers mean for a read (``plan``, ``read``).
 
 **Source:** Spark reference 1.1, 1.2.
 """
@@ -41,8 +41,8 @@ class Extent:
     """The extent of a partition's log, as its leader reports it.
 
     Attributes:
-        start: Offset of the oldest message that is kept.
-        end: Offset behind the newest one written; the last part may not be
+        start: Offset of the oldest kept message.
+        end: Offset after the newest message; the last part may not be
             committed to the replicas yet, and so not be readable.
         messages: Number of messages ever stored, which is the number of the newest one.
     """
@@ -107,10 +107,10 @@ class Cluster:
         }
 
     def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
-        """Find a message by number (``count``), or the first one at or behind an offset (``virtual_offset``).
+        """Find a message by number (``count``), or the first one at or after an offset (``virtual_offset``).
 
         Returns:
-            None if it cannot be read: it does not exist, or is not committed and flushed yet.
+            None if it cannot be read: it does not exist, or it is not committed and flushed yet.
 
         Raises:
             NsqError: No usable answer; look the leader up again.
@@ -136,8 +136,8 @@ class Cluster:
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         """Create ``channel`` on the partition's leader and set it to ``offset``.
 
-        The server applies the offset a little later: the first messages may be
-        others, see ``read.chain``.
+        The server applies the offset a little later, so the first messages may be
+        others; see ``read.chain``.
 
         Raises:
             ChannelNotRegisteredError: The topic accepts only registered channels.
@@ -153,7 +153,7 @@ class Cluster:
             topic: The topic.
             partition: The partition.
             node: Its leader.
-            channel: An unused name; this deletes the channel at once.
+            channel: An unused name; the channel is deleted immediately.
 
         Raises:
             ChannelNotRegisteredError: The topic accepts only registered channels.

@@ -1,10 +1,10 @@
 """A blocking connection to one nsqd: TCP, IDENTIFY, TLS, compression, AUTH.
 
-Does not decide what to send (``read.replay``, ``write.partition_writer``, ``ack.puller``)
-or what follows a failure. The partitioned nsqd can write to a TLS connection for a short
-time only, so the owner closes the connection in time and opens another one
-(``policy.tls_renewal``). Blocking, because Spark's tasks are plain functions in processes
-of their own.
+This module does not decide what to send (``read.replay``, ``write.partition_writer``,
+``ack.puller``) or what follows a failure. The partitioned nsqd can write to a TLS
+connection for a short time only, so the owner closes the connection in time and opens
+another one (``policy.tls_renewal``). It is blocking, because Spark's tasks are plain
+functions in their own processes.
 
 **Source:** protocol reference 3, 4.
 """
@@ -69,11 +69,11 @@ class BlockingConnection:
     Args:
         node: The nsqd.
         options: Secrets, TLS, compression and timeouts.
-        extended: The connection is for a subscription to an extended topic.
-        gathers: Whether nsqd gathers messages before it sends them; else it sends each at once.
+        extended: Whether the connection is for a subscription to an extended topic.
+        gathers: Whether nsqd gathers messages before it sends them; otherwise it sends each immediately.
 
     Attributes:
-        protocol: The state of the protocol; announce commands to it that are encoded elsewhere.
+        protocol: The state of the protocol; tell it about commands that are encoded elsewhere.
         early: Messages that arrived before the answer to a request.
     """
 
@@ -91,7 +91,7 @@ class BlockingConnection:
 
     @property
     def is_late(self) -> bool:
-        """True if too little time is left for another answer."""
+        """Whether too little time is left for another answer."""
         return self._lifetime is not None and self._lifetime.phase(time.monotonic()) in (Phase.LATE, Phase.STALE)
 
     def open(self) -> Identity:
@@ -102,9 +102,9 @@ class BlockingConnection:
 
         Raises:
             ConfigError: A file of the TLS options cannot be used on this machine.
-            ConnectError: No connection, or TLS failed.
+            ConnectError: Connecting or TLS failed.
             TransportError: No answer in time.
-            AuthError: The secret is missing or wrong; a retry fails the same way.
+            AuthError: The secret is missing or wrong; retries do not help.
             RemoteProtocolError: The server's answers violate the protocol.
         """
         until = time.monotonic() + CONNECT_TIMEOUT
@@ -113,7 +113,7 @@ class BlockingConnection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError, OverflowError) as error:
             # A resolver raises the latter two for invalid names and ports.
-            raise ConnectError(f"no connection to nsqd {self._node.address}: {error}") from error
+            raise ConnectError(f"cannot connect to nsqd {self._node.address}: {error}") from error
         secret, address = self._options.auth_secret, f"nsqd {self._node.address}"
         handshake = Handshake(self.protocol, self._offer(), address=address, secret=secret, advice=_ADVICE)
         identified_at = time.monotonic()
@@ -163,8 +163,8 @@ class BlockingConnection:
 
         Raises:
             ResponseTimeoutError: No data before ``until``.
-            ConnectionExpiredError: The server cannot use this TLS connection any longer.
-            ConnectionLostError: The connection ended; if the leader moved, without an error from the server.
+            ConnectionExpiredError: The server can no longer write to this TLS connection.
+            ConnectionLostError: The connection ended; if the leader moved, the server sends no error before.
             RemoteProtocolError: The server violated the protocol.
         """
         received = self.protocol.receive(self._read_in_time(until))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Rule = Literal["murmur3", "java"]
-"""The hash of a key: that of the Go clients, or that of the Java client."""
+"""The hash of a key: that of the Go clients or that of the Java client."""
 
 
 def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") -> Column:
@@ -24,11 +24,11 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
 
     Args:
         key: Column of type binary, string or integer. Null gives null.
-        partitions: Number of partitions of the topic, from its look-up.
-        rule: ``java`` accepts strings and integers only.
+        partitions: Number of partitions of the topic, from its lookup.
+        rule: The hash; ``java`` accepts strings and integers only.
 
     Raises:
-        ConfigError: ``partitions`` is not positive, or the rule unknown. A key
+        ConfigError: ``partitions`` is not positive, or the rule is unknown. A key
             that the rule does not accept fails the task.
     """
     import pyarrow as pa  # noqa: PLC0415 - pyspark and pyarrow are an extra
@@ -37,7 +37,7 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
     from pyspark.sql.types import IntegerType  # noqa: PLC0415
 
     if partitions < 1:
-        raise ConfigError(f"partitions must be positive, not {partitions}: take it from the topic's look-up")
+        raise ConfigError(f"partitions must be positive, not {partitions}: take it from the topic's lookup")
     hash_of = sharding.hasher(rule)
 
     def place(keys: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -66,25 +66,25 @@ def by_partition(frame: DataFrame, partitions: int, key: str = "key", rule: Rule
 
 
 def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
-    """Drop rows that a repeated task, or a repeated publish, stored more than once.
+    """Drop rows that a repeated task or a repeated publish stored more than once.
 
-    Rows are the same when topic and trace id are; rows without trace id (0) stay.
+    Rows are the same if topic and trace id are; rows without a trace id (0) stay.
     Write with ``trace`` or ``traceIdColumn`` for this to work.
 
     Args:
-        frame: A read of ``format("nsq")``, with ``topic``, ``partition``, ``offset`` and ``trace_id``; on a
-            stream with ``timestamp`` too.
+        frame: A read of ``format("nsq")`` with ``topic``, ``partition``, ``offset`` and ``trace_id``, and on a
+            stream also ``timestamp``.
         within: On a stream, how far apart repeats may be by publish time, such as ``10 minutes``; Spark
-            remembers the ids for so long. None for a batch.
+            remembers the ids for this time. None for a batch.
 
     Raises:
-        ConfigError: A stream without ``within``.
+        ConfigError: ``frame`` is a stream, and ``within`` is missing.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     if frame.isStreaming and within is None:
         raise ConfigError(
-            "drop_repeats on a stream needs within=, such as '10 minutes': Spark remembers ids for so long"
+            "drop_repeats on a stream needs within=, such as '10 minutes': Spark remembers ids for this time"
         )
     place = f.concat_ws("/", f.col("partition"), f.col("offset"))
     named = frame.withColumn(

@@ -1,9 +1,9 @@
-"""All private parts of PySpark that nsq_ha uses, and what follows if one is missing.
+"""All private parts of PySpark that nsq_ha uses, and what happens if one is missing.
 
-No other module touches them. They may change in any minor version of PySpark, so
-:data:`SUPPORTED` ends before the next one that is not tested. :func:`require` names
-missing parts before a session starts; without the parts of :class:`ReturnsRows`, tasks
-read all micro-batches.
+No other module uses them. They may change in any minor version of PySpark, so
+:data:`SUPPORTED` ends before the first untested one. :func:`require` names missing
+parts before a session starts; without the parts of :class:`ReturnsRows`, tasks read
+all micro-batches.
 
 **Source:** PySpark 4.2.0 and 4.3.0: ``java_gateway.py``, ``core/context.py``,
 ``sql/datasource_internal.py``, ``sql/streaming/python_streaming_source_runner.py``.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.spark")
 
 SUPPORTED: Final = ">=4.2,<4.4"
-"""The versions of PySpark that are tested: the oldest, the newest and all between; as in ``pyproject.toml``."""
+"""The tested versions of PySpark: the oldest, the newest and all between; as in ``pyproject.toml``."""
 
 _SESSION: Final = (
     "java_gateway:launch_gateway",
@@ -64,7 +64,7 @@ def require() -> None:
     """Check the parts that a session needs.
 
     Raises:
-        SparkUnavailableError: One is missing; names it and the versions that have it.
+        SparkUnavailableError: A part is missing; the text names it and the versions that have it.
     """
     if lacking := missing(*_SESSION):
         raise SparkUnavailableError(
@@ -94,7 +94,7 @@ def start_java(settings: object, stderr: int) -> None:
 
 
 def prepare_workers(context: Any, *, use_this_python: bool) -> None:  # noqa: ANN401 - a SparkContext
-    """Name all variables that Spark sets for a stream, so that it replaces values and adds no name."""
+    """Set all variables that Spark sets for a stream, so that it only replaces values and adds no name."""
     context.environment.update({**_ADDED_BY_STREAMS, **context.environment})
     if use_this_python:
         context.pythonExec = sys.executable
@@ -109,15 +109,15 @@ class ReturnsRows:
     """A mixin for stream readers that can return the rows of a micro-batch with its partitions.
 
     PySpark sends such rows to Spark, but asks only its own wrapper of simple readers for
-    them. A reader that always is one cannot report its lag, since PySpark does not ask a
-    wrapper for that. So a reader becomes one between these two calls of PySpark.
+    them. A reader that is always a wrapper cannot report its lag, since PySpark does not
+    ask a wrapper for it. So a reader becomes a wrapper between these two calls of PySpark.
     """
 
     _rows: list[Any]
 
     @staticmethod
     def can_return_rows() -> bool:
-        """Return whether PySpark has the parts for it; warn once if it has not."""
+        """Return whether PySpark has the parts for this; warn once if it does not."""
         return _can_return_rows()
 
     def return_rows(self, rows: list[Any]) -> None:

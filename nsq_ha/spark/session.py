@@ -1,8 +1,8 @@
-"""Start a Spark session on this machine, in which Python sources work and Spark prints no noise.
+"""Start a Spark session on this machine in which Python sources work and Spark prints no noise.
 
-Checks Java and PySpark, sets the environment of the workers and filters Spark's own
-output. For ``spark-submit`` or Spark Connect create the session as usual; ``format("nsq")``
-works there too.
+This module checks Java and PySpark, sets the environment of the workers and filters Spark's
+own output. For ``spark-submit`` or Spark Connect create the session as usual;
+``format("nsq")`` works there too.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ def local_session(app: str, *, threads: str = "*", config: Mapping[str, str] | N
     Args:
         app: Name of the application.
         threads: The text in the brackets of ``local[...]``: ``*``, a number,
-            or ``number,failures`` (otherwise a failed task is never retried).
+            or ``number,failures`` (without it, a failed task is never retried).
         config: More settings for Spark; they override those made here.
 
     Returns:
         The session; ``stop()`` it when done.
 
     Raises:
-        SparkUnavailableError: Java 17 or PySpark is missing, PySpark is a version that is
-            not supported, or Spark did not start; one line that says what to do.
+        SparkUnavailableError: Java 17 or PySpark is missing, the version of PySpark is not
+            supported, or Spark did not start; the text says what to do, in one line.
     """
     require_spark()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Else Spark resolves the host's name first, and warns if that is a loopback address.
+    # Otherwise Spark resolves the host's name first, and warns if that is a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     from pyspark import SparkConf  # noqa: PLC0415 - pyspark is an extra, and slow to import
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -100,8 +100,8 @@ def register(spark: SparkSession) -> None:
     four names to it, without a lock, each time a stream starts. Two streams that
     start at the same time can break that map, and from then on every job of
     the format fails: ``Task serialization failed: java.lang.IllegalStateException:
-    Illegal size 5 of collection, expected 9``. A registered format has a map of
-    its own that contains these names from the start, so nothing is ever added.
+    Illegal size 5 of collection, expected 9``. A registered format has its own
+    map, which contains these names from the start, so nothing is ever added.
 
     Tasks of a registered format run under ``PYSPARK_PYTHON``; those of a format
     that Spark found run under ``PYSPARK_DRIVER_PYTHON``, on other machines too. On
@@ -110,7 +110,7 @@ def register(spark: SparkSession) -> None:
 
     Call it once for each session, before its first query. Through Spark
     Connect, where the names cannot be set, call it before each ``load()`` of a
-    stream: then each stream has a map of its own.
+    stream: then each stream has its own map.
 
     Args:
         spark: The session.
@@ -131,7 +131,7 @@ def require_spark() -> None:
     """Check that Spark can run here.
 
     Raises:
-        SparkUnavailableError: One line with the missing part and the remedy.
+        SparkUnavailableError: Something is missing; the text says what, and what to install, in one line.
     """
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
@@ -152,7 +152,7 @@ def require_spark() -> None:
 def java_version() -> int | None:
     """Return the major version of the Java that Spark would start; None if there is none that runs.
 
-    Looks where Spark looks: ``JAVA_HOME``, else ``PATH``.
+    Searches where Spark does: ``JAVA_HOME``, otherwise ``PATH``.
     """
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")

@@ -1,8 +1,8 @@
 """``df.write.format("nsq")`` and ``df.writeStream.format("nsq")``: the classes that Spark calls.
 
-Checks options, columns and topics on the driver; ``write`` publishes the rows of one task.
-At least once: a task that runs again publishes again, and NSQ has no transactions. Trace
-ids that are the same on a repetition let readers drop repeats
+The driver checks options, columns and topics; ``write`` publishes the rows of one task. At
+least once: a task that runs again publishes again, since NSQ has no transactions. Trace ids
+that stay the same in a repeated task let readers drop repeats
 (:func:`nsq_ha.spark.functions.drop_repeats`).
 
 **Source:** Spark reference 2.3.
@@ -39,22 +39,21 @@ _INTEGERS: Final = ("bigint", "int")
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """The result of one task: acknowledged messages by topic and partition, and its bad rows."""
+    """The result of one task: acknowledged messages by topic and partition, and bad rows."""
 
     parts: Mapping[tuple[str, int], Written]
     bad: BadRows = field(default_factory=BadRows)
 
 
 class _Writer:
-    """The common part of batch and stream; pickled to the tasks."""
+    """The common part of batch and stream; pickled to the tasks.
+
+    Raises:
+        ConfigError: An option, a column or the topic is wrong.
+        NsqError: The topic does not exist, or no server answers.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        """Check options, columns and topic on the driver.
-
-        Raises:
-            ConfigError: One of them is wrong.
-            NsqError: The topic does not exist, or no server answers.
-        """
         if overwrite:
             raise ConfigError("mode 'overwrite': a topic cannot be emptied: use mode('append')")
         self._options = WriteOptions.parse(options)
@@ -75,7 +74,7 @@ class _Writer:
         Raises:
             PublishError: A batch could not be stored within ``publishTimeout``.
             ConfigError: A row cannot be published.
-            ServerError: The server refuses, and a retry would not help.
+            ServerError: The server refuses permanently.
         """
         with seldom_collected(), Cluster(self._options.lookupd) as cluster:
             task = TaskWriter(self._options, cluster)
@@ -88,7 +87,7 @@ class _Writer:
                 task.close()
 
     def _add(self, batch: Any, task: TaskWriter, rows: RowConverter, cluster: Cluster) -> None:  # noqa: ANN401 - pyarrow has no types
-        """Publish a record batch: full MPUBs of one partition without a look at each row, the others row by row."""
+        """Publish a record batch: full MPUBs of one partition as a whole, the others row by row."""
         block = Block.of(batch, self._options, self._targets)
         if block is not None:
             lacking = min(task.lacking(block), block.count)
@@ -119,7 +118,7 @@ class _Writer:
         return Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
 
     def _seed(self) -> TraceSeed:
-        """Return the seed of a task's trace ids. Each write has its own: two in one ``foreachBatch`` must differ."""
+        """Return the seed of a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
         context = _task_context()
         return TraceSeed(self._run, "0", 0 if context is None else context.partitionId())
 
@@ -156,7 +155,7 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
         context = _task_context()
         task = 0 if context is None else context.partitionId()
         if not self._options.trace or self._options.trace_id_column is not None:
-            # No trace id is made from it.
+            # No trace id is generated from it.
             return TraceSeed(self._run, "0", task)
         query, batch = (None, None) if context is None else query_and_batch(context)
         return TraceSeed.of_stream(query, batch, task)
@@ -201,7 +200,7 @@ def check_target(target: Target, columns: Sequence[str], options: WriteOptions) 
             without keys or partitions.
     """
     if not target.extended and (used := {"headers", "tag"} & set(columns)):
-        raise ConfigError(f"topic {target.topic!r} is not extended, so it takes no {' and no '.join(sorted(used))}")
+        raise ConfigError(f"topic {target.topic!r} is not extended, so it accepts no {' and no '.join(sorted(used))}")
     if not target.extended and not target.ordered and options.partitioner == "roundrobin" and "key" in columns:
         raise ConfigError(
             f"column 'key' would be lost: partitioner=roundrobin does not use it, and topic {target.topic!r} is not "
@@ -216,7 +215,7 @@ def check_target(target: Target, columns: Sequence[str], options: WriteOptions) 
 
 
 def key_is_not_stored(target: Target, columns: Sequence[str]) -> bool:
-    """Return whether a topic loses keys that the user may expect to read again.
+    """Return whether the topic loses keys that the user may expect to read again.
 
     On an ordered topic a key is required for the order, so there is no warning.
     """

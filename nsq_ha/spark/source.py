@@ -1,12 +1,12 @@
 """``spark.read.format("nsq")``: the data source and the batch reader that Spark calls.
 
-They hold options and a projection, no connection, since Spark pickles them between the
-processes of the driver and the workers. ``plan`` does the work on the driver, ``read``
-in the tasks. Filters are never consumed: Spark applies each one to the rows as well.
+They hold options and a projection but no connection, since Spark pickles them between the
+processes of the driver and the workers. ``plan`` does the work on the driver, ``read`` in
+the tasks. Filters are never consumed: Spark applies each one to the rows as well.
 
-A batch read plans its ranges each time that Spark plans the query: with a live writer
-and ``endingOffsets=latest`` two actions on one DataFrame may see different ends. Set the
-end as JSON if that matters.
+A batch read plans its ranges each time Spark plans the query: with a live writer and
+``endingOffsets=latest`` two actions on one DataFrame may see different ends. Set the end
+as JSON if that matters.
 
 **Source:** Spark reference 2.1, 3, 3.2 (which filters arrive).
 """
@@ -59,7 +59,7 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        """Return all columns, as Spark's DDL.
+        """Return all columns as Spark DDL.
 
         Raises:
             ConfigError: An option is wrong; the message begins with its name. All methods raise it.
@@ -82,8 +82,8 @@ class NsqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream; its first call raises the errors of :meth:`reader`.
 
-        If creating the reader fails, PySpark still calls ``stop()`` on it and reports an
-        UnboundLocalError of its own. So a reader is always returned.
+        If creating the reader fails, PySpark still calls ``stop()`` on it and reports its own
+        UnboundLocalError. So this method always returns a reader.
         """
         from nsq_ha.spark.stream import NsqStreamReader, RefusedStreamReader  # noqa: PLC0415 - batches do not need it
 
@@ -128,12 +128,12 @@ class NsqBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the range of one task; yield Arrow record batches."""
-        # Spark invents a task without a value if there is nothing to read.
+        # Spark starts a task without a value if there is nothing to read.
         return read_ranges(partition.value or (), self._options, self._projection)
 
 
 class NsqFilteredReader(NsqBatchReader):
-    """A batch read that reads less with Spark's filters."""
+    """A batch read that reads less, by Spark's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Narrow the ranges; return all filters, so that Spark still applies them to each row."""

@@ -1,8 +1,8 @@
 """``spark.readStream.format("nsq")``: the stream reader that Spark calls.
 
 PySpark keeps the reader in one long-lived process per query for the driver's calls, and
-pickles it to the workers for reading. So the reader connects to the cluster when it needs
-to, and pickles no connection. PySpark does not call ``stop``, so nothing depends on it.
+pickles it to the workers for reading. So the reader connects to the cluster when needed,
+and pickles no connection. PySpark does not call ``stop``, so nothing depends on it.
 
 **Source:** Spark reference 2.1, 3.
 """
@@ -66,7 +66,7 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         return self._latest
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return one limit of the options; the planner applies all of them."""
+        """Return one limit of the options; the planner applies all limits."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -109,7 +109,7 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         part = partition.value
         if isinstance(part, SpoolPart):
             return (self._projection.stored(read_file(path)) for path in part.paths)
-        # Spark invents a task without a value if there is nothing to read.
+        # Spark starts a task without a value if there is nothing to read.
         return read_ranges(part or (), self._options, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
             self._planning = None
 
     def _dated(self, offsets: Mapping[str, Any], *known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the offsets for Spark's checkpoint, with their time; those of a spool have an id instead."""
+        """Return the offsets for Spark's checkpoint with their time; those of a spool have an id instead."""
         return dict(offsets) if self._options.delivery == "ack" else dated(offsets, time.time(), *known)
 
     @property

@@ -105,7 +105,7 @@ class Model:
     def _hear(self, node: Node) -> None:
         self.asked += 1
         if node in self.deaf:
-            error: NsqError = ConnectError(f"no connection to nsqd {node.address}")
+            error: NsqError = ConnectError(f"cannot connect to nsqd {node.address}")
             raise error
 
 

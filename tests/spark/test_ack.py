@@ -447,7 +447,7 @@ def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
     ):
         with pytest.raises(DataLossError, match=said):
             strict.latest(start)
-    with pytest.raises(ConfigError, match="the checkpoint is of another source"):
+    with pytest.raises(ConfigError, match="the checkpoint is from another source"):
         strict.latest({"orders": {"0": 17}})
     strict.close()
     lossy = plan(failOnDataLoss="false")

@@ -73,8 +73,8 @@ def with_bad_rows(*bad: bytes | None) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (None, "row 17 of the task has no value: NSQ takes no empty message"),
-        (b"", "row 17 of the task has no value: NSQ takes no empty message"),
+        (None, "row 17 of the task has no value: NSQ accepts no empty message"),
+        (b"", "row 17 of the task has no value: NSQ accepts no empty message"),
         (HUGE, f"row 17 of the task has a value of {len(HUGE)} bytes"),
     ],
 )

@@ -54,7 +54,7 @@ def test_patience_follows_the_leader_and_has_an_end() -> None:
     model.deaf.add(NODES[1])
     assert elsewhere.patiently(lambda there: there.boundary(5)) == 10, "the nsqlookupds name another leader"
     model.deaf.add(NODES[0])
-    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.01 s .*no connection to nsqd"):
+    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.01 s .*cannot connect to nsqd"):
         place.patiently(lambda there: there.boundary(5))
 
     def refuse(_: BoundarySearch) -> None:

@@ -135,7 +135,7 @@ def test_the_same_offset_in_another_partition_is_refused_and_what_came_before_is
     got: list[Message] = []
     with pytest.raises(WrongPartitionError) as caught:
         chain.take([log[0], stranger := message(40, 50, partition=6), log[1]], got)
-    assert str(caught.value) == f"{stranger!r} is of partition 6, not of {PARTITION}"
+    assert str(caught.value) == f"{stranger!r} belongs to partition 6, not to {PARTITION}"
     assert caught.value.partition == 6
     assert caught.value.retriable
     assert got == [log[0]]

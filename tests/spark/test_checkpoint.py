@@ -79,7 +79,7 @@ def test_offsets_come_back_from_the_checkpoint(
 
 @pytest.mark.parametrize("told", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
 def test_a_checkpoint_of_another_source_is_refused(told: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the checkpoint is of another source"):
+    with pytest.raises(ConfigError, match="the checkpoint is from another source"):
         from_json(told)
 
 

@@ -198,6 +198,6 @@ def test_an_offset_among_fresh_rows_is_waited_for_and_one_inside_the_last_row_is
     (part,) = plan(ReadOptions.parse(OPTIONS | {"startingOffsets": '{"t": {"0": 121}}'}), asked)
     assert (part.start, part.end) == (130, 200)
     log.asked.clear()
-    with pytest.raises(ValueError, match="no message of t-0 begins at or behind offset 195"):
+    with pytest.raises(ValueError, match="no message of t-0 begins at or after offset 195"):
         plan(ReadOptions.parse(OPTIONS | {"startingOffsets": '{"t": {"0": 195}}'}), asked)
     assert len(log.asked) == 2

@@ -301,7 +301,7 @@ def test_a_node_that_accepts_and_never_answers_is_left(start: Start, monkeypatch
 def test_a_refused_connection(start: Start) -> None:
     replay, nsqd, channels = start()
     nsqd.end()
-    with pytest.raises(ConnectError, match="no connection to nsqd 127"):
+    with pytest.raises(ConnectError, match="cannot connect to nsqd 127"):
         replay.open(0)
     assert channels.deleted
 

@@ -82,7 +82,7 @@ def test_a_topic_must_come_from_somewhere() -> None:
 @pytest.mark.parametrize(
     ("target", "columns", "told", "match"),
     [
-        (PLAIN, ("value", "headers", "tag"), {}, "takes no headers and no tag"),
+        (PLAIN, ("value", "headers", "tag"), {}, "accepts no headers and no tag"),
         (ORDERED, ("value",), {}, "is ordered: add a column 'key' or 'partition'"),
         (ORDERED, ("value", "key"), {"partitioner": "roundrobin"}, "is ordered"),
         (ORDERED, ("value", "partition"), {"partitioner": "murmur3"}, "is ordered"),
@@ -197,7 +197,7 @@ def test_a_key_that_is_no_text_has_no_place_in_a_header_and_one_of_the_headers_w
     [
         ({"tag": ["x" * 101]}, "must have 1..100 bytes"),
         ({"tag": [""]}, "must have 1..100 bytes"),
-        ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## are the server's"),
+        ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## belong to the server"),
         ({"headers": pa.array([[("x", "y" * 70_000)]], HEADERS)}, "bytes of JSON, the limit is"),
     ],
 )

@@ -2,8 +2,8 @@
 
 Such a server has no log with an end, and a moment without messages proves nothing:
 they may be in flight to a killed driver, the channel may be paused, or the server
-is slow. So this asks for the server's own numbers over HTTP, and waits longer if
-there are none.
+may be slow. So this module requests the server's counts over HTTP, and waits
+longer if there are none.
 
 **Source:** Spark reference 2.2; nsqio/nsq nsqd/stats.go.
 """
@@ -31,7 +31,7 @@ T = TypeVar("T")
 log: Final = logging.getLogger("nsq_ha.spark")
 
 QUIET: Final = 1.0
-"""Seconds without an old message after which to ask for the server's numbers."""
+"""Seconds without an old message after which to request the server's counts."""
 
 ASK: Final = 0.25
 """Seconds between two requests to one server."""
@@ -49,13 +49,13 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """What a puller has seen since the query asked for all old messages.
+    """What a puller has seen since the query began to wait for all old messages.
 
     Attributes:
-        seconds: For how long the server was asked for messages and delivered no old one.
-        flows: It delivered newer ones meanwhile.
-        caught_up: It delivered a message that was published after its numbers showed nothing in flight to a client
-            that is gone. Since a queue is in order, all older ones were delivered before.
+        seconds: How long the server could deliver messages and delivered no old one.
+        flows: Whether it delivered newer messages in that time.
+        caught_up: Whether it delivered a message that was published after its counts showed nothing in flight to a
+            client that is gone. Since a queue is in order, all older messages were delivered before.
     """
 
     seconds: float
@@ -64,11 +64,11 @@ class Silence:
 
 
 def judge(silence: Silence, counts: Unfinished | None, limit: float) -> Verdict:
-    """Return whether a server that delivers no old message has any left.
+    """Return whether a server that delivers no old messages still has some.
 
     Args:
         silence: What the puller has seen.
-        counts: The server's own numbers, or None.
+        counts: The server's counts, or None.
         limit: Seconds after which a message of a killed driver has been redelivered.
     """
     if silence.seconds < QUIET:
@@ -76,7 +76,7 @@ def judge(silence: Silence, counts: Unfinished | None, limit: float) -> Verdict:
     if counts is None:
         return Verdict.DONE if silence.seconds >= limit else Verdict.WAIT
     is_empty = not (counts.waiting or counts.held)
-    # A second connection may be our own broken one, with old messages.
+    # A second connection may be our own broken one, which still holds old messages.
     if not counts.orphaned and (is_empty or (silence.caught_up and counts.clients == 1)):
         return Verdict.DONE
     if silence.seconds < limit:
@@ -103,20 +103,20 @@ class Draining:
         self._mark_ns: int | None = None
         self._begun_at = time.monotonic()
         clock = self._run(self._clock)
-        # Its clock may be ahead, and shows whole seconds: too many messages may count as old, never too few.
+        # Its clock may be ahead and shows whole seconds: too many messages may count as old, never too few.
         self._older_than_ns = max(time.time_ns(), 0 if clock is None else int((clock + 1.0) * 1e9))
         puller.drain(self._older_than_ns)
 
     def is_done(self) -> bool:
-        """Return whether the nsqd has delivered all; the puller then takes no more.
+        """Return whether the nsqd has delivered all old messages; the puller then takes no more.
 
         Raises:
-            ResponseTimeoutError: It holds messages, and delivers none for longer than they may be in flight.
+            ResponseTimeoutError: It holds messages, but delivers none for longer than they may be in flight.
         """
         puller, now = self._puller, time.monotonic()
         if puller.is_drained:
             return True
-        # Before the request, so that messages arriving meanwhile count as seen after it.
+        # Taken before the request, so that messages that arrive meanwhile count as seen after it.
         seconds, newest_ns = puller.quiet_for, puller.newest_ns
         if seconds < QUIET:
             self._mark_ns = None
@@ -141,7 +141,7 @@ class Draining:
         return asyncio.run(self._ask(question)) if self._may_ask else None
 
     async def _ask(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
-        """Ask the node; return None if it does not answer, or is another one."""
+        """Ask the node; return None if it does not answer or is another one."""
         try:
             async with NsqdHttp(self._node, timeout=_TIMEOUT) as peer:
                 if not self._is_known:

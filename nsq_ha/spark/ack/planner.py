@@ -73,7 +73,7 @@ class AckPlanner:
         self._spool.close()
 
     def initial(self) -> Offset:
-        """Return where a new query begins: at the first file of the spool; the same each time Spark asks."""
+        """Return where a new query begins: at the first file of the spool. Spark may ask repeatedly."""
         if self._begun is None:
             self._begun = self._offset(self._spool.first)
         return self._begun
@@ -82,17 +82,17 @@ class AckPlanner:
         """Return the end of the next micro-batch; ``start`` itself if there is nothing to read.
 
         Args:
-            start: Its start; None if Spark does not say.
+            start: The start of the micro-batch; None if Spark does not provide it.
             limited: Whether the limits of the options apply.
 
         Raises:
-            DataLossError: The spool is another one, or lacks files, and ``failOnDataLoss`` is true.
-            NsqError: A server refuses, and a retry would not help; or none answers within the patience of the read.
+            DataLossError: The spool is another one or lacks files, and ``failOnDataLoss`` is true.
+            NsqError: A server refuses permanently, or none answers within the patience of the read.
         """
         begin = self._number(start or self.initial())
         self._read_to = begin
         if start and start["spool"] == self._spool.id and begin < start["file"]:
-            # A step that reads nothing. Else the next files would count as read, since their numbers were.
+            # A step that reads nothing. Otherwise the next files would count as read, since their numbers were.
             return self._offset(begin)
         while True:
             self._pull()
@@ -115,7 +115,7 @@ class AckPlanner:
             self._drain(place, puller)
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolPart]:
-        """Return the tasks of one micro-batch, also of one that was planned before a restart.
+        """Return the tasks of one micro-batch, which may have been planned before a restart.
 
         Raises:
             ConfigError: The batch ends before it begins, which would repeat messages.
@@ -146,10 +146,10 @@ class AckPlanner:
         return {"spool": self._spool.id, "file": number}
 
     def _number(self, offset: Mapping[str, Any]) -> int:
-        """Return the file number of an offset; of another spool or of lost files, the first file that is left."""
+        """Return the file number of an offset. For another spool or lost files, return the first remaining file."""
         spool, number = offset.get("spool"), offset.get("file")
         if not isinstance(spool, str) or not isinstance(number, int) or isinstance(number, bool):
-            raise ConfigError(f"the checkpoint is of another source: it has {dict(offset)!r}, not files of a spool")
+            raise ConfigError(f"the checkpoint is from another source: it has {dict(offset)!r}, not files of a spool")
         first, end = self._spool.first, self._spool.end
         if spool != self._spool.id:
             self._lose("the checkpoint was made with another folder")
@@ -214,7 +214,7 @@ class AckPlanner:
         except NsqError as error:
             if not error.retriable or (not self._pullers and time.monotonic() - self._since >= self._options.patience):
                 raise
-            log.info("look-up failed, continuing with the known nsqds: %s", error)
+            log.info("lookup failed, continuing with the known nsqds: %s", error)
             return
         for place, node in found.items():
             if place not in self._pullers:
@@ -263,7 +263,7 @@ class AckPlanner:
         """Return whether all nsqds have delivered everything; False while a topic has no known nsqd.
 
         Raises:
-            ResponseTimeoutError: One holds messages and delivers none; or no nsqd is known for too long.
+            ResponseTimeoutError: An nsqd holds messages but delivers none, or no nsqd is known for too long.
         """
         if missing := sorted({*self._options.topics} - {topic for topic, _ in self._pullers}):
             if time.monotonic() - self._since >= self._options.patience:
@@ -282,8 +282,8 @@ def divided(files: Sequence[SpoolFile], pieces: int, most_rows: int | None) -> l
 
     Args:
         files: Files of one micro-batch.
-        pieces: Minimum number of tasks, if there are so many files.
-        most_rows: Maximum rows of one task, unless a single file has more.
+        pieces: Minimum number of tasks, if there are enough files.
+        most_rows: Maximum number of rows of one task, unless a single file has more.
     """
     total = sum(file.size + file.rows for file in files)
     share = min(TASK_BYTES, -(-total // pieces)) if pieces > 1 else TASK_BYTES
@@ -291,7 +291,7 @@ def divided(files: Sequence[SpoolFile], pieces: int, most_rows: int | None) -> l
     rows = size = 0
     for at, file in enumerate(files):
         rows, size = rows + file.rows, size + file.size + file.rows
-        # As many files are left as tasks: one for each.
+        # As many files as tasks are left: one for each.
         is_scarce = len(files) - at <= pieces - len(groups)
         if not groups or size > share or rows > (most_rows or rows) or is_scarce:
             groups.append([])

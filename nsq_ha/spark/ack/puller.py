@@ -1,6 +1,6 @@
 """Move messages of one plain nsqd into the spool: subscribe, receive, write, and only then finish.
 
-Each puller has a connection to one nsqd for one topic, and a thread. ``planner`` limits
+Each puller has a thread and a connection to one nsqd for one topic. ``planner`` limits
 how much may wait in the spool.
 
 The invariant: a message is finished only after the file that holds it is on disk. A
@@ -62,9 +62,9 @@ class Puller:
         partition: 0: a plain nsqd has no partitions.
         nsqd: ``host:port``.
         node: The nsqd.
-        fatal: The error that ended the thread, since no retry cures it; or None.
-        trouble: The last failure, until there is a connection again; or None.
-        is_drained: The puller takes no more messages; see :meth:`finish_draining`.
+        fatal: The error that ended the thread, since retries cannot fix it. None otherwise.
+        trouble: The last failure, until there is a connection again. None otherwise.
+        is_drained: Whether the puller has stopped taking messages; see :meth:`finish_draining`.
         newest_ns: Publish time of the youngest message in the spool, by the server's clock.
     """
 
@@ -92,7 +92,7 @@ class Puller:
         self._ready = 0
         self._largest = 1
         self._max_ready = 1
-        # A daemon, since Spark kills the planning process without a warning.
+        # A daemon, since Spark kills the planning process without warning.
         self._thread = threading.Thread(target=self._run, name=f"nsq_ha-pull-{self.nsqd}", daemon=True)
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Puller:
 
     @property
     def quiet_for(self) -> float:
-        """Seconds for which the server could send messages, and sent none from before :meth:`drain`."""
+        """Seconds for which the server could send messages but sent none from before :meth:`drain`."""
         seen = self._old_seen_at
         return 0.0 if self._older_than is None or seen is None else time.monotonic() - seen
 
@@ -154,7 +154,7 @@ class Puller:
                     log.warning("topic %r: nsqd %s: reconnecting after %s", self.topic, self.nsqd, error)
                 self.trouble = error
                 self._over.wait(delay_after(_RECONNECT, failures, random.random))
-            except Exception as error:  # noqa: BLE001 - the planner raises it; else the query would stop silently
+            except Exception as error:  # noqa: BLE001 - the planner raises it; otherwise the query would stop silently
                 self.fatal = error
                 return
             finally:
@@ -195,7 +195,7 @@ class Puller:
                 break
             heard = True
             for refusal in received.refusals:
-                # The message timed out and comes again: at least once allows that.
+                # The message timed out and will be redelivered: at least once allows that.
                 if not isinstance(refusal, NotInFlightError):
                     raise refusal
             if received.messages and not gathered:

@@ -1,10 +1,10 @@
 """The spool folder of ``delivery=ack``: messages are on disk before they are finished at the server.
 
-Writes, numbers and deletes the files, and locks out a second query. Does no network I/O
-(``puller``) and plans no micro-batches (``planner``).
+This module writes, numbers and deletes the files, and locks out a second query. It does
+no network I/O (``puller``) and plans no micro-batches (``planner``).
 
 The invariants: a numbered file is complete and on disk, whatever is killed; the numbers
-of files and rows only grow, also over restarts; :meth:`Spool.forget` deletes files only
+of files and rows only grow, even over restarts; :meth:`Spool.forget` deletes files only
 after Spark has committed them.
 
 **Source:** Spark reference 2.2.
@@ -55,8 +55,8 @@ class SpoolFile:
     """One file.
 
     Attributes:
-        number: Number of the file; the first one of a new folder has number 0.
-        first_row: Number of its first row, counted likewise.
+        number: Number of the file, counted from 0 in a new folder.
+        first_row: Number of its first row, counted from 0 in a new folder.
         rows: Number of rows.
         size: Bytes of its messages.
     """
@@ -68,7 +68,7 @@ class SpoolFile:
 
     @property
     def name(self) -> str:
-        """Name of the file; holds all attributes."""
+        """The name of the file, which contains all attributes."""
         return f"{self.number:012d}-{self.first_row}-{self.rows}-{self.size}.arrow"
 
     @classmethod
@@ -96,7 +96,7 @@ class SpoolPart:
 
 
 class _State(msgspec.Struct):
-    """The content of ``spool.json``: the folder's id, the first file that is kept, and the number of the next row."""
+    """The content of ``spool.json``: the folder's id, the first kept file, and the number of the next row."""
 
     id: str
     done: int
@@ -111,7 +111,7 @@ class Spool:
         patience: Seconds to wait for a query that is about to stop.
 
     Attributes:
-        id: Id of the folder, so that a checkpoint recognises it.
+        id: Id of the folder, by which a checkpoint recognises it.
 
     Raises:
         ConfigError: The folder cannot be used, or another query uses it.
@@ -152,7 +152,7 @@ class Spool:
 
     @property
     def first(self) -> int:
-        """Number of the oldest file that is kept, or of the next one."""
+        """Number of the oldest kept file, or of the next file if there is none."""
         return self._done
 
     @property
@@ -167,7 +167,7 @@ class Spool:
             return [file for file in self._files if start <= file.number < end]
 
     def append(self, messages: Sequence[Message]) -> SpoolFile:
-        """Write a file, and return when it is on disk: only then may the messages be finished.
+        """Write a file and return when it is on disk: only then may the messages be finished.
 
         Raises:
             ConfigError: Writing failed; the file does not count.
@@ -252,7 +252,7 @@ def read_file(path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return a spool file as a ``pyarrow.RecordBatch``.
 
     Raises:
-        DataLossError: It does not exist, or is damaged.
+        DataLossError: It does not exist or is damaged.
     """
     try:
         with pa.OSFile(path) as file:

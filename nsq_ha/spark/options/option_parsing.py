@@ -28,10 +28,10 @@ from nsq_ha.option_types import Compression
 from nsq_ha.spark.checkpoint import is_own
 
 EARLIEST: Final = -2
-"""In a JSON of offsets: the start of the partition's log."""
+"""In JSON offsets: the start of the partition's log."""
 
 LATEST: Final = -1
-"""In a JSON of offsets: the end of the partition's log."""
+"""In JSON offsets: the end of the partition's log."""
 
 ByPartition = Mapping[str, Mapping[int, int]]
 """Offset, in bytes of the partition's queue, or time in milliseconds, by topic and partition."""
@@ -68,7 +68,7 @@ class Kind(Generic[T]):
         """Return the value of a text.
 
         Raises:
-            ConfigError: It is wrong; the message begins with the option's name.
+            ConfigError: The value is wrong; the message begins with the option's name.
         """
         try:
             return self.read(text)
@@ -81,7 +81,7 @@ class Kind(Generic[T]):
 
 
 def wrong(name: str, problem: object) -> ConfigError:
-    """Return the error about an option; its message begins with the name."""
+    """Return an error about an option; its message begins with the name."""
     return ConfigError(f"option {name!r}: {problem}")
 
 
@@ -89,7 +89,7 @@ def wrong(name: str, problem: object) -> ConfigError:
 
 
 def word(*allowed: str) -> Kind[str]:
-    """Return the kind of some words, in any case."""
+    """Return the kind that allows these words, in any case."""
 
     def read(text: str) -> str:
         return allowed[[each.lower() for each in allowed].index(text.lower())]
@@ -243,7 +243,7 @@ def _by_partition(text: str, check: Callable[[int], int]) -> ByPartition:
     found: dict[str, Mapping[int, int]] = {}
     for topic, partitions in _object(text).items():
         if is_own(topic):
-            continue  # in the offsets that the progress of a query shows
+            continue  # as in the offsets that the progress of a query shows
         check_topic(topic)
         if not isinstance(partitions, dict):
             raise ConfigError(f"of topic {topic!r} must be an object of partitions, not {type(partitions).__name__}")

@@ -1,6 +1,6 @@
-"""Dataclass fields that are rows of a table of options; a table of several classes; the options that a user gave.
+"""Dataclass fields as rows of a table of options, the table of several classes, and the options that a user gave.
 
-``option_table`` has the rows, ``option_parsing`` the kinds of their values.
+``option_table`` has the rows; ``option_parsing`` has the kinds of their values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mode = Literal["batch", "stream", "write"]
 """The use of a set of options."""
 
 Texts = Mapping[str, str]
-"""The user's options, by the proper spelling of each name."""
+"""The user's options, by the correct spelling of each name."""
 
 T = TypeVar("T")
 
@@ -33,11 +33,11 @@ class Option:
     """One option; a row of the table.
 
     Attributes:
-        name: Its name. Empty for the name of its field, in camel case.
-        modes: The uses that it applies to.
-        kind: Its values.
-        meaning: Its meaning, for the documentation.
-        default: Its default as text. Empty for none.
+        name: The name. Empty for the name of the field, in camel case.
+        modes: The uses that the option applies to.
+        kind: The kind of its values.
+        meaning: The meaning, for the documentation.
+        default: The default as text. Empty for none.
     """
 
     name: str = ""
@@ -60,7 +60,7 @@ def row(modes: tuple[Mode, ...], kind: Kind[T], meaning: str, default: str = "",
 def rows(
     default: object, *options: Option, join: Callable[[Mapping[str, Any]], Any] | None = None, secret: bool = False
 ) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Return a field whose value ``join`` makes from its options; without ``join``, they exclude each other."""
+    """Return a field whose value ``join`` creates from its options; without ``join``, they exclude each other."""
     return dataclasses.field(default=default, repr=not secret, metadata={"rows": options, "join": join or _only})
 
 
@@ -83,7 +83,7 @@ def _options_of(field: dataclasses.Field[Any]) -> list[Option]:
 
 
 def table(*owners: type) -> Mapping[str, Option]:
-    """Return the options of all fields by name; one of several classes applies to the modes of each."""
+    """Return the options of all fields by name; an option of several classes applies to the modes of each."""
     found: dict[str, Option] = {}
     for option in (each for owner in owners for field in dataclasses.fields(owner) for each in _options_of(field)):
         known = found.setdefault(option.name, option)
@@ -94,10 +94,10 @@ def table(*owners: type) -> Mapping[str, Option]:
 
 
 def spelled(known: Mapping[str, Option], options: Mapping[str, str], mode: Mode) -> dict[str, str]:
-    """Return the options that apply to ``mode``, by their proper names and stripped; warn about others.
+    """Return the options that apply to ``mode``, by their correct names and stripped; warn about others.
 
     Raises:
-        ConfigError: A stream has an end.
+        ConfigError: The options give a stream an end.
     """
     spelling = {name.lower(): name for name in known}
     given: dict[str, str] = {}

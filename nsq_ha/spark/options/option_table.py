@@ -1,9 +1,9 @@
 """The options of ``format("nsq")``: one table, from which parsing, errors and documentation follow.
 
 Each field of the three classes is a row of the table: the uses that it applies to, the
-kind of its values, its meaning and its default; the option is named as the field. Names
-are Kafka's if the meaning is the same. Does not know the servers: the planner checks
-whether a partition exists or an offset is still kept.
+kind of its values, its meaning and its default; the option is named like the field. Names
+are Kafka's if the meaning is the same. This module does not know the servers: the planner
+checks whether a partition exists and whether an offset is still kept.
 
 The invariant: everything is checked on the driver, before any task starts, and an error
 names the option.
@@ -83,7 +83,7 @@ class ConnectionOptions:
         None,
         Option(name="tls", modes=BSW, kind=of.FLAG, meaning="use TLS for connections to nsqds", default="false"),
         Option(
-            name="tlsCaFile", modes=BSW, kind=of.TEXT, meaning="PEM file of the authorities to trust; else the system's"
+            name="tlsCaFile", modes=BSW, kind=of.TEXT, meaning="PEM file of trusted authorities; default: the system's"
         ),
         Option(name="tlsCertFile", modes=BSW, kind=of.TEXT, meaning="PEM file of a client certificate"),
         Option(name="tlsKeyFile", modes=BSW, kind=of.TEXT, meaning="PEM file of its key"),
@@ -92,7 +92,7 @@ class ConnectionOptions:
         join=_tls,
     )
     compression: Compression = row(BSW, of.COMPRESSION, "between Spark and nsqds, if nsqd offers it", "none")
-    msg_timeout: float | None = row(BS, of.duration(1.0, 900.0), "of the read's channel; nsqd's own by default")
+    msg_timeout: float | None = row(BS, of.duration(1.0, 900.0), "of the read's channel; default: nsqd's")
     # The server raises 1..9 ms to 10; the last part of a range waits that long.
     output_buffer_timeout: float = row(BS, of.duration(0.001, 1.0), "how long nsqd gathers messages to send", "10ms")
 
@@ -103,7 +103,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read, checked. Times are seconds, sizes bytes; None is no limit."""
+    """The options of a read, checked. Times are in seconds, sizes in bytes; None means no limit."""
 
     lookupd: tuple[str, ...] = rows((), Option(modes=BSW, kind=of.LOOKUPD, meaning="base URLs of nsqlookupds"))
     topics: tuple[str, ...] = rows(
@@ -123,35 +123,35 @@ class ReadOptions:
     )
     starting_times: int | ByPartition | None = rows(
         None,
-        Option(name="startingTimestamp", modes=BS, kind=of.TIME_MS, meaning="start at the first message not older"),
+        Option(name="startingTimestamp", modes=BS, kind=of.TIME_MS, meaning="start at this time"),
         Option(name="startingOffsetsByTimestamp", modes=BS, kind=of.TIMES_MS, meaning="the same by partition"),
     )
     ending_offsets: OffsetBound = row(B, of.offsets("latest"), "where a batch ends; in JSON, -1 is latest", "latest")
     ending_times: int | ByPartition | None = rows(
         None,
-        Option(name="endingTimestamp", modes=B, kind=of.TIME_MS, meaning="end before the first message not older"),
+        Option(name="endingTimestamp", modes=B, kind=of.TIME_MS, meaning="end before this time"),
         Option(name="endingOffsetsByTimestamp", modes=B, kind=of.TIMES_MS, meaning="the same by partition"),
     )
     max_offsets_per_trigger: int | None = row(S, of.count(1), "maximum messages of a micro-batch, shared by backlog")
     max_bytes_per_trigger: int | None = row(S, of.size(), "maximum bytes of the log in a micro-batch")
-    min_offsets_per_trigger: int | None = row(S, of.count(1), "wait for so many messages")
+    min_offsets_per_trigger: int | None = row(S, of.count(1), "wait for this number of messages")
     max_trigger_delay: float = row(S, of.duration(0.0, 86400.0), "limit of that wait", "15m")
     min_partitions: int | None = row(BS, of.count(1, 100_000), "minimum number of tasks: split large ranges")
     max_records_per_partition: int | None = row(BS, of.count(1), "maximum messages of a task")
     fail_on_data_loss: bool = row(BS, of.FLAG, "fail if messages of the range are gone; false reads the rest", "true")
     include_headers: bool = row(BS, of.FLAG, "add the column headers", "false")
-    fetch_timeout: float = row(BS, of.duration(), "a task without progress for so long opens another channel", "5s")
+    fetch_timeout: float = row(BS, of.duration(), "a task without progress for this time opens another channel", "5s")
     fetch_retries: int = row(
         BS, of.count(0, 999_999), "how often in a row before the read fails; planning waits as long", "10"
     )
     metadata_refresh: float = row(S, of.duration(0.0, 600.0), "how long known ends of partitions stay valid", "100ms")
     driver_bytes: int = row(
-        S, of.size(0, 16 * 2**20), "the driver itself reads micro-batches up to so many bytes, without tasks", "64k"
+        S, of.size(0, 16 * 2**20), "the driver itself reads micro-batches up to this size, without tasks", "64k"
     )
     channel: str | None = row(
-        BS, of.DURABLE_CHANNEL, "a registered channel to read through, one reader at a time; with delivery=ack any one"
+        BS, of.DURABLE_CHANNEL, "a registered channel to read through, one reader at a time; with delivery=ack any"
     )
-    channel_prefix: str = row(BS, of.CHANNEL_PREFIX, "prefix of the names of throw-away channels", "spark-")
+    channel_prefix: str = row(BS, of.CHANNEL_PREFIX, "prefix of the names of temporary channels", "spark-")
     report_channel: str | None = row(
         S, of.DURABLE_CHANNEL, "a channel to set to the committed offsets, for NSQ's tools"
     )
@@ -161,8 +161,8 @@ class ReadOptions:
         B, of.FLAG, "read less by filters; needs spark.sql.python.filterPushdown.enabled=true", "false"
     )
     delivery: str = row(S, of.word("replay", "ack"), "ack reads servers without offsets, at least once", "replay")
-    spool: str | None = row(S, of.FOLDER, "with delivery=ack: folder of this query alone")
-    max_spool_bytes: int = row(S, of.size(2**20), "with delivery=ack: pause while so many bytes wait for Spark", "1g")
+    spool: str | None = row(S, of.FOLDER, "with delivery=ack: folder that only this query uses")
+    max_spool_bytes: int = row(S, of.size(2**20), "with delivery=ack: pause while this many bytes wait for Spark", "1g")
     nsqd: tuple[str, ...] = rows(
         (), Option(modes=S, kind=of.NSQD, meaning="with delivery=ack: plain nsqds, instead of lookupd")
     )
@@ -177,8 +177,8 @@ class ReadOptions:
     def parse(cls, options: Mapping[str, str], mode: Literal["batch", "stream"] = "batch") -> ReadOptions:
         """Parse the options of a Spark user; names in any case, values as text.
 
-        Log a warning about an unknown name, and about one that does not apply to ``mode``,
-        and ignore it, since Spark passes options of its own through here.
+        Log a warning about an unknown name and about one that does not apply to ``mode``, and
+        ignore it, since Spark also passes its own options here.
 
         Raises:
             ConfigError: A value is wrong or a required one is missing; the
@@ -247,10 +247,10 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of a write, checked. Times are seconds, sizes bytes."""
+    """The options of a write, checked. Times are in seconds, sizes in bytes."""
 
     lookupd: tuple[str, ...] = rows((), Option(modes=BSW, kind=of.LOOKUPD, meaning="base URLs of nsqlookupds"))
-    topic: str | None = row(W, of.ONE_TOPIC, "the topic to write to, or else a column topic")
+    topic: str | None = row(W, of.ONE_TOPIC, "the topic to write to; default: the column topic")
     partitioner: str = row(
         W,
         of.word("column", "murmur3", "javahash", "roundrobin"),
@@ -259,7 +259,7 @@ class WriteOptions:
     )
     batch_messages: int = row(W, of.count(1, 100_000), "maximum messages of one MPUB", "1000")
     batch_bytes: int = row(W, of.size(1024, 5 * 2**20 - 4096), "maximum bytes of one MPUB", "1m")
-    trace: bool = row(W, of.FLAG, "publish with trace ids that are the same if a task runs again", "false")
+    trace: bool = row(W, of.FLAG, "publish with trace ids, which stay the same if a task runs again", "false")
     trace_id_column: str | None = row(W, of.TEXT, "column with the trace id, instead of a generated one")
     on_bad_row: str = row(
         W,
@@ -276,7 +276,7 @@ class WriteOptions:
         """Parse the options of a Spark user, as :meth:`ReadOptions.parse` does.
 
         Raises:
-            ConfigError: As there.
+            ConfigError: As for :meth:`ReadOptions.parse`.
         """
         given = {
             name: text for name, text in spelled(KNOWN, options, "write").items() if text or name != "deadLetterTopic"

@@ -39,13 +39,13 @@ class Range:
         topic: The topic.
         partition: The partition.
         start: Offset of the first message, in bytes of the partition's queue.
-        end: Offset behind the last message.
+        end: Offset after the last message.
         leader: The leader at the time of the plan, as a hint. None if there was none.
-        ordered: The topic accepts only ordered subscriptions.
-        extended: Its messages carry extension headers.
+        ordered: Whether the topic accepts only ordered subscriptions.
+        extended: Whether its messages carry extension headers.
 
     Raises:
-        ConfigError: It ends before it starts, which would repeat messages.
+        ConfigError: The range ends before it starts, which would repeat messages.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class Range:
     extended: bool
 
     def __post_init__(self) -> None:
-        """Reject a range that goes backwards."""
+        """Check that the range does not end before it starts."""
         if not 0 <= self.start <= self.end:
             raise goes_back(f"{self.topic}-{self.partition}", self.start, self.end)
 
@@ -70,23 +70,23 @@ class Range:
 def goes_back(name: str, start: int, end: int, unit: str = "offset") -> ConfigError:
     """Return the error for a plan that ends before it starts."""
     return ConfigError(
-        f"{name}: the plan goes back from {unit} {start} to {end}, which would repeat messages; if that is in the "
-        "checkpoint, it is of another log or of a faulty version: start with a new checkpoint and a new output"
+        f"{name}: the plan goes back from {unit} {start} to {end}, which would repeat messages; if the checkpoint "
+        "says so, it belongs to another log or a faulty version: start with a new checkpoint and a new output"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class FilterLimits:
-    """The limits that the filters of a query put on what it reads; None is no limit.
+    """The limits that the filters of a query set for what it reads; None means no limit.
 
-    Spark applies each filter to the rows as well, so a range may be too large, but never too small.
+    Spark applies each filter to the rows as well, so a range may be too large, but must not be too small.
 
     Attributes:
-        topics: Names.
-        partitions: Numbers.
-        offset_from: Lowest offset.
-        offset_to: Highest offset.
-        time_from: Earliest time, in milliseconds since the epoch.
+        topics: Names of the allowed topics.
+        partitions: Numbers of the allowed partitions.
+        offset_from: The lowest offset.
+        offset_to: The highest offset.
+        time_from: The earliest time, in milliseconds since the epoch.
     """
 
     topics: frozenset[str] | None = None
@@ -104,7 +104,7 @@ class FilterLimits:
     def narrow(self, start: int, end: int, search: BoundarySearch) -> tuple[int, int]:
         """Return the part of ``[start, end)`` that can hold matching messages, between boundaries.
 
-        A limit that the leader cannot translate into an offset at once is ignored.
+        A limit that the leader cannot translate into an offset immediately is ignored.
         """
         if self.offset_from is not None and self.offset_from > start:
             offset = self.offset_from
@@ -140,11 +140,11 @@ def plan(options: ReadOptions, cluster: Cluster, limits: FilterLimits | None = N
     Raises:
         ConfigError: An offset names a partition that does not exist, or lies inside
             the last message; or the topic accepts registered channels only.
-        DataLossError: A range is not in the log (any more) and ``failOnDataLoss`` is true.
+        DataLossError: A range is not, or no longer, in the log and ``failOnDataLoss`` is true.
         TopicNotFoundError: No nsqlookupd knows a topic.
         NoLeaderError: A partition has no leader for ``fetchTimeout`` times (``fetchRetries`` + 1).
-        LookupUnavailableError: No nsqlookupd answers for so long.
-        ResponseTimeoutError: A leader does not find a start or an end for so long.
+        LookupUnavailableError: No nsqlookupd answers for this time.
+        ResponseTimeoutError: A leader does not find a start or an end for this time.
     """
     limits = limits or FilterLimits()
     ranges: list[Range] = []
@@ -172,8 +172,8 @@ def divide(
 ) -> list[Range]:
     """Split ranges for ``minPartitions`` and ``maxRecordsPerPartition`` at message boundaries.
 
-    If messages of a range cannot be read yet, this waits, as the task would. A
-    range whose boundaries are not found in time is not split; its task reports the error.
+    If messages of a range cannot be read yet, this waits, as the task would. A range
+    whose boundaries are not found in time is not split; its task reports the error.
 
     Args:
         ranges: The ranges to read.
@@ -184,7 +184,7 @@ def divide(
     if (wanted <= len(ranges) and options.max_records_per_partition is None) or not total:
         return list(ranges)
     found: list[Range] = []
-    # One limit for all: fresh messages of one partition are flushed while waiting for another one.
+    # One time limit for all: new messages of one partition are flushed while this waits for another one.
     until = time.monotonic() + options.patience
     for part in ranges:
         search = searches.get((part.topic, part.partition))
@@ -207,7 +207,7 @@ def _cuts(search: BoundarySearch, part: Range, pieces: int, rows: int | None, un
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Start and end of one partition's range; both wait within the patience of the read, and raise as :func:`plan`."""
+    """Finds start and end of one partition's range within the patience of the read; raises as :func:`plan`."""
 
     search: BoundarySearch
     options: ReadOptions
@@ -223,7 +223,7 @@ class Bounds:
         return extent.start if offset is None else self._inside("startingOffsets", offset, extent.start)
 
     def ending(self) -> int:
-        """Return the offset behind the last message, a boundary."""
+        """Return the offset after the last message, a boundary."""
         extent = self.search.extent
         if self.options.ending_times is not None:
             return self._at_time(self.options.ending_times, extent.end)
@@ -238,7 +238,7 @@ class Bounds:
         return "endingOffsets" if self.options.ending_times is None else "endingTimestamp"
 
     def _at_time(self, times: int | ByPartition, otherwise: int) -> int:
-        """Return the boundary at a time: ``otherwise`` without a time, the log's end if all messages are older."""
+        """Return the boundary at a time; ``otherwise`` if there is no time, the log's end if all messages are older."""
         search = self.search
         time_ms = times if isinstance(times, int) else times.get(search.topic, {}).get(search.partition)
         if time_ms is None:
@@ -259,17 +259,17 @@ class Bounds:
         return None if offset == special else offset
 
     def _inside(self, option: str, offset: int, otherwise: int) -> int:
-        """Return the boundary at or behind ``offset``; ``otherwise`` if it is not in the log and loss is allowed."""
+        """Return the boundary at or after ``offset``; ``otherwise`` if it is not in the log and loss is allowed."""
         extent, name = self.search.extent, self.search.name
         if extent.start <= offset <= extent.end:
             found = self.search.patiently(lambda current: current.boundary(offset))
             if found is None:
                 raise ConfigError(
-                    f"option {option!r}: no message of {name} begins at or behind offset {offset}, "
+                    f"option {option!r}: no message of {name} begins at or after offset {offset}, "
                     f"though the log ends at {extent.end}"
                 )
             return found
-        # A log that ends before the offset was deleted and re-created, or lost its tail: never "no data".
+        # A log that ends before the offset was re-created or lost its tail: this never means "no data".
         problem = f"option {option!r}: offset {offset} of {name} is not in the log [{extent.start}, {extent.end})"
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{problem}: choose another offset, or set failOnDataLoss=false to read what is left")

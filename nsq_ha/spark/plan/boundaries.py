@@ -1,6 +1,6 @@
 """Find message boundaries in one partition's log: by offset, time, number of messages or bytes.
 
-All offsets of a plan are found here, or are a bound of the log. :class:`Backlog`
+All offsets of a plan are found here or are a bound of the log. :class:`Backlog`
 divides the limits of a micro-batch between partitions.
 
 The leader reports the end of a log at once, but finds the newest messages only seconds
@@ -41,25 +41,25 @@ _NS_OF_MS = 1_000_000
 
 
 class NotReadableError(ResponseTimeoutError):
-    """A message of the log cannot be read yet, since it is not committed or not flushed; try again later."""
+    """A message of the log cannot be read yet, since it is not committed or flushed; try again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundarySearch:
     """Searches one partition's log. All offsets are bytes.
 
-    A method that finds nothing raises :class:`NotReadableError` if the boundary is
-    in the log and cannot be read yet, and another :class:`NsqError` if the leader
-    gave no usable answer. :meth:`patiently` waits for both to pass.
+    A method that finds nothing raises :class:`NotReadableError` if the boundary is in
+    the log but cannot be read yet, and another :class:`NsqError` if the leader gave no
+    usable answer. :meth:`patiently` waits until both conditions end.
 
     Attributes:
         topic: The topic.
         partition: The partition.
         node: Its leader.
         extent: The extent of the log.
-        cluster: Answers the questions.
+        cluster: The cluster to ask.
         patience: Seconds that :meth:`patiently` waits.
-        prefix: Prefix of the names of throw-away channels.
+        prefix: Prefix of the names of temporary channels.
     """
 
     topic: str
@@ -76,15 +76,15 @@ class BoundarySearch:
         return f"{self.topic}-{self.partition}"
 
     def patiently(self, question: Callable[[BoundarySearch], T], until: float | None = None) -> T:
-        """Ask until there is an answer; keep the extent, and look up the leader again.
+        """Ask until there is an answer; keep the extent, but look up the leader again.
 
         Args:
             question: Called with this search on the current leader.
             until: ``time.monotonic()`` at which to give up. None for after ``patience``.
 
         Raises:
-            ResponseTimeoutError: No answer until then; the last error is the cause.
-            NsqError: An error that no retry cures.
+            ResponseTimeoutError: There was no answer until then; the last error is the cause.
+            NsqError: An error that retries cannot fix.
         """
         search = self
         if until is None:
@@ -103,7 +103,7 @@ class BoundarySearch:
                 search = search if leader is None else dataclasses.replace(search, node=leader)
 
     def boundary(self, offset: int) -> int | None:
-        """Return where the first message at or behind ``offset`` begins, or where the log ends.
+        """Return where the first message at or after ``offset`` begins, or where the log ends.
 
         Returns:
             None if ``offset`` lies inside the last message.
@@ -116,7 +116,7 @@ class BoundarySearch:
         return None if found is None else found.offset
 
     def first_at(self, offset: int) -> StoredMessage | None:
-        """Return the first message at or behind ``offset``, or None if there is none."""
+        """Return the first message at or after ``offset``, or None if there is none."""
         if offset >= self.extent.end:
             return None
         for is_flushed in (False, True):
@@ -129,26 +129,26 @@ class BoundarySearch:
                 return None
             if not is_flushed:
                 self._flush()
-        raise self._not_readable(f"the message at or behind offset {offset}")
+        raise self._not_readable(f"the message at or after offset {offset}")
 
     def before(self, offset: int) -> StoredMessage | None:
-        """Return the last message before ``offset``, or None if none is kept."""
+        """Return the last kept message before ``offset``, or None if there is none."""
         if offset <= self.extent.start:
             return None
         first = self.first_at(offset)
         return self._numbered(self.extent.messages if first is None else first.number - 1)
 
     def oldest(self) -> StoredMessage | None:
-        """Return the first message that is kept, or None if none can be read yet."""
+        """Return the oldest kept message, or None if none can be read yet."""
         return self._find("virtual_offset", self.extent.start)
 
     def rows_behind(self, offset: int) -> int:
-        """Return how many messages begin at or behind ``offset``, as far as the leader counts them."""
+        """Return how many messages begin at or after ``offset``, as far as the leader counts them."""
         first = self.first_at(offset)
         return 0 if first is None else max(0, self.extent.messages - first.number + 1)
 
     def after_rows(self, start: int, rows: int) -> int:
-        """Return the boundary ``rows`` messages behind ``start``, or the log's end."""
+        """Return the boundary ``rows`` messages after ``start``, or the log's end."""
         if rows <= 0:
             return start
         first = self.first_at(start)
@@ -157,7 +157,7 @@ class BoundarySearch:
         return min(self._numbered(first.number + rows).offset, self.extent.end)
 
     def after_bytes(self, start: int, count: int) -> int:
-        """Return the first boundary at least ``count`` bytes behind ``start``, so that at least one message fits."""
+        """Return the first boundary at least ``count`` bytes after ``start``, so that at least one message fits."""
         if count <= 0:
             return start
         found = self.first_at(start + count)
@@ -224,7 +224,7 @@ def search_in(seen: TopicSnapshot, partition: int, options: ReadOptions, cluster
 
 @dataclass(slots=True)
 class Backlog:
-    """The unread messages of partitions with news, and the part of them that a micro-batch takes.
+    """The unread messages of partitions with new ones, and the part of them that a micro-batch takes.
 
     A partition whose leader does not know the boundary yet is *held*; it does not stop
     the others.
@@ -233,7 +233,7 @@ class Backlog:
         options: Options of the read.
         searches: The partitions; the micro-batch ends at the end of each extent at the latest.
         starts: Offsets at which the micro-batch starts.
-        held: Partitions without an end for now, and why.
+        held: Partitions that have no end yet, and why.
     """
 
     options: ReadOptions
@@ -242,7 +242,7 @@ class Backlog:
     held: dict[TopicPartition, NsqError] = field(default_factory=dict)
 
     def is_too_little(self) -> bool:
-        """Return whether fewer messages wait than ``minOffsetsPerTrigger``; uncountable ones do not count."""
+        """Return whether fewer messages than ``minOffsetsPerTrigger`` wait; uncountable ones do not count."""
         least = self.options.min_offsets_per_trigger
         return least is not None and sum(self._rows().values()) < least
 
@@ -254,7 +254,7 @@ class Backlog:
             parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
             ends |= self._each(parts, lambda search, start, share: search.after_rows(start, share))
         if (count := self.options.max_bytes_per_trigger) is not None:
-            # Apply it to the rest: separately, the two limits might exclude different partitions, and so all.
+            # Apply it to the rest: separately, the two limits might exclude different partitions and so all.
             sizes = {place: end - self.starts[place] for place, end in ends.items() if place not in self.held}
             parts = {place: share for place, share in shares(count, sizes).items() if share < sizes[place]}
             for place, end in self._each(parts, lambda search, start, share: search.after_bytes(start, share)).items():

@@ -1,11 +1,10 @@
 """Check that a partition's log is still the one that an offset was taken from, and handle data loss.
 
-:class:`LogIdentity` asks the partition's leader, and only if it must: at the first check,
-if a snapshot missed the partition, after some seconds without a check, and if the log
-shrank or went to another leader. Triggers that follow each other ask nothing: a new log
-is short between two of them, and its end shows that. :class:`LossPolicy` decides between
-an error and continuing (``failOnDataLoss``), and where a partition continues. No message
-is ever read twice.
+:class:`LogIdentity` asks the partition's leader only if it must: at the first check, if a
+snapshot missed the partition, after some seconds without a check, and if the log shrank or
+moved to another leader. Triggers in quick succession ask nothing: between two of them a new
+log stays short, which its end shows. :class:`LossPolicy` decides whether to fail or continue
+(``failOnDataLoss``), and where a partition continues. No message is ever read twice.
 
 **Source:** Spark reference 1.1 (``message/get``), 1.5 ("Topic deleted and re-created").
 """
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.spark")
 
 FRESH: Final = 5.0
-"""Seconds between two checks that need no question: too short to delete, re-create and refill a topic."""
+"""Seconds between two checks that need no request: too short to delete, re-create and refill a topic."""
 
 TICK: Final = 3.0
 """Seconds by which the measured difference of two clocks may be wrong, since they show whole seconds."""
@@ -59,7 +58,7 @@ class LogIdentity:
             partition: The partition.
             at: When the snapshot was taken, by the monotonic clock.
             offset: An offset from the checkpoint.
-            planned: When it was taken; None if unknown, and then nothing is asked.
+            planned: When it was taken. None if unknown; then this asks nothing.
 
         Raises:
             NsqError: Not known yet: the decisive message cannot be read, or the leader gave no usable answer.
@@ -76,7 +75,7 @@ class LogIdentity:
             try:
                 last = search.before(offset)
             except NotReadableError:
-                # The last message is the best evidence; while it cannot be read, the first one may do.
+                # The last message is the best evidence; while it cannot be read, the first one may suffice.
                 if self._is_younger(search.oldest(), node, planned, MARGIN):
                     return True
                 raise
@@ -86,10 +85,10 @@ class LogIdentity:
         return False
 
     def resumes_at(self, seen: TopicSnapshot, partition: int, planned: int | None) -> int:
-        """Return where to continue in a log that ends before the offset reached, without repeating a message.
+        """Return where to continue, without repeating a message, in a log that ends before the offset reached.
 
         Returns:
-            The first message of a log that was created after ``planned``. The end of any other one, since its
+            The first message of a log that was created after ``planned``. The end of any other log, since its
             messages may have been read before it lost its tail.
 
         Raises:
@@ -137,7 +136,7 @@ class LossPolicy:
     def restart(
         self, seen: TopicSnapshot, partition: int, at: float, start: int | None, planned: int | None
     ) -> int | None:
-        """Return the offset to go back to if ``start`` was taken from another log, else None.
+        """Return the offset to go back to if ``start`` was taken from another log, otherwise None.
 
         Args:
             seen: A snapshot of the topic.
@@ -147,7 +146,7 @@ class LossPolicy:
             planned: When it was taken; None if unknown.
 
         Raises:
-            DataLossError: It was, and that is an error.
+            DataLossError: It was taken from another log, and data loss is not allowed.
             NsqError: Not known yet.
         """
         extent, place = seen.extents[partition], (seen.topic, partition)
@@ -166,11 +165,11 @@ class LossPolicy:
     ) -> bool:
         """Return whether ``offset`` was taken from another log; wait until that is known.
 
-        Without a leader this returns False: the task waits for one. The arguments are those of :meth:`restart`.
+        Without a leader this returns False, since the task waits for one. The arguments are those of :meth:`restart`.
 
         Raises:
-            DataLossError: It was, and that is an error.
-            NsqError: That is not known within the patience of the read.
+            DataLossError: It was taken from another log, and data loss is not allowed.
+            NsqError: It is not known within the patience of the read.
         """
         until = time.monotonic() + self._options.patience
         while partition in seen.extents:
@@ -188,11 +187,11 @@ class LossPolicy:
         return False
 
     def _is_lost(self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
-        """Return whether ``offset`` was taken from another log; raise if that is an error.
+        """Return whether ``offset`` was taken from another log; raise if data loss is not allowed.
 
         Raises:
-            DataLossError: It was, and that is an error.
-            NsqError: Not known yet. To read on would silently lose the messages before ``offset``, since the next
+            DataLossError: It was taken from another log, and data loss is not allowed.
+            NsqError: Not known yet. Continuing would silently lose the messages before ``offset``, since the next
                 offsets are from the new log.
         """
         if not self._identity.is_lost(seen, partition, at, offset, planned):
@@ -202,7 +201,7 @@ class LossPolicy:
         return True
 
     def _is_shorter(self, place: TopicPartition, start: int) -> bool:
-        """Return whether the log still ends before ``start`` after a while; raise if that is an error.
+        """Return whether the log still ends before ``start`` after a while; raise if data loss is not allowed.
 
         Only a leader's answer counts; without one, nothing is lost yet.
         """

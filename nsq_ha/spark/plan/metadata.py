@@ -1,7 +1,7 @@
 """Topic metadata: partitions, their leaders, and the extent of each partition's log.
 
-Takes one snapshot of a topic, either complete or of the partitions that answer. Does not
-decide what to read (``batch_planner``, ``stream_planner``).
+This module takes one snapshot of a topic, either complete or of the partitions that answer.
+It does not decide what to read (``batch_planner``, ``stream_planner``).
 
 **Source:** Spark reference 1.1, 2.1.
 """
@@ -34,8 +34,8 @@ class TopicSnapshot:
 
     Attributes:
         topic: The topic.
-        meta: Its number of partitions and its kind.
-        leaders: Leader by partition; only those that answered.
+        meta: The topic's number of partitions and its kind.
+        leaders: The leader of each partition; only leaders that answered.
         extents: The extents of the logs of the same partitions.
     """
 
@@ -82,7 +82,7 @@ def complete_snapshot(
 
     Raises:
         ConfigError: The options name a partition that the topic does not have.
-        TopicNotFoundError: No nsqlookupd knows the topic; raised at once.
+        TopicNotFoundError: No nsqlookupd knows the topic; raised immediately.
         NoLeaderError: A partition has no leader within ``patience``.
         LookupUnavailableError: No nsqlookupd answers within ``patience``.
     """
@@ -97,7 +97,7 @@ def complete_snapshot(
             leaders = {number: view.leaders[number] for number in wanted}
             return TopicSnapshot(topic, meta, leaders, _extents(topic, leaders, cluster))
         except NsqError as error:
-            # Reading and publishing never create a topic, so waiting for a missing one is of no use.
+            # Reading and publishing never create a topic, so waiting for a missing one is pointless.
             if not error.retriable or isinstance(error, TopicNotFoundError) or time.monotonic() >= until:
                 raise
         time.sleep(PAUSE)
@@ -132,7 +132,7 @@ def _extents(topic: str, leaders: Mapping[int, Node], cluster: Cluster) -> Mappi
         known = cluster.extents(topic, node)
         for partition in (number for number, leader in leaders.items() if leader == node):
             if partition not in known:
-                raise NoLeaderError(f"nsqd {node.address} does not lead {topic}-{partition} any more")
+                raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{partition}")
             found[partition] = known[partition]
     return found
 
@@ -149,7 +149,7 @@ def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:
         raise NoLeaderError(f"topic {view.topic!r}: the number of partitions is not known {view.note}".rstrip())
     if meta.disable_channel_auto_create and options.channel is None:
         raise ConfigError(
-            f"option 'topic': {view.topic!r} accepts registered channels only, and a read creates channels of its own: "
+            f"option 'topic': {view.topic!r} accepts registered channels only, but a read creates its own channels: "
             "register a channel and set option 'channel' to it"
         )
     for name, value in (

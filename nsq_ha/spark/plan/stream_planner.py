@@ -1,15 +1,15 @@
 """Plan the micro-batches of a stream: the offsets in Spark's checkpoint, and the ranges between them.
 
 The planner remembers the state of the partitions between micro-batches.
-``checkpoint`` defines the form of the offsets and the time in them, which
-``stream`` adds.
+``checkpoint`` defines the form of the offsets and of their time, which ``stream``
+adds.
 
-The invariants: an offset never goes back, except for data loss that is explicitly
-allowed, in a step of its own that reads nothing and is marked in the checkpoint; a
-partition whose leader does not answer, or cannot find its newest messages yet,
-waits and does not stop the others; a new one begins at its earliest message. A
-query with an end (:meth:`StreamPlanner.prepare_target`) reaches it or fails: no
-temporary error makes it end earlier.
+The invariants: an offset goes back only after data loss that is explicitly allowed,
+in a separate step that reads nothing and is marked in the checkpoint; a partition
+whose leader does not answer, or cannot find its newest messages yet, waits and does
+not stop the others; a new partition begins at its earliest message. A query with an
+end (:meth:`StreamPlanner.prepare_target`) reaches it or fails: no temporary error
+makes it end earlier.
 
 **Source:** Spark reference 1.5, 2.1 ("Driver side", "Limits").
 """
@@ -69,7 +69,7 @@ class StreamPlanner:
         self._cluster.close()
 
     def initial(self) -> OffsetJson:
-        """Return where a new query begins; the same however often Spark asks.
+        """Return where a new query begins; the same at each call.
 
         Raises:
             NsqError: As :func:`nsq_ha.spark.plan.batch_planner.plan`.
@@ -87,13 +87,13 @@ class StreamPlanner:
         """Return the end of the next micro-batch; ``start`` itself if there is nothing to read.
 
         Args:
-            start: Its start; None if Spark does not say.
+            start: The start of the micro-batch; None if Spark does not provide it.
             limited: Whether the limits of the options apply.
 
         Raises:
             DataLossError: A log ends before ``start`` or is another one, and ``failOnDataLoss`` is true.
             NsqError: No nsqlookupd answers within the patience of the read, or the query has
-                an end and makes no progress towards it for so long.
+                an end and makes no progress towards it for this time.
         """
         begin, planned = from_json(start or {}), planned_at(start or {})
         until = time.monotonic() + self._options.patience
@@ -109,14 +109,14 @@ class StreamPlanner:
             return to_json(ends, back)
 
     def report(self) -> OffsetJson:
-        """Return where the logs end, for Spark's progress; as last seen, without another request."""
+        """Return where the logs ended when last seen, for Spark's progress; makes no request."""
         return to_json({place: extent.end for place, (_, extent) in _places(self._seen.values()).items()})
 
     def prepare_target(self) -> None:
         """Fix the end of a query that reads what there is now and then stops.
 
         Raises:
-            NsqError: A partition has no leader for longer than the read is patient.
+            NsqError: A partition has no leader for longer than the patience of the read.
         """
         self._target = {}
         for seen in self._look(complete=True):
@@ -124,11 +124,10 @@ class StreamPlanner:
             self._target |= {(seen.topic, partition): extent.end for partition, extent in seen.extents.items()}
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        """Return the ranges of one micro-batch, also of one that was planned before a restart.
+        """Return the ranges of one micro-batch, which may have been planned before a restart.
 
         Raises:
-            ConfigError: The batch ends before it begins, and no loss of data was allowed there: it would repeat
-                messages.
+            ConfigError: The batch ends before it begins, without an allowed data loss: it would repeat messages.
             DataLossError: Messages of the batch are deleted, or the log is another one, and ``failOnDataLoss`` is true.
             NsqError: As :meth:`latest`; or it remains unknown whether a log is the same.
         """
@@ -170,7 +169,7 @@ class StreamPlanner:
                 log.warning("%s-%d: reportChannel %r is not updated: %s", topic, partition, channel, error)
 
     def _look(self, *, complete: bool = False) -> list[TopicSnapshot]:
-        """Return a snapshot of each topic; not older than ``metadataRefresh``, and a new one if it must be complete."""
+        """Return a snapshot of each topic, not older than ``metadataRefresh``; a new one if it must be complete."""
         if not complete and time.monotonic() - self._seen_at < self._options.metadata_refresh:
             return list(self._seen.values())
         options, cluster = self._options, self._cluster
@@ -197,14 +196,14 @@ class StreamPlanner:
         try:
             return metadata.available_snapshot(topic, self._options, self._cluster)
         except TopicNotFoundError:
-            # A deleted topic that was read before is handled together with its offsets; it may be one of many.
+            # A deleted topic that was read before is handled with its offsets; it may be one of many.
             options = self._options
             if topic in self._seen or options.subscribe_pattern is not None or not options.fail_on_data_loss:
                 return None
             raise
 
     def _is_silent_too_long(self, error: NsqError) -> bool:
-        """Record that no nsqlookupd answers; return whether that has lasted longer than the patience of the read."""
+        """Record that no nsqlookupd answers; return whether this has lasted longer than the patience of the read."""
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
@@ -215,7 +214,7 @@ class StreamPlanner:
     def _next(
         self, begin: Mapping[TopicPartition, int], planned: int | None, *, limited: bool
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, int], Mapping[TopicPartition, NsqError]]:
-        """Return the ends of the next micro-batch, intended steps back, and why other partitions cannot move on."""
+        """Return the ends of the next micro-batch, intended steps back, and why other partitions cannot advance."""
         snapshots = self._look()
         ends, back, unsure = self._ends(begin, snapshots, planned)
         held: Mapping[TopicPartition, NsqError] = {}
@@ -250,7 +249,7 @@ class StreamPlanner:
         """Return the end of each partition's log as far as this query may read it.
 
         Returns:
-            The ends; where partitions go back to, whose log is another one; and those of which that is not known yet.
+            The ends; the offsets to go back to where the log is another one; and partitions where that is not known.
         """
         ends = dict(begin)
         known = _places(snapshots)
@@ -275,7 +274,7 @@ class StreamPlanner:
                     self._target[place] = extent.end
             elif extent.end >= begin.get(place, 0):
                 ends[place] = extent.end
-            # Else one answer was wrong; ask again next time.
+            # Otherwise one answer was wrong; ask again next time.
         if self._target is not None:
             ends = self._up_to_target(begin, ends)
         stay = {place: begin[place] for place in back.keys() | unsure.keys()}
@@ -284,7 +283,7 @@ class StreamPlanner:
     def _up_to_target(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the ends of a query with an end, also for partitions without a leader: tasks wait for one."""
+        """Return the ends of a query with an end, even for partitions without a leader: tasks wait for one."""
         targets = self._target or {}
         found: dict[TopicPartition, int] = {}
         for place in ends.keys() | targets.keys():
@@ -296,7 +295,7 @@ class StreamPlanner:
         return found
 
     def _first(self, place: TopicPartition, begin: Mapping[TopicPartition, int], stop: int, seen: TopicSnapshot) -> int:
-        """Return where a range begins; later than planned if data is lost."""
+        """Return where a range begins: later than planned if data is lost."""
         topic, partition = place
         extent = seen.extents.get(partition)
         earliest = 0 if extent is None else extent.start
@@ -317,7 +316,7 @@ class StreamPlanner:
         ends: dict[TopicPartition, int],
         snapshots: Mapping[str, TopicSnapshot],
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, NsqError]]:
-        """Return ends within the limits of the options, and the partitions that cannot move on now."""
+        """Return ends within the limits of the options, and the partitions that cannot advance now."""
         options = self._options
         limits = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
         if limits == (None, None, None):
@@ -342,7 +341,7 @@ class StreamPlanner:
             return dict(begin), {}
         within = ends | backlog.ends()
         for place in backlog.held:
-            # A partition that was never read has no offset yet; it begins later at its earliest message.
+            # A partition that was never read has no offset yet; it will begin at its earliest message.
             del within[place]
             if place in begin:
                 within[place] = begin[place]

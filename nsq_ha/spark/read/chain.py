@@ -1,14 +1,14 @@
 """The chain rule: which delivered messages belong to ``[start, end)``, and when that is complete.
 
-Decides about each message that a replay channel delivers; does no I/O. The reader
-passes messages in, finishes those that :meth:`Chain.take` returns, and calls
+This module decides about each message that a replay channel delivers; it does no I/O. The
+reader passes messages in, finishes those that :meth:`Chain.take` returns, and calls
 :meth:`Chain.reopened` after it opened a new channel.
 
 A partition is a queue of bytes: the message at ``offset`` is followed by the
 one at ``offset + raw_size``. A channel may deliver stray messages from before or
-behind the offset it was set to, so "stop at the first offset beyond the end" silently
-loses data. The invariant: the accepted messages are exactly the unbroken chain
-``[start, position)``, each message once and in order.
+after the offset it was set to, so "stop at the first offset after the end" would
+silently lose data. The invariant: the accepted messages are exactly the unbroken
+chain ``[start, position)``, each message once and in order.
 
 **Source:** Spark reference 1.3 ("The stale-message trap") and 1.2 (the wrong
 partition on a node that leads two).
@@ -27,12 +27,11 @@ class WrongPartitionError(RemoteProtocolError):
     """The channel serves another partition than it was opened for: close it and open another.
 
     Attributes:
-        partition: The one that the message's id names.
+        partition: The partition that the message's id names.
     """
 
     def __init__(self, message: Message, partition: int, wanted: int) -> None:
-        """Name the partition that came and the one that was wanted."""
-        super().__init__(f"{message!r} is of partition {partition}, not of {wanted}")
+        super().__init__(f"{message!r} belongs to partition {partition}, not to {wanted}")
         self.partition = partition
 
 
@@ -41,20 +40,18 @@ class Chain:
 
     Attributes:
         start: Offset of the first message, in bytes of the partition's queue.
-        end: Offset behind the last message; both are message boundaries.
+        end: Offset after the last message; both are message boundaries.
         partition: The only partition accepted; message ids name theirs.
-        position: Offset of the next message wanted; grows to ``end`` and no further.
+        position: Offset of the next message wanted; grows until ``end``.
         strays: Number of messages that were not the wanted one when they arrived.
+
+    Raises:
+        ConfigError: Not ``0 <= start <= end``.
     """
 
     __slots__ = ("_stash", "end", "partition", "position", "start", "strays")
 
     def __init__(self, start: int, end: int, partition: int) -> None:
-        """Begin at ``start``, without accepted messages.
-
-        Raises:
-            ConfigError: Not ``0 <= start <= end``.
-        """
         if not 0 <= start <= end:
             raise ConfigError(f"a range of offsets needs 0 <= start <= end, not [{start}, {end})")
         self.start: Final = start
@@ -66,23 +63,23 @@ class Chain:
 
     @property
     def is_complete(self) -> bool:
-        """True when every message of ``[start, end)`` was accepted."""
+        """Whether every message of ``[start, end)`` was accepted."""
         return self.position == self.end
 
     @property
     def stashed(self) -> int:
-        """Number of later messages that wait for the gap before them to close."""
+        """Number of later messages that wait until the gap before them is filled."""
         return len(self._stash)
 
     @property
     def next_stashed(self) -> int | None:
-        """Lowest offset in the stash: where a gap ends, for error messages. None if the stash is empty."""
+        """The lowest offset in the stash, where a gap ends, for error messages. None if the stash is empty."""
         return min(self._stash, default=None)
 
     def reopened(self) -> None:
         """Start over at ``position`` with a new channel, and drop the stash.
 
-        The new channel delivers those messages itself; finishing the old ones would fail
+        The new channel delivers the stashed messages itself; finishing the old ones would fail
         on a connection that does not hold them.
         """
         self._stash.clear()
@@ -90,9 +87,9 @@ class Chain:
     def take(self, messages: Iterable[Message], accepted: list[Message]) -> list[Message]:
         """Decide about ``messages`` in their order of arrival.
 
-        Accept a message at the wanted offset, and then those of the stash that
+        Accept a message at the wanted offset, and then the stashed ones that
         follow it. Finish and drop an earlier one. Stash a later one before the
-        end. Ignore one at or beyond the end.
+        end. Ignore one at or after the end.
 
         Args:
             messages: Messages of the channel.
@@ -110,7 +107,7 @@ class Chain:
             RemoteProtocolError: A message has no offset (the subscription is
                 of the wrong kind) or an impossible size. As above.
             DataLossError: ``end`` cuts a message in two, so the log is not the
-                one that the range was planned on. A retry fails the same way.
+                one that the range was planned on. Retries do not help.
         """
         finish: list[Message] = []
         end, position, head = self.end, self.position, b""
@@ -118,10 +115,10 @@ class Chain:
             if message.id[:2] != head:
                 head = self._checked(message)
             offset = message.offset
-            # The common case on its own: the only one on a quiet log.
+            # The common case first: the only one on a quiet log.
             if offset == position < (following := position + (message.raw_size or 0)) <= end and not self._stash:
-                # Nothing between these two may fail: a row that is appended and not counted would come
-                # twice, one that is counted and not appended never.
+                # Nothing between these two may fail: a row that is appended but not counted would come
+                # twice; one that is counted but not appended would never come.
                 accepted.append(message)
                 self.position = position = following
                 finish.append(message)
@@ -131,7 +128,7 @@ class Chain:
         return finish
 
     def _checked(self, message: Message) -> bytes:
-        """Return the part of the id that names the partition, if it is the wanted one."""
+        """Return the part of the id that names the partition, if that is the wanted one."""
         partition = int.from_bytes(message.id[:8], "big") >> PARTITION_SHIFT & PARTITION_MASK
         if partition != self.partition:
             raise WrongPartitionError(message, partition, self.partition)

@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 def _headers(message: Message) -> list[tuple[str, str]] | None:
-    """Return the headers as pairs, other values than text as JSON; None if they cannot be decoded."""
+    """Return the headers as pairs, with values other than text as JSON; None if they cannot be decoded."""
     if message.ext is None:
         return None
     try:
@@ -96,14 +96,14 @@ COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
     {
         "key": Column("binary", pa.binary(), _keys),
         "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows]),
-        # One reader reads one partition, so these two are the same in all its rows.
+        # A reader reads one partition, so these two are the same in all its rows.
         "topic": Column("string", pa.string(), lambda rows: _repeated(rows[0].topic, pa.string(), len(rows))),
         "partition": Column("int", pa.int32(), lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows))),
         "offset": Column("bigint", pa.int64(), lambda rows: [row.offset for row in rows]),
         "timestamp": Column("timestamp", _TIMESTAMP, lambda rows: [row.timestamp_ns // 1000 for row in rows]),
         "raw_size": Column("int", pa.int32(), lambda rows: [row.raw_size for row in rows]),
         "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows]),
-        # Unsigned on the wire; Spark has no such type, so the upper half shows negative.
+        # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
         "trace_id": Column("bigint", pa.int64(), _trace_ids),
         "attempts": Column("smallint", pa.int16(), _attempts),
         "headers": Column("map<string,string>", _HEADERS, lambda rows: [_headers(row) for row in rows]),
@@ -122,14 +122,12 @@ class Projection:
 
     Attributes:
         names: The columns.
+
+    Raises:
+        ConfigError: A column is unknown or has a wrong type.
     """
 
     def __init__(self, schema: StructType) -> None:
-        """Check ``schema`` against :data:`COLUMNS`.
-
-        Raises:
-            ConfigError: A column is unknown or has a wrong type.
-        """
         for field in schema.fields:
             column = COLUMNS.get(field.name)
             if column is None:
@@ -143,7 +141,7 @@ class Projection:
         self._nullable = tuple(field.nullable for field in schema.fields)
 
     def batch(self, rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """Return one ``pyarrow.RecordBatch`` of the messages, of which there is at least one."""
+        """Return one ``pyarrow.RecordBatch`` of the messages; there must be at least one."""
         columns = [COLUMNS[name] for name in self.names]
         built = (column.build(rows) for column in columns)
         arrays = [

@@ -1,14 +1,14 @@
-"""Read ranges to their proven end, in a task or in the driver, whatever happens to connections and leaders.
+"""Read ranges to their proven end, in a task or in the driver, even if connections fail and leaders move.
 
 After a failure, :class:`RangeReader` opens another channel at the position reached, on
 the current leader. ``chain`` decides which messages are accepted. :class:`DriverRead`
 reads small micro-batches where they are planned, so that their rows go to Spark with the
-plan: starting a task in Python costs Spark more than reading some messages.
+plan: starting a Python task costs Spark more than reading some messages.
 
 The invariants: a reader yields exactly the chain from start to end, each message once,
-and ends without an error only when that is complete, or if data loss is allowed. The
-driver returns rows only if the chain rule proved them complete; what it cannot read at
-once, tasks read with all their patience. So the driver never decides about data loss.
+and ends without an error only if that is complete or data loss is allowed. The driver
+returns rows only if the chain rule proved them complete; what it cannot read immediately,
+tasks read with all their patience. So the driver never decides about data loss.
 
 **Source:** Spark reference 1.3, 1.4, 1.5, 2.1, 4 ("trigger").
 """
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.spark")
 
 BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of the log after which rows are yielded, so that large messages do not fill the memory."""
+"""Bytes of the log after which rows are yielded, so that large messages do not fill memory."""
 
 MOST_RANGES: Final = 8
-"""Ranges that the driver reads one after the other, some milliseconds each; tasks read more of them in parallel."""
+"""Number of ranges that the driver reads in turn, some milliseconds each; tasks read more of them in parallel."""
 
 PAUSE: Final = 30.0
 """Seconds for which tasks read all micro-batches after the driver failed to read one."""
@@ -75,7 +75,7 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Let Python search for reference cycles less often: messages and rows have none, and there are many of them."""
+    """Make Python search for reference cycles less often: messages and rows are many, and have none."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _COLLECTED_EACH) if before[0] else 0, *before[1:])
     try:
@@ -93,7 +93,7 @@ class DriverRead:
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
-        # The driver gives up no message as lost: only tasks wait long enough to decide that.
+        # The driver never counts a message as lost: only tasks wait long enough to decide that.
         patience = min(options.fetch_timeout, _DRIVER_PATIENCE)
         self._options = dataclasses.replace(options, fail_on_data_loss=True, fetch_timeout=patience, fetch_retries=0)
         self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
@@ -130,10 +130,10 @@ class RangeReader:
     Args:
         asked: The range.
         options: Options of the read: its timeouts, and whether data may be lost.
-        cluster: Used for look-ups and channels; the caller closes it.
+        cluster: Used for lookups and channels; the caller closes it.
 
     Attributes:
-        opened: Channels opened so far; more than one after a failure.
+        opened: Number of channels opened so far; more than one after a failure.
     """
 
     def __init__(self, asked: Range, options: ReadOptions, cluster: Cluster) -> None:
@@ -150,7 +150,7 @@ class RangeReader:
     def batches(self) -> Iterator[list[Message]]:
         """Yield the messages of the range in order, some thousands at a time.
 
-        The caller may take any time between two of them: a connection that the
+        The caller may take any time between two batches: a connection that the
         server has closed meanwhile is replaced.
 
         Raises:
@@ -194,7 +194,7 @@ class RangeReader:
                 if len(self._rows) >= self._options.arrow_batch_rows or chain.position - yielded_to >= BATCH_BYTES:
                     yield self._taken()
                     yielded_to = chain.position
-                    # The time that the caller took is not the server's.
+                    # The time that the caller took does not count against the server.
                     self._progress_at = time.monotonic()
                 until = self._progress_at + patience
 
@@ -224,7 +224,7 @@ class RangeReader:
         return True
 
     def _expired(self, error: ConnectionExpiredError) -> None:
-        """Continue through another channel at once, unless nothing arrived for too long."""
+        """Continue through another channel immediately, unless nothing arrived for too long."""
         if self._has_progressed() or time.monotonic() - self._progress_at < self._options.fetch_timeout:
             log.debug("%s: opening another channel after %s", self._where, error)
         else:
@@ -236,7 +236,7 @@ class RangeReader:
         self._failures += 1
         limit = self._options.patience
         spent = time.monotonic() - self._progress_at >= limit
-        # An open channel without messages: the log may have changed since it was planned.
+        # An open channel without messages: the log may have changed since the range was planned.
         stalled = isinstance(error, ResponseTimeoutError)
         loss = self._loss(final=spent) if spent or stalled else None
         if loss is not None:
@@ -254,7 +254,7 @@ class RangeReader:
         """Compare the range with the leader's log.
 
         Args:
-            final: The patience is over, so messages that may only be late count as lost.
+            final: Whether the patience is over, so that messages that may only be late count as lost.
 
         Returns:
             What is lost and where reading could continue. None if nothing is known to be lost.

@@ -1,10 +1,10 @@
-"""One throw-away channel on one partition's leader, read through a blocking connection.
+"""One temporary channel on one partition's leader, read through a blocking connection.
 
-Creates the channel at an offset, subscribes, sets RDY and sends FIN. Does not decide
-which messages count (``chain``) or what follows a failure (``range_reader``).
+This module creates the channel at an offset, subscribes, sets RDY and sends FIN. It does not
+decide which messages count (``chain``) or what follows a failure (``range_reader``).
 
-A FIN here only means "send more": the channel belongs to this reader and vanishes with
-it. So each accepted message is finished at once.
+Here a FIN only means "send more": the channel belongs to this reader and vanishes with
+it. So each accepted message is finished immediately.
 
 **Source:** Spark reference 1.2; protocol reference 3, 5, 7.
 """
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from nsq_ha.spark.plan.batch_planner import Range
 
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""Limit of unfinished messages; RDY follows from it and the largest message so far."""
+"""Limit of unfinished messages in bytes; RDY follows from it and the largest message so far."""
 
 UNGATHERED_BYTES: Final = 32 * 1024
-"""Up to this size of the range nsqd sends each message at once: gathering costs 10 ms, and the range takes less."""
+"""Up to this size of the range nsqd sends each message immediately: gathering would take longer than the range."""
 
 _FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
 
@@ -85,7 +85,7 @@ class Replay:
         """Create the channel at ``position``, connect and subscribe.
 
         Raises:
-            TransportError: No connection, or no answer in time.
+            TransportError: Connecting failed, or no answer came in time.
             ServerError: The server refused; ``retriable`` says whether another leader may accept.
             RemoteProtocolError: The server's answers violate the protocol.
         """
@@ -113,7 +113,7 @@ class Replay:
                 self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
 
     def _place_channel(self, position: int) -> None:
-        # Creating a channel that exists changes nothing, so this works for a registered one too.
+        # Creating an existing channel changes nothing, so this also works for a registered one.
         self._cluster.open_channel(self.topic, self.partition, self._node, self.channel, position)
 
     def close(self) -> None:
@@ -127,11 +127,11 @@ class Replay:
             until: ``time.monotonic()`` at which to give up.
 
         Returns:
-            The messages in the order of arrival; empty after a mere heartbeat.
+            The messages in the order of arrival; empty after a heartbeat alone.
 
         Raises:
             ResponseTimeoutError: No data before ``until``.
-            ConnectionLostError: The connection ended; if the leader moved, without an error from the server.
+            ConnectionLostError: The connection ended; if the leader moved, the server sends no error before.
             ServerError: The reason why the server is about to close the connection.
             RemoteProtocolError: The server violated the protocol.
         """
@@ -160,8 +160,8 @@ class Replay:
         raise LocalProtocolError("a message of a replay cannot be requeued")
 
     def touch(self, message: Message) -> None:
-        """Refuse: a replay finishes messages at once."""
-        raise LocalProtocolError("a message of a replay needs no touch")
+        """Refuse: a replay finishes messages immediately."""
+        raise LocalProtocolError("a message of a replay cannot be touched")
 
     def _subscribe(self, until: float) -> None:
         layout = layout_for(detail=True, ext=self._asked.extended)
@@ -179,7 +179,7 @@ class Replay:
                 f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
             ) from error
         for refusal in received.refusals:
-            # The server took a stray message back when it reset the channel; the chain does not need it.
+            # The server took back a stray message when it reset the channel; the chain does not need it.
             if not isinstance(refusal, NotInFlightError):
                 raise refusal
         return received.messages

@@ -1,4 +1,4 @@
-"""Find anomalies in the lives of messages: losses, repeats, disorder and gaps; and changes of leader.
+"""Find anomalies in the lives of messages (losses, repeats, wrong order, gaps), and changes of leader.
 
 **Source:** Spark reference 8, job 3.
 """
@@ -27,7 +27,7 @@ def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
 
     Args:
         lives: The result of :func:`nsq_ha.spark.trace.lifecycle.lifecycle`.
-        ordered: Topics whose order counts.
+        ordered: Topics whose order is checked.
     """
     from pyspark.sql import Window  # noqa: PLC0415 - an extra
     from pyspark.sql import functions as f  # noqa: PLC0415
@@ -96,8 +96,8 @@ def gaps(rows: DataFrame) -> DataFrame:
 def leaders(events: DataFrame) -> DataFrame:
     """Return since when each node has led each partition: one row at the first event and at each change.
 
-    Columns: ``topic``, ``partition``, ``node``, ``ts_ns``. Taken from publishes,
-    which only a leader accepts, in the order of their acknowledgements: the new leader
+    Columns: ``topic``, ``partition``, ``node``, ``ts_ns``. The rows come from publishes,
+    which only a leader accepts, in the order of their acknowledgements, since a new leader
     may answer a call that began before it took over. ``ts_ns`` is the time of the first
     acknowledgement by that leader.
     """

@@ -44,7 +44,7 @@ _STATES: Final = (
 
 
 def read_lines(spark: SparkSession, paths: Iterable[Path | str]) -> DataFrame:
-    """Return the lines of log files, each with its file.
+    """Return the lines of log files, each with the name of its file.
 
     Args:
         spark: The session.
@@ -72,7 +72,7 @@ def events(lines: DataFrame) -> DataFrame:
     ``message_id`` (the server's internal one), ``offset``, ``attempt``,
     ``published_ns`` (if the line has it), ``acknowledged_ns``, ``cost_ns``,
     ``client``, ``node``. ``ts_ns`` of a client's ``publish`` is the time of the
-    call, ``acknowledged_ns`` that of the answer (of the call if the log does not
+    call, ``acknowledged_ns`` that of the answer (or of the call if the log does not
     have it); a server's ``publish`` has the time of its answer in both.
 
     Args:

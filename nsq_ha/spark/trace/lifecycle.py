@@ -1,6 +1,6 @@
-"""Join events to lives: one row per message and channel, with its times, counts and outcome; and latencies.
+"""Join events to lives: one row per message and channel with its times, counts and outcome; compute latencies.
 
-Trace ids may repeat, so events are joined by topic and the server's message id. It
+Trace ids may repeat, so events are joined by topic and the server's message id. This id
 grows within a partition, so it is also the order of messages without offsets.
 
 **Source:** Spark reference 8, jobs 1, 2 and 4.
@@ -37,11 +37,11 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
     * ``requeued``, ``timed out``: its last event.
     * ``pending``: not finished yet, which is not an error.
 
-    In each partition a channel counts from the first message that was delivered to it.
+    In each partition a channel counts from the first message delivered to it.
 
     Args:
         events: The result of :func:`nsq_ha.spark.trace.events.events`; a batch.
-        grace_s: Seconds that a message may take.
+        grace_s: Seconds after which an unfinished message may count as lost.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
@@ -85,7 +85,7 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
 
 
 def per_channel(events: DataFrame) -> DataFrame:
-    """Return one row per channel and message that was delivered to it."""
+    """Return one row per channel and message delivered to it."""
     return (
         events.where("channel is not null and event in ('delivery', 'finish', 'requeue', 'timeout')")
         .groupBy(*KEY, "channel")
@@ -133,7 +133,7 @@ def _outcome(grace_s: float) -> Column:
 def latency(lives: DataFrame, *by: str) -> DataFrame:
     """Return percentiles in milliseconds of each stage, by columns such as ``topic``, ``partition``, ``minute``.
 
-    ``minute`` is added here: the start of the minute of the publish. Columns:
+    This function adds ``minute``, the start of the minute of the publish. Columns:
     ``stage``, ``messages``, ``p50_ms``, ``p95_ms``, ``p99_ms``, ``max_ms``.
 
     Args:
@@ -170,8 +170,8 @@ def latency(lives: DataFrame, *by: str) -> DataFrame:
 def split(lives: DataFrame) -> DataFrame:
     """Return the time to the server, inside it and back, for messages that are in both logs.
 
-    Columns: the key without ``side``, ``channel``, ``to_server_ms``, ``in_server_ms``, ``to_client_ms``. The
-    first and the last compare the clocks of two machines: they are only as exact as those.
+    Columns: the key without ``side``, ``channel``, ``to_server_ms``, ``in_server_ms``, ``to_client_ms``. The times
+    to the server and to the client compare the clocks of two machines, so they are only as exact as those.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -194,7 +194,7 @@ def lifecycle_stream(events: DataFrame, *, grace: str = "1 minute") -> DataFrame
 
     Args:
         events: The result of :func:`nsq_ha.spark.trace.events.events`; a stream.
-        grace: A duration, as Spark writes it.
+        grace: A duration in Spark's notation.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 

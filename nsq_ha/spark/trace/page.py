@@ -54,7 +54,7 @@ def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str]
 
     Args:
         report: The result of :meth:`nsq_ha.spark.trace.report.TraceReport.as_dict`.
-        title: Title of the page. Empty for the default.
+        title: The title of the page. Empty for the default.
         extra: Paragraphs below the verdict, as text.
         latency_note: More text about the latencies, shown with them.
     """

@@ -1,4 +1,4 @@
-"""Pictures of a trace report, as inline SVG: latency over time, and each partition's time line."""
+"""Pictures of a trace report as inline SVG: latency over time, and each partition's time line."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
     """Return one row per partition: bars for deliveries, marks for changes of leader and anomalies."""
     places = sorted({(row["topic"], row["partition"]) for row in report["timeline"] + report["leaders"]})
     if not places:
-        return '<p class="soft">Nothing was given out.</p>'
+        return '<p class="soft">Nothing was delivered.</p>'
     shown = places[:_MAX_ROWS]
     headed = len({topic for topic, _ in places}) > 1
     most = max((row["messages"] for row in report["timeline"]), default=1)
@@ -101,10 +101,10 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
         parts.append("</g>")
     height += _BOTTOM
     axis = _axis(report, height, "time of the delivery")
-    picture = _svg("timeline", "Messages given out by partition over time", height, parts + axis)
+    picture = _svg("timeline", "Messages delivered by partition over time", height, parts + axis)
     more = f", {len(places) - len(shown)} more partitions are not shown" if len(places) > len(shown) else ""
     legend = (
-        '<p class="soft">Bars: messages given out, the highest is '
+        '<p class="soft">Bars: messages delivered, the highest is '
         f"{most:,} in {report['bucket_ns'] / 1e9:,.2f} s. "
         '<span style="color:var(--lead)">▼ leader</span>, '
         f'<span style="color:var(--bad)">● anomaly</span>; rest the pointer on one to read it{more}.</p>'
@@ -117,7 +117,7 @@ def _name(topic: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a value of the report as escaped HTML: other programs write all of them, also numbers."""
+    """Return a value of the report as escaped HTML: other programs write all of them, even numbers."""
     return html.escape(str(value))
 
 

@@ -1,6 +1,6 @@
 """Analyse trace logs: one report as plain values, and its files.
 
-Runs the queries of a report and writes Parquet tables, ``report.json`` and
+This module runs the queries of a report and writes Parquet tables, ``report.json`` and
 ``report.html`` (``page``).
 """
 
@@ -35,8 +35,8 @@ class ReportOptions:
 
     Attributes:
         topics: Only these topics. Empty for all.
-        ordered: Topics whose order counts.
-        grace_s: Seconds that a message may take before it is lost.
+        ordered: Topics whose order is checked.
+        grace_s: Seconds after which a message that was not finished counts as lost.
         skip_prefix: Skip channels with this prefix, the connector's own reads.
         fail_on: Kinds of anomalies that make the report a failure.
     """
@@ -50,14 +50,14 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """The result of an analysis. Times are nanoseconds since the epoch, latencies milliseconds.
+    """The result of an analysis. Times are in nanoseconds since the epoch, latencies in milliseconds.
 
     Attributes:
-        is_ok: There were events, and no anomaly of a kind that fails: logs without events prove nothing.
+        is_ok: Whether there were events and no anomaly of a failing kind; logs without events prove nothing.
         counts: Anomalies by kind; ``gap`` only if the topic itself was read.
         first: The first anomalies by time, at most :data:`FIRST`.
         outcomes: Messages by side, topic, channel and outcome.
-        latency: Percentiles of each stage by side, topic and channel, for each partition (None: all).
+        latency: Percentiles of each stage by side, topic, channel and partition (None for all).
         leaders: Leaders by partition, since the acknowledgement of their first publish.
         begin_ns: Time of the first event. None without events.
         end_ns: Time of the last event.
@@ -225,7 +225,7 @@ def _write(out: Path, report: TraceReport, lives: DataFrame, wrong: DataFrame) -
 def write_page(
     path: Path | str, report: TraceReport, title: str = "", extra: Collection[str] = (), latency_note: str = ""
 ) -> None:
-    """Write the page alone.
+    """Write only the page.
 
     Args:
         path: The file; its folder must exist.

@@ -1,8 +1,8 @@
 """MPUBs of one partition, encoded from rows, or from Arrow columns without a Python object per message.
 
-:meth:`Block.of` accepts only rows that all go to one partition of a plain topic. All
-others (headers, trace ids, keys, mixed partitions, rows that cannot be published) are
-left to ``row_converter``, which checks rows one by one.
+:meth:`Block.of` accepts only rows that all go to one partition of a plain topic. It leaves
+all others (headers, trace ids, keys, mixed partitions, rows that cannot be published) to
+``row_converter``, which checks rows one by one.
 
 **Source:** Spark reference 2.3; protocol reference 6 (``MPUB``).
 """
@@ -33,10 +33,10 @@ class EncodedMpub:
     """One encoded MPUB.
 
     Attributes:
-        command: Its bytes.
-        rows: Messages in it.
+        command: The bytes to send.
+        rows: Number of messages.
         size: Bytes of their bodies.
-        traced: It is an ``MPUB_TRACE``, whose answer names where it is stored.
+        traced: Whether it is an ``MPUB_TRACE``, whose answer says where it is stored.
     """
 
     command: bytes
@@ -49,7 +49,7 @@ def encode(topic: str, partition: int, rows: Sequence[Row], *, extended: bool, t
     """Return the MPUB of rows of one partition.
 
     Raises:
-        ConfigError: A message is larger than the server takes.
+        ConfigError: A message is larger than the server accepts.
     """
     if extended:
         command = encode_mpub_ext(topic, partition, [(row.ext, row.body) for row in rows])
@@ -118,7 +118,7 @@ def _are_publishable(lengths: Any, options: WriteOptions) -> bool:  # noqa: ANN4
     """Return whether all bodies can be published, and MPUBs of ``batchMessages`` rows fit ``batchBytes``."""
     sizes = pc.min_max(lengths).as_py()
     most = options.batch_messages * (pc.mean(lengths).as_py() + _SIZE_BYTES)
-    # An MPUB holds few large ones, so there is nothing to gain, and copying all of them at once takes memory.
+    # An MPUB holds few large bodies, so there is nothing to gain, and copying all of them takes memory.
     return bool(sizes["min"] >= 1 and sizes["max"] <= MAX_MESSAGE_BYTES and most <= options.batch_bytes)
 
 

@@ -1,9 +1,9 @@
 """Publish the rows of one task: MPUBs by partition, one in flight on each connection, with retries.
 
 Each partition's MPUBs are stored in order: the next one is sent only after the previous
-one was acknowledged. An MPUB that was sent and not answered is in doubt: it is sent
-again, may then be stored twice, and is counted as such. ``row_converter`` decides which
-row goes where.
+one was acknowledged. An MPUB that was sent but not answered is in doubt: it is sent again,
+may then be stored twice, and is counted as doubtful. ``row_converter`` decides which row
+goes where.
 
 **Source:** Spark reference 2.3; protocol reference 6.
 """
@@ -51,9 +51,9 @@ class Written:
         rows: Number of messages.
         size: Bytes of their bodies.
         batches: Number of MPUBs.
-        doubtful: Messages that were sent again, though the first attempt may have stored them.
+        doubtful: Number of messages that were sent again, though the first attempt may have stored them.
         first_offset: Offset of the first message; None without trace ids.
-        last_offset: Offset behind the last message; None without trace ids.
+        last_offset: Offset after the last message; None without trace ids.
     """
 
     rows: int = 0
@@ -71,7 +71,7 @@ class PartitionWriter:
         topic: The topic.
         partition: The partition.
         options: Options of the write.
-        cluster: Used for look-ups; the caller closes it.
+        cluster: Used for lookups; the caller closes it.
 
     Attributes:
         written: The messages acknowledged so far.
@@ -92,14 +92,14 @@ class PartitionWriter:
 
         Raises:
             PublishError: The previous batch could not be stored within ``publishTimeout``.
-            ServerError: The server refuses it, and a retry would not help.
+            ServerError: The server refuses it permanently.
         """
         self.settle()
         self._pending = batch
         if self._connection is not None and self._connection.is_late:
-            self.close()  # this batch opens another one
+            self.close()  # this batch opens another connection
         if self._connection is not None:
-            # settle() handles a failure.
+            # settle() handles failures.
             self._failure = self._try_to_send(self._connection, batch)
 
     def settle(self) -> None:
@@ -141,7 +141,7 @@ class PartitionWriter:
         """Return the answer after checking that it belongs to this batch.
 
         Raises:
-            RemoteProtocolError: It belongs to another one.
+            RemoteProtocolError: It belongs to another batch.
         """
         if not batch.traced:
             if answer != OK:
@@ -216,7 +216,7 @@ class TaskWriter:
 
     Args:
         options: Options of the write.
-        cluster: Used for look-ups; the caller closes it.
+        cluster: Used for lookups; the caller closes it.
     """
 
     def __init__(self, options: WriteOptions, cluster: Cluster) -> None:
@@ -241,7 +241,7 @@ class TaskWriter:
                 part = part[len(fitting) :]
 
     def lacking(self, block: Block) -> int:
-        """Return how many rows complete the waiting MPUB of the block's partition; 0 if no row waits."""
+        """Return how many rows complete the waiting MPUB of the block's partition; 0 if no rows wait."""
         held = len(self._waiting.get((block.topic, block.partition), ()))
         return self._options.batch_messages - held if held else 0
 
@@ -251,7 +251,7 @@ class TaskWriter:
         if len(self._waiting.get(place, ())) >= most:
             self._send(place, targets)
         at = start
-        # Rows that wait come first.
+        # Waiting rows come first.
         while not self._waiting.get(place) and at + most <= block.count:
             mpub = block.mpub(at, at + most, self._options.batch_bytes)
             if mpub is None:
@@ -261,7 +261,7 @@ class TaskWriter:
         return at - start
 
     def _hold(self, place: tuple[str, int], rows: list[Row]) -> bool:
-        """Keep rows for the next MPUB, unless that would be too large with them."""
+        """Keep rows for the next MPUB, unless they would make it too large."""
         size = self._sizes.get(place, 0) + sum([len(row[2]) + len(row[4]) for row in rows]) + _ROOM * len(rows)
         if size > self._options.batch_bytes:
             return False

@@ -1,7 +1,7 @@
 """Convert the rows of a DataFrame into messages: topic, partition, body, trace id and headers.
 
-Also counts the rows that cannot be published and builds their dead letters; the option
-``onBadRow`` decides between an error and these. Does no I/O (``partition_writer``).
+This module also counts rows that cannot be published and builds their dead letters; the
+option ``onBadRow`` decides between an error and these. It does no I/O (``partition_writer``).
 
 **Source:** Spark reference 2.3.
 """
@@ -41,7 +41,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "tag": ("string",),
     }
 )
-"""Columns of a write, with the types that they may have."""
+"""Columns of a write, with their allowed types."""
 
 _MAX_TAG_BYTES: Final = 100
 _MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes beside the value that count for a message
@@ -50,7 +50,7 @@ _MAX_TEXT: Final = 10_000  # characters of the other fields of a dead letter
 
 
 class Target(NamedTuple):
-    """A topic to write to, as it was when the write was planned; all tasks use the same number of partitions."""
+    """A topic to write to, as it was when the write was planned: all tasks use the same number of partitions."""
 
     topic: str
     partitions: int
@@ -70,10 +70,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceSeed:
-    """The seed of generated trace ids, which are the same when a task runs again: write, micro-batch and task.
+    """The seed of generated trace ids, which stay the same if a task runs again: write, micro-batch and task.
 
     Attributes:
-        run: Id of the query, or of the one batch write.
+        run: Id of the query or of the batch write.
         batch: Number of the micro-batch; 0 for a batch write.
         task: Number of the task's partition.
     """
@@ -92,7 +92,7 @@ class TraceSeed:
             task: Number of the task's partition.
 
         Raises:
-            ConfigError: Spark did not provide them. Ids without them would repeat in another
+            ConfigError: Spark did not provide them. Without them, ids would repeat in another
                 micro-batch, and ``drop_repeats`` would delete rows that are not repeated.
         """
         if not query or not batch:
@@ -114,8 +114,8 @@ class BadRows:
     """The rows of one task that could not be published.
 
     Attributes:
-        dropped: Rows that were skipped.
-        dead_letters: Rows that were published to ``deadLetterTopic`` instead.
+        dropped: Number of rows that were skipped.
+        dead_letters: Number of rows that were published to ``deadLetterTopic`` instead.
         first: Why the first of them was bad. None if there was none.
     """
 
@@ -174,7 +174,7 @@ class RowConverter:
 
         Raises:
             ConfigError: A row cannot be published; the message has its number.
-            KeyError: A topic that is not among the targets; add it, and call again.
+            KeyError: A topic is not among the targets; add it and call again.
         """
         for topic in self._topics(columns_of(batch), batch.num_rows):
             if topic is not None and topic not in self._targets:
@@ -222,7 +222,7 @@ class RowConverter:
             raise ConfigError(f"row {self._number + topics.index(None)} of the task has no topic")
         if not all(bodies):
             number = next(number for number, body in enumerate(bodies) if not body)
-            raise ConfigError(f"row {self._number + number} of the task has no value: NSQ takes no empty message")
+            raise ConfigError(f"row {self._number + number} of the task has no value: NSQ accepts no empty message")
         partitions = self._partitions(columns, topics)
         traces = self._traces(columns, count)
         exts = self._headers(columns, topics, traces)
@@ -240,7 +240,7 @@ class RowConverter:
             if len(body) + head > MAX_MESSAGE_BYTES:
                 raise ConfigError(
                     f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
-                    f"id a message may have {MAX_MESSAGE_BYTES}"
+                    f"id the limit is {MAX_MESSAGE_BYTES}"
                 )
 
     def passed(self, count: int) -> None:
@@ -267,7 +267,7 @@ class RowConverter:
             elif target.ordered:
                 raise ConfigError(f"row {self._number + number} of the task has no key, and topic {topic!r} is ordered")
             else:
-                # Round robin by batches of rows: one connection at a time is busy, and all get the same share.
+                # Round robin by batches of rows: one connection is busy at a time, and all get the same share.
                 self._turn += number % self._options.batch_messages == 0
                 found.append(self._turn % target.partitions)
         return found
@@ -294,7 +294,7 @@ def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str) -> b
     Args:
         columns: The row, as one-value lists by column name.
         topic: The topic of the row.
-        reason: Why it cannot be published.
+        reason: Why the row cannot be published.
     """
     row = {name: values[0] for name, values in columns.items()}
     value = row.pop("value", None)
@@ -342,7 +342,7 @@ def _named(headers: object) -> dict[str, str]:
     for name, value in headers if isinstance(headers, list) else ():
         if name.startswith("##"):
             raise ConfigError(
-                f"header {name!r}: names with ## are the server's; use column 'tag' or option 'traceIdColumn'"
+                f"header {name!r}: names with ## belong to the server; use column 'tag' or option 'traceIdColumn'"
             )
         if value is not None:
             named[name] = value
