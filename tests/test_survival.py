@@ -1,4 +1,4 @@
-"""Whatever is raised at whatever edge: producer, consumer and look-ups report it once, and go on."""
+"""Whatever is raised at whatever edge: producer, consumer and lookups report it once, and go on."""
 
 import asyncio
 import copy
@@ -40,7 +40,7 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
     "reading": (ClientProtocol, "receive"),
     "the end of a stream": (ClientProtocol, "end_of_stream"),
     "a question to nsqlookupd": (LookupClient, "lookup"),
-    "a round of look-ups": (servers.Servers, "look_up"),
+    "a round of lookups": (servers.Servers, "look_up"),
     "merging answers": (watcher, "merge"),
     "reporting a view": (watcher.TopicWatch, "_report"),
     "asking for the list": (LookupClient, "list_lookupd"),
@@ -69,7 +69,7 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
 
 @pytest.fixture(autouse=True)
 async def unreported(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    # 147 cases: most of their time would be pauses between look-ups, and stacks that asyncio keeps for each callback.
+    # 147 cases: most of their time would be pauses between lookups, and stacks that asyncio keeps for each callback.
     monkeypatch.setattr(timing, "QUICK_GAP", 0.04)
     monkeypatch.setattr(timing, "SLOW_GAP", 0.1)
     asyncio.get_running_loop().set_debug(False)
@@ -160,7 +160,7 @@ async def test_a_consumer_survives_it(
 OURS: Final = {
     "opening a stream": (TcpStream, "open"),
     "serving": (link.Link, "_write"),
-    "a round of look-ups": (servers.Servers, "look_up"),
+    "a round of lookups": (servers.Servers, "look_up"),
 }
 
 

@@ -2,7 +2,7 @@
 
 Owns everything that is done to the cluster from outside. Talks to it by the
 script and by plain HTTP, and by the library only to make topics, so that a
-fault of the library's own look-ups cannot hide in the figures.
+fault of the library's own lookups cannot hide in the figures.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ PACE: Final = Pace(
     limit=12.0,
     heartbeat=1.0,
     close=2.0,
-    # Half of a real cluster's outage is over before the usual interval of look-ups is.
+    # Half of a real cluster's outage is over before the usual interval of lookups is.
     clients={"lookup_interval": 0.5},
     producers={"new_partition_delay": 0.5},
     consumers={"requeue_backoff": Backoff(initial=0.2, maximum=1.0, jitter=0.1)},

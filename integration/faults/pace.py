@@ -2,7 +2,7 @@
 
 A scenario waits for two things: what the cluster takes (elections, the end of a
 key ...), which an embedded cluster does in a tenth of the time, and what the
-library's own limits take (heartbeats, look-ups ...), which nothing scales but
+library's own limits take (heartbeats, lookups ...), which nothing scales but
 its options.
 """
 

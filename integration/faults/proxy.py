@@ -1,8 +1,8 @@
-"""What stands between the library and the cluster when the network is at fault: TCP and look-up proxies.
+"""What stands between the library and the cluster when the network is at fault: TCP and lookup proxies.
 
-The proxies run in the loop of the loads. A look-up proxy rewrites the addresses in
+The proxies run in the loop of the loads. A lookup proxy rewrites the addresses in
 the answers, so that the library finds the TCP proxies where the nsqds are, and the
-other look-up proxies where the nsqlookupds are; and it counts the questions.
+other lookup proxies where the nsqlookupds are; and it counts the questions.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Network:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Addresses of the look-up proxies."""
+        """Addresses of the lookup proxies."""
         return tuple(lookup.web.url for lookup in self.lookups)
 
     async def __aenter__(self) -> Self:

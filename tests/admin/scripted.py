@@ -29,7 +29,7 @@ class Scripted:
         }
 
     def body(self, *ports: int, partition_num: int | None = None, **meta: int) -> dict[str, object]:
-        """A look-up in which these ports lead partitions 0, 1, ..."""
+        """A lookup in which these ports lead partitions 0, 1, ..."""
         content = lookup_body(dict(enumerate(ports)), partition_num)
         content["partitions"] = {str(partition): self.peer(port) for partition, port in enumerate(ports)}
         content["meta"] = {"partition_num": partition_num or len(ports), "replica": 1} | meta

@@ -54,7 +54,7 @@ async def test_expanding_waits_for_the_new_number(cluster: Scripted, admin: Admi
 async def test_expanding_waits_until_the_named_leaders_serve_the_new_partitions(
     cluster: Scripted, admin: AdminClient
 ) -> None:
-    """A look-up names the leaders of new partitions up to a minute before these take the part."""
+    """A lookup names the leaders of new partitions up to a minute before these take the part."""
     cluster.leader.answer("/topic/partition/expand", b"")
     cluster.lookups(cluster.body(4150, 4150))
     old, new = (

@@ -366,7 +366,7 @@ def direct(stage: Stage, **options: Any) -> Consumer:  # noqa: ANN401 - Consumer
 
 @pytest.mark.parametrize("text", ["E_SUB_ORDER_IS_MUST ordered", "E_SUB_EXTEND_NEED extended"])
 async def test_a_topic_that_is_read_in_another_way_is_refused_at_once(stage: Stage, text: str) -> None:
-    """No look-up says what the topic is, so it used to be tried for ever."""
+    """No lookup says what the topic is, so it used to be tried for ever."""
     stage.nsqd.script = Refusing(Subscribe, *[text] * 100, closes=True)
     with pytest.raises(SubscribeRefusedError, match="read it with lookupd="):
         await direct(stage).__aenter__()

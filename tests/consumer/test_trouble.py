@@ -105,7 +105,7 @@ async def test_one_closed_connection_is_no_warning(stage: Stage, caplog: pytest.
 
 
 async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
-    """A refused subscription used to be tried again at each changed look-up, even an unrelated one."""
+    """A refused subscription used to be tried again at each changed lookup, even an unrelated one."""
     stage.nsqds[0].accepts = False
     stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
     async with stage.consumer(lookup_interval=0.1, start_timeout=0.05) as consumer:

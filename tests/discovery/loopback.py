@@ -31,7 +31,7 @@ def peer(port: int, host: str = "127.0.0.1") -> dict[str, object]:
 def lookup_body(
     partitions: dict[int, int], partition_num: int | None = None, *, ordered: bool = False
 ) -> dict[str, object]:
-    """The content of a look-up: TCP port of the leader by partition."""
+    """The content of a lookup: TCP port of the leader by partition."""
     number = len(partitions) if partition_num is None else partition_num
     return {
         "channels": [],

@@ -318,7 +318,7 @@ def test_authorities_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def refusal(scheme: str, answer: bytes) -> str:
-    """Return the error of a look-up at a server that says ``answer`` to whatever comes."""
+    """Return the error of a lookup at a server that says ``answer`` to whatever comes."""
 
     async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)

@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Start directories over fakes; look-ups are periodic each hour unless said otherwise."""
+    """Start directories over fakes; lookups are periodic each hour unless said otherwise."""
     started: list[Directory] = []
 
     async def make(*urls: str, access: Access = "r", **options: float) -> Directory:

@@ -191,7 +191,7 @@ def again(life: Life[int], now: float) -> None:
 
 @pytest.mark.parametrize("lifetime", [0.0, 0.3, 3.9])
 def test_a_node_that_accepts_and_then_fails_is_tried_less_and_less_often(lifetime: float) -> None:
-    """Each accepted SUB used to reset the back-off: 22 reconnects a second without end."""
+    """Each accepted SUB used to reset the backoff: 22 reconnects a second without end."""
     backoff = Backoff()
     now = 0.0
     life = subscribed(now)

@@ -16,7 +16,7 @@ from nsq_ha.policy.timing import delay_after
 BACKOFF = Backoff()
 INTERVAL = 2.0
 ROUND = 0.4
-"""Seconds that a look-up takes to come, once it is asked for."""
+"""Seconds that a lookup takes to come, once it is asked for."""
 LIMIT = 1.0
 """Seconds for a handshake and for SUB."""
 

@@ -1,4 +1,4 @@
-"""Pauses between retries and between look-ups, and when to warn of an outage."""
+"""Pauses between retries and between lookups, and when to warn of an outage."""
 
 from __future__ import annotations
 

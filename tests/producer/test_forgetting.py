@@ -1,4 +1,4 @@
-"""Topics that nobody publishes to cause no look-ups, tasks or connections."""
+"""Topics that nobody publishes to cause no lookups, tasks or connections."""
 
 import asyncio
 

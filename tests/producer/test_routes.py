@@ -129,7 +129,7 @@ async def test_a_missing_partition_is_waited_for(stage: Stage) -> None:
 async def test_a_partition_that_stays_missing_is_told(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0]}, 2)
     async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x", partition=0)  # a first look-up may take longer than the time limit below
+        await producer.publish(TOPIC, b"x", partition=0)  # a first lookup may take longer than the time limit below
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x", partition=1, timeout=0.3)
         assert isinstance(caught.value.__cause__, NoLeaderError)
@@ -336,7 +336,7 @@ async def test_a_topic_without_a_channel_is_named_as_the_reason(stage: Stage) ->
     stage.lookupd.answer("/lookup", {"message": text}, 404)
     async with stage.producer() as producer:
         with pytest.raises(PublishError, match=f"accepts no messages yet.*{text}.*subscribe to it once") as caught:
-            await producer.publish(TOPIC, b"x", timeout=2.0)  # ample for one look-up, on a busy machine too
+            await producer.publish(TOPIC, b"x", timeout=2.0)  # ample for one lookup, on a busy machine too
     assert isinstance(caught.value.__cause__, NoLeaderError)
 
 

@@ -16,7 +16,7 @@ def test_pyspark_finds_the_source() -> None:
     assert pyspark_nsq.DefaultSource is NsqDataSource
     assert NsqDataSource.name() == "nsq"
     with pytest.raises(AttributeError, match="Nothing"):
-        pyspark_nsq.Nothing  # noqa: B018 - the look-up is the test
+        pyspark_nsq.Nothing  # noqa: B018 - the lookup is the test
 
 
 def test_importing_it_imports_nothing_of_size() -> None:

@@ -42,7 +42,7 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             bench.say("--- expanding")
             async with AdminClient(bench.cluster.lookupds) as admin:
                 await admin.expand(topic, GROWN)
-            # The look-ups name the new leaders up to a minute before these serve: that minute is the cluster's.
+            # The lookups name the new leaders up to a minute before these serve: that minute is the cluster's.
             served = time.monotonic()
             bench.say("the cluster serves all partitions")
             await until(lambda: min(_uses(load)) >= MANY * bench.pace.cluster, SETTLED)
