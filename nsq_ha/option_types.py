@@ -86,7 +86,7 @@ class TlsConfig:
         """Check the values.
 
         Raises:
-            ConfigError: One is of a wrong type, or does not fit the others.
+            ConfigError: An option has a wrong type, or does not fit the others.
         """
         apply_rules(self, _TLS_RULES)
         if self.key_file is not None and self.cert_file is None:

@@ -52,7 +52,7 @@ def redact(text: str) -> str:
 def excerpt(data: bytes, most: int = 64) -> str:
     """Return the beginning of ``data`` as a literal without secrets, for an error message.
 
-    Secrets are replaced before the text is cut, else part of one could remain.
+    Secrets are replaced before the text is cut; otherwise part of one could remain.
     """
     shown = data[:most]
     if _pattern is not None:
@@ -61,7 +61,7 @@ def excerpt(data: bytes, most: int = 64) -> str:
 
 
 def harmless(error: E) -> E | None:
-    """Return ``error`` if its traceback shows no secret, else None; for ``raise ... from``."""
+    """Return ``error`` if its traceback shows no secret, otherwise None; for ``raise ... from``."""
     return error if _pattern is None or _pattern.search(trace_of(error)) is None else None
 
 

@@ -51,7 +51,7 @@ class _Partition(msgspec.Struct):
 
 
 class Stats(msgspec.Struct):
-    """An answer to ``/stats``, as far as it is used.
+    """The used part of an answer to ``/stats``.
 
     Attributes:
         topics: The partitions of all topics.

@@ -148,7 +148,7 @@ class NsqdHttp(HttpPeer):
         return decode_json(await self._ask("GET", "/info", {}), _Info).tcp_port
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
-        """Return the cluster's names of the nodes in sync; none if this node does not hold the partition."""
+        """Return the cluster's names of the in-sync nodes; none if this node does not hold the partition."""
         params = {"topic": check_topic(topic), "partition": str(check_partition(partition))}
         content = decode_json(await self._ask("GET", "/coordinator/stats", params), _Coordination)
         return tuple(
@@ -225,8 +225,8 @@ class NsqdHttp(HttpPeer):
 
         A leader reports an ordered channel only when its position or state is set, or its first message is finished.
         If the partition gets another leader before, the channel is gone: the next subscription creates it at the end,
-        and the messages in between are never delivered. So the state is set, to what it is. A channel that an
-        operator paused has been reported, and stays paused.
+        and the messages in between are never delivered. So this sets the channel's state to its current value. A
+        channel that an operator paused has been reported, and stays paused.
 
         Args:
             topic: The topic.

@@ -19,7 +19,7 @@ from nsq_ha.cli.trace import trace
 
 
 class Commands(click.Group):
-    """All commands; ends quietly if the reader of the output has gone, as in ``nsq-ha ... | head``."""
+    """All commands; they end quietly if the reader of the output has ended, as in ``nsq-ha ... | head``."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that the arguments name."""

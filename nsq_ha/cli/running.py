@@ -17,7 +17,7 @@ from nsq_ha.errors import NsqError
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 READER_GONE: Final = 141
-"""What a shell shows for a program that SIGPIPE ended."""
+"""The exit code that a shell shows for a program that SIGPIPE ended."""
 
 _Result = TypeVar("_Result")
 
@@ -33,7 +33,7 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -
     Raises:
         click.ClickException: The command failed, but not because of a bug. Prints one line; exit code 1.
         click.exceptions.Exit: It was interrupted.
-        BrokenPipeError: The reader of the output has gone, and ``stopped`` is None.
+        BrokenPipeError: The reader of the output has ended, and ``stopped`` is None.
     """
     signals: list[int] = []
     try:
@@ -57,7 +57,7 @@ def failures() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # the group of all commands ends quietly if the reader of our output has gone
+        raise  # the group of all commands ends quietly if the reader of our output has ended
     except (NsqError, OSError) as error:
         raise click.ClickException(_line(error)) from error
     except BaseExceptionGroup as group:

@@ -40,7 +40,7 @@ kills each process that handles it never fails, and must be given up, too.
 """
 
 _MOST_THREADS: Final = 32
-"""Plain ``on_give_up`` functions that run at once; others wait for them."""
+"""Number of plain ``on_give_up`` functions that run at the same time; others wait."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -83,7 +83,7 @@ class GiveUpPublisher:
             raise ConfigError(f"on_give_up={policy!r} publishes: give producer=")
         if (policy is None or policy == "drop") and producer is not None:
             raise ConfigError(
-                "producer= would not be used, since on_give_up='drop' (the default) loses messages for good: give"
+                "producer= would not be used, since on_give_up='drop' (the default) loses messages permanently: give"
                 " on_give_up='dead_letter' or 'republish', or no producer"
             )
         if config.dead_letter_topic == topic:
@@ -100,9 +100,9 @@ class GiveUpPublisher:
         self._has_no_headers = self._is_plain
 
     async def check(self) -> None:
-        """Check the producer, and that its cluster has the topic that it will publish to.
+        """Check the producer, and that its cluster has the topic to publish to.
 
-        Dead letters may go to another cluster. A republished message may not: it belongs to the topic that is read.
+        Dead letters may go to another cluster. Republished messages may not: they belong to the topic that is read.
 
         Raises:
             ConfigError: The producer was not entered, belongs to another event loop, or would republish to another
@@ -116,7 +116,7 @@ class GiveUpPublisher:
             check_entered(self._producer)
         topic, options = self._config.dead_letter_topic, self._options
         if options is None or not options.lookupd:
-            return  # another kind of producer, or nsqds that create topics by themselves
+            return  # another kind of producer, or nsqds that create topics automatically
         if topic is None:
             await self._check_same_cluster(options)
             return
@@ -133,7 +133,7 @@ class GiveUpPublisher:
         self._has_no_headers = view.meta is not None and not view.meta.extend_support
 
     async def _check_same_cluster(self, options: ClientConfig) -> None:
-        """Check that the producer republishes to the cluster that is read, if both have nsqlookupds.
+        """Check that the producer republishes to the consumer's cluster, if both have nsqlookupds.
 
         Raises:
             ConfigError: Other nsqds lead the topic in the producer's cluster, or it has no such topic.
@@ -144,7 +144,7 @@ class GiveUpPublisher:
         read, written = await asyncio.gather(self._look_up(self._topic, mine), self._look_up(self._topic, options))
         if read is None or written is None or not read.leaders:
             return
-        # Each nsqd has one address, by whichever nsqlookupd it is named.
+        # An nsqd has the same address at every nsqlookupd.
         nodes = [{node.address for node in view.leaders.values()} for view in (read, written)]
         if not written.exists or (nodes[1] and not nodes[0] & nodes[1]):
             raise ConfigError(
@@ -155,7 +155,7 @@ class GiveUpPublisher:
             )
 
     def refusal(self, topic: str, meta: TopicMeta) -> ConfigError | None:
-        """Return an error if messages of the topic may have headers but the dead-letter topic takes none."""
+        """Return an error if messages of the topic may have headers but the dead-letter topic accepts none."""
         letters = self._config.dead_letter_topic
         if letters is None or not self._has_no_headers or not meta.extend_support:
             return None
@@ -212,8 +212,8 @@ class AttemptPolicy:
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = HandlerThreads(_MOST_THREADS)
-        self._not_given_up: set[bytes] = set()  # ids of messages that come again only to be given up
-        self._exempt: set[int] = set()  # ids of messages whose requeue is one, however often they were tried
+        self._not_given_up: set[bytes] = set()  # ids of messages that are redelivered only to be given up
+        self._exempt: set[int] = set()  # ids of messages that are requeued whatever their attempts
         warn = config.warn_attempts or 65536
         self.fine_below: int = min(warn, (config.max_attempts or 65535) + 1)
 
@@ -252,7 +252,7 @@ class AttemptPolicy:
             raise
 
     def gives_up(self, message: Message) -> bool:
-        """Start to give up a requeued message if that was its last attempt; return whether it was."""
+        """Start giving up a requeued message if that was its last attempt; return whether it was."""
         if not self._was_last(message):
             return False
         if self._waits(message):
@@ -284,8 +284,8 @@ class AttemptPolicy:
     def spare(self, message: Message, why: str) -> None:
         """Return a message of a closing consumer to nsqd, without counting an attempt if attempts matter.
 
-        After a requeue nsqd delivers it at once and counts an attempt. The end of the connection counts none, and
-        comes within ``close_timeout``.
+        After a requeue nsqd redelivers it immediately and counts an attempt. The end of the connection, which comes
+        within ``close_timeout``, counts none.
         """
         if self._config.max_attempts is None:
             self.give_back(message, why)
@@ -309,7 +309,7 @@ class AttemptPolicy:
             await asyncio.wait(self._tasks)
 
     def end_threads(self) -> None:
-        """End the threads of a plain ``on_give_up``, once no message can be given up any more."""
+        """End the threads of a plain ``on_give_up``, when no message can be given up anymore."""
         self._threads.close()
 
     def _was_last(self, message: Message) -> bool:
@@ -322,9 +322,9 @@ class AttemptPolicy:
         )
 
     def _waits(self, message: Message) -> bool:
-        """Return whether to give up a message only after one delay, since it never had one.
+        """Return whether to delay the message once before giving it up.
 
-        With ``max_attempts=1`` a republished message would come, fail and be published again without a pause.
+        Otherwise a message republished with ``max_attempts=1`` would fail and be republished without a pause.
         """
         return message.attempts == 1 and self._config.on_give_up == "republish"
 
@@ -347,14 +347,14 @@ class AttemptPolicy:
         self._exempt.add(id(message))
         try:
             await self._apply(message)
-        except (Exception, asyncio.CancelledError) as error:  # the application's function: nothing may be lost
+        except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
                 raise
             log.warning("%r could not be given up, it comes again: %s", message, error)
             self._remember(message)
             if not message.answered:
                 message.requeue()
-        except BaseException:  # ends the iteration or the run: not to be given up once more on its way
+        except BaseException:  # ends the iteration or the run, which must not give the message up again
             if not message.answered:
                 message.requeue(0)
             raise

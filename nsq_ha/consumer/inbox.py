@@ -174,7 +174,7 @@ class ConsumerInbox:
         """Check that a call of ``run`` may begin.
 
         Raises:
-            NsqError: A refusal that no retry cures.
+            NsqError: An error that retries cannot fix.
             ClosedError: It is closed, or was not started.
             ConfigError: Another call is active.
         """

@@ -1,4 +1,4 @@
-"""Prepare a channel before the first subscription to a partition: where it starts to read, and that replicas know it.
+"""Prepare a channel before the first subscription to a partition: set its position, make it known to the replicas.
 
 The position is set over nsqd's HTTP, since SUB with a position ignores the
 partition that it names. If nsqd refuses plain HTTP and leads no other partition
@@ -48,12 +48,12 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
 def replication_limit(config: ConsumerConfig) -> float:
-    """Return the time limit of each request that makes a channel known to replicas."""
+    """Return the time limit of each request that makes a channel known to the replicas."""
     return min(_REPLICATION_LIMIT, config.lookup_timeout)
 
 
 class ChannelStates:
-    """Which partitions have the channel, by node. All partitions of a node that start together share one request.
+    """Knows which partitions have the channel, by node. Partitions of a node that start together share one request.
 
     Args:
         topic: The topic.
@@ -84,7 +84,7 @@ class ChannelStates:
         return known.get(partition)
 
     async def _ask(self, node: Node) -> Mapping[int, bool] | str:
-        """Return the answer, or the text of the error."""
+        """Return the answer, or the error as text."""
         try:
             async with NsqdHttp(node, timeout=self._timeout) as nsqd:
                 return await nsqd.paused_by_partition(self._topic, self._channel)
@@ -183,7 +183,7 @@ class Start:
             await nsqd.start_channel_from(*self._where, str(start))
 
     async def _replicate(self, node: Node) -> None:
-        """Make the channel known to the replicas; without it, only a change of the leader can do harm."""
+        """Make the channel known to the replicas. If this fails, only a change of the leader can do harm."""
         try:
             paused = await self._channels.paused(node, self._where[1])
             async with NsqdHttp(node, timeout=replication_limit(self._config)) as nsqd:

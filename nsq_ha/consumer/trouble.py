@@ -60,7 +60,7 @@ class Trouble:
         return self._outage.began_at is not None
 
     def is_permanent(self, error: NsqError) -> bool:
-        """Return whether no retry can cure ``error``."""
+        """Return whether retries cannot fix ``error``."""
         if isinstance(error, _PERMANENT):
             return True
         if self._config.nsqd:  # without nsqlookupd, nothing says whether the topic is ordered

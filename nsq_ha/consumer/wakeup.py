@@ -62,7 +62,7 @@ class Arrivals:
 
         Cancelling it loses nothing.
         """
-        if self._waiters:  # remove cancelled ones, else they would pile up while nothing arrives
+        if self._waiters:  # remove cancelled ones; otherwise they would pile up while nothing arrives
             self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
         waiter = _Waiter(loop=loop)
         self._waiters.append(waiter)

@@ -75,7 +75,7 @@ def unwrap(status: int, body: bytes) -> Body:
 def decode_json(data: bytes, shape: type[T]) -> T:
     """Decode JSON of a known shape.
 
-    Call it with the answer itself, not with a variable that holds it: a kept error keeps the frames of its callers.
+    Pass the answer directly, not a variable that holds it: a kept error keeps the frames of its callers.
 
     Raises:
         RemoteProtocolError: The data is not JSON, has another shape, is nested too deep or is not UTF-8.

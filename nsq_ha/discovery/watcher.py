@@ -374,7 +374,7 @@ class Directory:
 
 
 def _again(error: ClosedError) -> ClosedError:
-    """Return a new error like ``error``: one that is raised to many waiters collects a traceback from each."""
+    """Return a copy of ``error``, since an error raised to many waiters collects a traceback from each."""
     again = ClosedError(*error.args)
     again.__cause__ = error.__cause__
     return again

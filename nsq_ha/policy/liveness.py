@@ -61,7 +61,7 @@ def next_look(now: float, interval: float) -> float:
 
 
 def is_silent(now: float, due: float, last_received: float, interval: float) -> bool:
-    """Return whether the peer has been silent for so long that it must be gone.
+    """Return whether the peer has been silent too long to be alive.
 
     Args:
         now: The time.

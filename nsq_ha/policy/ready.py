@@ -108,7 +108,7 @@ class BodySize:
 def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
     """Return how many messages of ``body_bytes`` may be in flight within ``max_bytes``.
 
-    At least one, else a message larger than ``max_bytes`` would never be
+    At least one; otherwise a message larger than ``max_bytes`` would never be
     delivered; none if ``max_in_flight`` is 0.
     """
     return min(max_in_flight, max(1, max_bytes // body_bytes))
@@ -125,7 +125,7 @@ def paced(fitting_count: int, paced_count: int | None) -> int:
 def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
     """Split a new distribution into RDY to lower first and RDY to raise after that.
 
-    Lowering goes first, else the sum could exceed ``max_in_flight`` for a moment.
+    Lowering goes first; otherwise the sum could exceed ``max_in_flight`` for a moment.
 
     Args:
         sent: RDY last sent, by partition; a new partition counts as 0.

@@ -139,7 +139,7 @@ class Outage:
             self.warning(now)
 
     def recovered(self, now: float) -> Warned | None:
-        """End the outage; return its facts if it was logged, else None."""
+        """End the outage; return its facts if it was logged, otherwise None."""
         over = Warned(now - self.began_at, self.failures) if self._is_warned and self.began_at is not None else None
         self.began_at = self.warn_at = None
         self.failures = 0

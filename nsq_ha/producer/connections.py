@@ -132,7 +132,7 @@ class OldConnections:
             self._answering.changed()
 
     def forget(self, reason: NsqError) -> None:
-        """Abort the connection that has unanswered publishes; the caller takes care of these."""
+        """Abort the connection that has unanswered publishes; the caller handles these."""
         retired, self._answering = self._answering, None
         if retired is not None and self._lane.unanswered_apart:
             retired.abort(reason)

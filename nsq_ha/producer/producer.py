@@ -146,7 +146,7 @@ class Producer(SingleUseClient):
             raise
         finally:
             if self._pending is not None:
-                self._pending.close()  # no sender runs any more
+                self._pending.close()  # no sender runs anymore
 
     def _begin_to_close(self) -> None:
         """Refuse new publishes."""

@@ -266,7 +266,7 @@ class Sender:
         return [*diverted, *self.lane.withdraw()]
 
     def in_trouble(self, error: NsqError) -> None:
-        """Record a failure, look the leader up if it may have moved, and move or fail publishes that need not wait."""
+        """Record a failure, look up the leader if it may have moved, and move or fail publishes that need not wait."""
         before, is_stale = self.trouble, error.stale_leader
         if isinstance(error, ConnectionLostError) and isinstance(before, ServerError) and before.retriable:
             error = before  # nsqd closed the connection because of it

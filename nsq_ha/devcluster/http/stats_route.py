@@ -39,7 +39,7 @@ class StatsRoute:
         self._text = enveloped(self._lines)
 
     async def route(self, request: Request) -> Response:
-        """``/stats``: JSON if asked for, else text."""
+        """``/stats``: JSON if requested, otherwise text."""
         answer = self._json if request.query_params.get("format") == "json" else self._text
         return await answer(request)
 

@@ -102,7 +102,7 @@ class CommandDecoder:
         self._events = self._run(magic)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add bytes. Take all events before feeding more, else the buffer grows."""
+        """Add bytes. Take all events before feeding more; otherwise the buffer grows."""
         if not self._ended:
             self._buffer += data
 

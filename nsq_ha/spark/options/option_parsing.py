@@ -187,7 +187,7 @@ def _folder(text: str) -> str:
 
 
 def _secret(text: str) -> str:
-    """Return the text; an error must not show it."""
+    """Return the secret; errors must not show it."""
     try:
         checked: str = text_of(MAX_SECRET_BYTES, "leave it out for servers that do not ask for AUTH")("it", text)
     except ConfigError as error:

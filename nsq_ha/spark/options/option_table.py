@@ -47,7 +47,7 @@ _TLS_NAMES: Final = {
 
 
 def in_tls_options(text: str) -> str:
-    """Return a text about :class:`TlsConfig` with the options' names instead of its fields'."""
+    """Return a text about :class:`TlsConfig` with the names of the options instead of its fields."""
     for option, field in _TLS_NAMES.items():
         text = re.sub(rf"\b{field}\b=?", option, text)
     return text

@@ -106,7 +106,7 @@ class Block:
 
 
 def _constant(column: Any) -> int | None:  # noqa: ANN401
-    """Return the value of a column if it is the same in all rows, else None."""
+    """Return the value of a column if it is the same in all rows, otherwise None."""
     if column is None or column.null_count:
         return None
     found = pc.min_max(column).as_py()
