@@ -33,11 +33,11 @@ class Part(NamedTuple):
 PARTS: Final = {
     "policy": Part("nsq_ha/policy/*", ("tests/policy",)),
     "protocol": Part("nsq_ha/protocol/*", ("tests/protocol",)),
-    "producer": Part("nsq_ha/producer/*", ("tests/producer",)),
-    "consumer": Part("nsq_ha/consumer/*", ("tests/consumer",)),
+    "producer": Part("nsq_ha/producer/*", ("tests/producer", "tests/test_survival.py")),
+    "consumer": Part("nsq_ha/consumer/*", ("tests/consumer", "tests/test_survival.py")),
     "discovery": Part(
         "nsq_ha/discovery/*",
-        ("tests/discovery",),
+        ("tests/discovery", "tests/test_survival.py"),
         # mutmut wraps each function, and the frames of its wrappers keep what these tests want to be dropped.
         (
             "tests/discovery/test_floods.py::test_errors_that_are_kept_keep_no_answers",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from nsq_ha.discovery.http import MAX_BODY_BYTES, ask, new_client
+from nsq_ha.discovery.http import MAX_BODY_BYTES, ask, ask_time, new_client
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import (
     ClosedError,
@@ -367,3 +367,15 @@ async def test_the_http_port_of_an_nsqd_is_recognised(respx_mock: respx.MockRout
     async with LookupClient(URL) as client:
         with pytest.raises(LookupUnavailableError, match="Give the HTTP address of an nsqlookupd"):
             await client.lookup("orders", "w")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, 1795348807.0), ({"date": "soon"}, None), ({}, None)],
+)
+async def test_the_clock_of_a_server_is_read(
+    respx_mock: respx.MockRouter, headers: dict[str, str], seconds: float | None
+) -> None:
+    respx_mock.get(f"{URL}/ping").respond(200, headers=headers)
+    async with new_client() as client:
+        assert await ask_time(client, f"{URL}/ping", timeout=1.0) == seconds

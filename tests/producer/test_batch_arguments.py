@@ -1,11 +1,16 @@
 """What is no topic, batch, header or time limit is refused before anything is sent."""
 
+import json
 from typing import Any
 
 import pytest
 
 from nsq_ha import OutgoingMessage
 from nsq_ha.errors import ConfigError
+from nsq_ha.message import TAG_KEY
+from nsq_ha.producer.requests import kind_of
+from nsq_ha.producer.validate import check_message
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.support.stage import TOPIC, Stage
 
 
@@ -26,6 +31,70 @@ async def test_what_is_no_topic_is_refused(stage: Stage, topic: Any, trace: bool
         with pytest.raises(ConfigError, match="topic"):
             await producer.publish_many(topic, [b"x"])
     assert stage.nsqd.commands == []
+
+
+@pytest.mark.parametrize("topic", [["p"], None, 5, b"p"])
+async def test_what_is_no_topic_is_refused_even_without_messages(stage: Stage, topic: Any) -> None:  # noqa: ANN401
+    async with stage.producer() as producer:
+        with pytest.raises(ConfigError, match="topic"):
+            await producer.publish_many(topic, [])
+        assert await producer.publish_many(TOPIC, []) == []
+
+
+LONG_TAG = "tag must be a str of 1..100 bytes"
+BOTH = "key= and partition= both choose the partition: give one of them (see sharding=, too)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "trace_id", "text"),
+    [
+        ({"body": "text"}, None, "a body must be bytes, not str: encode it first"),
+        ({"body": b""}, None, "a body must not be empty: the server refuses that"),
+        ({"key": True}, None, "a key must be str, bytes or int, not bool"),
+        ({"key": 1.5}, None, "a key must be str, bytes or int, not float"),
+        ({"key": "k", "partition": 0}, None, BOTH),
+        ({"headers": ["a"]}, None, "headers must be a mapping, not list"),
+        ({"headers": {1: 2}}, None, "the name of a header must be a str, not 1"),
+        (
+            {"headers": {"##x": 1}},
+            None,
+            "header '##x': the server reserves names that begin with ##; use tag= and trace_id=",
+        ),
+        ({"tag": ""}, None, LONG_TAG),
+        ({"tag": "é" * 51}, None, LONG_TAG),
+        ({"tag": 5}, None, LONG_TAG),
+        (
+            {"headers": {"a": float("nan")}},
+            None,
+            "headers cannot be encoded as JSON: Out of range float values are not JSON compliant",
+        ),
+        ({"headers": {"a": "x" * 70_000}}, None, "headers take 70008 bytes of JSON, the limit is 65535"),
+        ({}, -1, "trace_id must be an unsigned 64-bit int, not -1"),
+        ({}, 2**64, f"trace_id must be an unsigned 64-bit int, not {2**64}"),
+        ({}, True, "trace_id must be an unsigned 64-bit int, not True"),
+        ({}, "7", "trace_id must be an unsigned 64-bit int, not '7'"),
+    ],
+)
+def test_what_is_no_message_is_refused(fields: dict[str, Any], trace_id: Any, text: str) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError) as refused:
+        check_message(OutgoingMessage(**{"body": b"x", **fields}), trace_id)
+    assert str(refused.value).startswith(text)
+
+
+def test_what_is_just_a_message_is_taken() -> None:
+    tagged = check_message(OutgoingMessage(b"x", tag="é" * 50), None)
+    assert tagged.ext == json.dumps({TAG_KEY: "é" * 50}, separators=(",", ":")).encode()
+    assert kind_of(tagged) == "ext"
+    assert check_message(OutgoingMessage(b"x", headers={}), 0).ext == b'{"##trace_id":"0"}'
+    traced = check_message(OutgoingMessage(b"x"), 2**64 - 1)
+    assert (traced.trace_id, kind_of(traced)) == (2**64 - 1, "trace")
+    assert kind_of(check_message(OutgoingMessage(b"x", key=0), None)) == "plain"
+
+
+def test_a_message_is_as_large_as_the_server_takes() -> None:
+    assert check_message(OutgoingMessage(bytes(MAX_MESSAGE_BYTES)), None).trace_id is None
+    with pytest.raises(ConfigError, match=f"^a message of {MAX_MESSAGE_BYTES + 1} bytes, trace id and headers inc"):
+        check_message(OutgoingMessage(bytes(MAX_MESSAGE_BYTES - 7)), 1)
 
 
 @pytest.mark.parametrize("headers", [{1: 2}, {None: 1}, {"a": 1, b"b": 2}])
