@@ -88,7 +88,7 @@ class GiveUpPublisher:
             )
         if config.dead_letter_topic == topic:
             raise ConfigError(
-                f"dead_letter_topic {topic!r} is the consumer's own topic, so its dead letters would come again:"
+                f"dead_letter_topic {topic!r} is the consumer's own topic, so the consumer would read its dead letters:"
                 f" name another topic, or give on_give_up='republish'"
             )
         self._config = config
@@ -350,7 +350,7 @@ class AttemptPolicy:
         except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
                 raise
-            log.warning("%r could not be given up, it comes again: %s", message, error)
+            log.warning("%r could not be given up and will be redelivered: %s", message, error)
             self._remember(message)
             if not message.answered:
                 message.requeue()

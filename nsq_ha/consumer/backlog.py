@@ -302,7 +302,7 @@ class Backlog:
             return False
         try:
             self._loop.call_soon_threadsafe(answer, *arguments)
-        except RuntimeError:  # the loop has gone: the source says that the answer came too late
+        except RuntimeError:  # the loop is closed: the source reports that the answer came too late
             return False
         return True
 

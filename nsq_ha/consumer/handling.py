@@ -108,7 +108,7 @@ class Handling:
         self._take_back = take_back
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         self._is_async = is_async(handler)
-        # A message that came again by another connection while its partition's handler still runs waits here.
+        # A message that is redelivered over another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
         self._busy: dict[asyncio.Task[object], Message] = {}
         self._ended = 0.0

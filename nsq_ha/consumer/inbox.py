@@ -211,7 +211,7 @@ class ConsumerInbox:
             self._return(self._reopened(message, why), why)
 
     def interrupted(self, message: Message) -> bool:
-        """Take over a message whose ``async with`` block was cancelled; return False if there is no event loop.
+        """Take back a message whose ``async with`` block was cancelled; return False if there is no event loop.
 
         If the consumer closes soon after, this was a shutdown and no failure. If not, it was a timeout or the like.
         """

@@ -30,7 +30,7 @@ def nsq_cluster() -> Iterator[DevCluster]:
 
 @pytest.fixture
 def nsq_own_cluster() -> Iterator[DevCluster]:
-    """Provide a cluster for this test alone; break it as you like."""
+    """Provide a cluster for this test only; break it as you like."""
     with DevCluster() as cluster:
         yield cluster
 
@@ -56,5 +56,5 @@ def nsq_make_topic(nsq_cluster: DevCluster) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def nsq_topic(nsq_make_topic: Callable[..., str]) -> str:
-    """Create an ordered topic of 2 partitions for this test alone."""
+    """Create an ordered topic of 2 partitions for this test only."""
     return nsq_make_topic(2, ordered=True)

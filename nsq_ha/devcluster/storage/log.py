@@ -156,7 +156,7 @@ class Log:
 
     @property
     def start_offset(self) -> int:
-        """Return the byte position of the oldest kept record."""
+        """Byte position of the oldest kept record."""
         return self.offset_at(self.start)
 
     def offset_at(self, index: int) -> int:
@@ -165,7 +165,7 @@ class Log:
 
     @property
     def end_offset(self) -> int:
-        """Return the byte position after the last record, pending ones included."""
+        """Byte position after the last record, including pending ones."""
         return self._end_offset
 
     def entry_at(self, index: int) -> int:

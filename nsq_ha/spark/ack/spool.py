@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 _LOOK: Final = 0.05
-_ROOM: Final = 64  # bytes of a row beside its body, about
+_ROOM: Final = 64  # approximate bytes of a row besides its body
 
 _STORED: Final = pa.schema(
     [

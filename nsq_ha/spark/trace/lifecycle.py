@@ -27,7 +27,7 @@ _NS_OF_MS: Final = 1e6
 def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
     """Return one row per message and channel, by side (client or server log).
 
-    Columns beside the key: ``channel``, ``trace_id``, ``offset``,
+    Columns besides the key: ``channel``, ``trace_id``, ``offset``,
     ``published_ns``, ``first_start_ns``, ``first_finish_ns``, ``last_finish_ns``,
     ``deliveries``, ``finishes``, ``requeues``, ``timeouts``, ``outcome``:
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
     from nsq_ha.spark.write.row_converter import Row, Target
 
-_ROOM: Final = 16  # most bytes of a message in an MPUB beside body and header
+_ROOM: Final = 16  # maximum bytes of a message in an MPUB besides body and header
 _LONG: Final = 32  # shortest run of rows of one partition that is added at once
 _PLACE: Final = operator.itemgetter(0, 1)
 _ANSWER_TIMEOUT: Final = 10.0

@@ -44,7 +44,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """Columns of a write, with their allowed types."""
 
 _MAX_TAG_BYTES: Final = 100
-_MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes beside the value that count for a message
+_MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes besides the value that count for a message
 _MAX_VALUE: Final = 256 * 1024  # bytes of a bad value that a dead letter keeps
 _MAX_TEXT: Final = 10_000  # characters of the other fields of a dead letter
 
