@@ -44,7 +44,7 @@ _SPREAD: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one measurement told.
+    """The result of one measurement.
 
     Attributes:
         at: The size of what grows.

@@ -142,14 +142,14 @@ def _triggers(frame: DataFrame) -> dict[str, float]:
         try:
             while True:
                 # The first ones compile the plan.
-                told = [dict(each["durationMs"]) for each in query.recentProgress if each["numInputRows"]][2:]
-                if len(told) >= TRIGGERS or time.monotonic() > until:
+                figures = [dict(each["durationMs"]) for each in query.recentProgress if each["numInputRows"]][2:]
+                if len(figures) >= TRIGGERS or time.monotonic() > until:
                     break
                 time.sleep(0.2)
         finally:
             query.stop()
-    parts = set().union(*told)
-    return {part: statistics.median(each.get(part, 0) for each in told) for part in parts}
+    parts = set().union(*figures)
+    return {part: statistics.median(each.get(part, 0) for each in figures) for part in parts}
 
 
 @contextmanager
@@ -193,7 +193,9 @@ def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
         found = _interleaved({label: partial(measured, label, frame) for label, frame in frames.items()}, rounds)
     lines = [
         f"  {label}, ms: "
-        + ", ".join(f"{part} {statistics.median(told[part] for told in rounds_):.0f}" for part in sorted(rounds_[0]))
+        + ", ".join(
+            f"{part} {statistics.median(figures[part] for figures in rounds_):.0f}" for part in sorted(rounds_[0])
+        )
         for label, rounds_ in parts.items()
     ]
     return [
@@ -299,11 +301,11 @@ def memory(lookupd: str) -> list[str]:
     lines = [f"peak of the largest worker, MB: {least / 1e6:.0f} with 1,000 bodies of {BODY_BYTES} B"]
     for count in LARGE_COUNTS:
         with topic(lookupd, f"large{count}", count, LARGE_BYTES) as name, topic(lookupd, f"copy{count}") as copy:
-            told = _in_a_process(lookupd, name), _in_a_process(lookupd, name, copy)
+            figures = _in_a_process(lookupd, name), _in_a_process(lookupd, name, copy)
         with topic(lookupd, f"made{count}") as made:
             written: int = in_a_process(_write_large, lookupd, made, count, join_timeout=60)
         lines.append(
-            f"  {count} bodies of 1 MB: read {told[0] / 1e6:.0f}, read and written {told[1] / 1e6:.0f}, "
+            f"  {count} bodies of 1 MB: read {figures[0] / 1e6:.0f}, read and written {figures[1] / 1e6:.0f}, "
             f"only written {written / 1e6:.0f}"
         )
     return lines
@@ -337,11 +339,11 @@ def _interleaved(
 
 
 def _rates(found: dict[str, list[float]]) -> str:
-    return "  rows/s: " + ", ".join(f"{label} {statistics.median(told):,.0f}" for label, told in found.items())
+    return "  rows/s: " + ", ".join(f"{label} {statistics.median(figures):,.0f}" for label, figures in found.items())
 
 
 def _cpu(cpu: dict[str, list[float]]) -> str:
-    texts = ", ".join(f"{label} {statistics.median(told) / ROWS * 1e6:.1f}" for label, told in cpu.items())
+    texts = ", ".join(f"{label} {statistics.median(figures) / ROWS * 1e6:.1f}" for label, figures in cpu.items())
     return f"  CPU of Spark and its workers, us a row: {texts}"
 
 
@@ -350,12 +352,12 @@ def _ratio(
 ) -> str:
     ratios = [one / another for one, another in zip(ours, other, strict=True)]
     ratio = statistics.median(ratios)
-    told = f"{label}: {ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+    figures = f"{label}: {ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
     if at_least is not None:
-        return f"{told}, mark >= {at_least}: {'reached' if ratio >= at_least else 'NOT reached'}"
+        return f"{figures}, mark >= {at_least}: {'reached' if ratio >= at_least else 'NOT reached'}"
     if at_most is not None:
-        return f"{told}, mark <= {at_most}: {'reached' if ratio <= at_most else 'NOT reached'}"
-    return told
+        return f"{figures}, mark <= {at_most}: {'reached' if ratio <= at_most else 'NOT reached'}"
+    return figures
 
 
 PARTS: Final[dict[str, Made]] = {"read": read, "trigger": trigger, "sink": sink}

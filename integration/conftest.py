@@ -1,7 +1,7 @@
 """Fixtures of the contract suite: the cluster, topics that its tests share, and a channel for each test.
 
 Topics are shared because a real cluster takes its time to make one; a channel is new for each test, and bodies
-carry a mark of their test (see ``reading``), so that what an earlier test left is told apart.
+carry a mark of their test (see ``reading``), so that those of an earlier test can be ignored.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def delete_channels(cluster: ClusterUnderTest, topic: str) -> int:
 
     async def delete() -> int:
         async with AdminClient(cluster.lookupd) as admin:
-            told = await admin.describe(topic)
+            description = await admin.describe(topic)
         count = 0
-        for part in told.partitions:
+        for part in description.partitions:
             if part.leader is None or part.stats is None:
                 continue
             async with NsqdHttp(part.leader) as nsqd:

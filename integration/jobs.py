@@ -100,16 +100,16 @@ class Job:
         """Return where each micro-batch ends, by partition, in their order; Spark deletes the files of old ones."""
         found = self.folder / "checkpoint" / "offsets"
         entries = sorted((path for path in found.glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
-        told = [undated(json.loads(path.read_text().splitlines()[-1])) for path in entries]
-        return [next(iter(offsets.values())) for offsets in told]
+        each = [undated(json.loads(path.read_text().splitlines()[-1])) for path in entries]
+        return [next(iter(offsets.values())) for offsets in each]
 
     def make_older(self, seconds: int) -> None:
         """Have the checkpoint say that its offsets were taken earlier than they were."""
         for entry in (self.folder / "checkpoint" / "offsets").glob("[0-9]*"):
             lines = [json.loads(line) if line.startswith("{") else line for line in entry.read_text().splitlines()]
-            for told in lines:
-                if isinstance(told, dict) and PLANNED in told:
-                    told[PLANNED] -= seconds
+            for line in lines:
+                if isinstance(line, dict) and PLANNED in line:
+                    line[PLANNED] -= seconds
             entry.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
             # Spark believes its own sum; without one it believes the file.
             entry.with_name(f".{entry.name}.crc").unlink()
@@ -132,11 +132,11 @@ class Job:
         return found
 
 
-def begun(told: str, log: Path) -> subprocess.Popen[bytes]:
+def begun(streams: str, log: Path) -> subprocess.Popen[bytes]:
     """Start the program of some jobs, in a process group of its own; it adds to the log."""
     with log.open("a") as output:
         return subprocess.Popen(
-            [sys.executable, str(JOB), told],
+            [sys.executable, str(JOB), streams],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": str(JOB.parents[1])},
@@ -147,10 +147,10 @@ def begun(told: str, log: Path) -> subprocess.Popen[bytes]:
 @contextlib.contextmanager
 def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
     """Run jobs in a program of its own, which is killed at the end with all its processes; gives a way to wait."""
-    told = [{"options": job.options, "folder": str(job.folder)} for job in jobs]
+    asked = [{"options": job.options, "folder": str(job.folder)} for job in jobs]
     log = jobs[0].folder / "log"
     said_before = len(log.read_text()) if log.exists() else 0
-    process = begun(json.dumps(told), log)
+    process = begun(json.dumps(asked), log)
     starts = 1
 
     def check() -> None:
@@ -163,7 +163,7 @@ def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
         assert starts < STARTS, said[-40_000:]
         starts, said_before = starts + 1, len(said)
         kill_all_of(process)
-        process = begun(json.dumps(told), log)
+        process = begun(json.dumps(asked), log)
 
     try:
         yield lambda done: wait_until(done, check)
@@ -229,8 +229,8 @@ async def publish(lookupd: Sequence[str], topic: str, bodies: list[bytes]) -> No
     async with Producer(lookupd=lookupd) as producer:
         for start in range(0, len(bodies), 1000):
             lot = bodies[start : start + 1000]
-            told = await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
-            assert all(isinstance(receipt, Receipt) for receipt in told)
+            receipts = await producer.publish_many(topic, [OutgoingMessage(body, key=body) for body in lot])
+            assert all(isinstance(receipt, Receipt) for receipt in receipts)
 
 
 @contextlib.asynccontextmanager
@@ -246,10 +246,10 @@ async def live_writer(topic: str, **servers: Any) -> AsyncIterator[list[bytes]]:
             while not over.is_set():
                 lot = [b"%07d" % each for each in range(number, number + 50)]
                 number += 50
-                told = await producer.publish_many(
+                receipts = await producer.publish_many(
                     topic, [OutgoingMessage(body, key=body if keyed else None) for body in lot]
                 )
-                assert all(isinstance(receipt, Receipt) for receipt in told), told[0]
+                assert all(isinstance(receipt, Receipt) for receipt in receipts), receipts[0]
                 stored.extend(lot)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.1):

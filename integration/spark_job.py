@@ -49,10 +49,10 @@ def held(frame: DataFrame, folder: str) -> DataFrame:
 
 
 def main(given: str) -> None:
-    """Run the streams that are told, until something ends one of them."""
+    """Run the given streams until one of them ends."""
     spark = local_session("job", threads="4,4", config={"spark.driver.memory": "1g"})
-    for told in json.loads(given):
-        begin(spark, told["options"], told["folder"], now=False)
+    for job in json.loads(given):
+        begin(spark, job["options"], job["folder"], now=False)
     spark.streams.awaitAnyTermination()
 
 

@@ -66,12 +66,12 @@ def onward(source: DataFrame, lookupd: str, topic: str, partitions: int) -> None
 
 
 def main(given: str) -> None:
-    told = json.loads(given)
-    spark = session(told["master"], told["config"])
-    lookupd = told["lookupd"]
-    options = {"lookupd": lookupd, "topic": told["from"], "startingOffsets": "earliest"}
+    asked = json.loads(given)
+    spark = session(asked["master"], asked["config"])
+    lookupd = asked["lookupd"]
+    options = {"lookupd": lookupd, "topic": asked["from"], "startingOffsets": "earliest"}
     source = spark.read.format("nsq").options(**options, minPartitions="6").load()
-    streamed, batches = as_stream(spark, options, told["folder"])
+    streamed, batches = as_stream(spark, options, asked["folder"])
     result = {
         "version": spark.version,
         "processes": processes(spark),
@@ -79,8 +79,8 @@ def main(given: str) -> None:
         "stream": streamed,
         "batches": batches,
     }
-    onward(source, lookupd, told["to"], told["partitions"])
-    written = spark.read.format("nsq").options(lookupd=lookupd, topic=told["to"]).load()
+    onward(source, lookupd, asked["to"], asked["partitions"])
+    written = spark.read.format("nsq").options(lookupd=lookupd, topic=asked["to"]).load()
     rows = written.orderBy("partition", "offset").select("partition", f.col("value").cast("string")).collect()
     result["written"] = [[row.partition, row.value] for row in rows]
     sys.stdout.write(json.dumps(result) + "\n")

@@ -17,7 +17,7 @@ KEYS = [b"key-%d" % number for number in range(10)]
 
 
 class Traffic:
-    """Publishes and consumes until told to stop; keys in order, each publish awaited before the key's next one."""
+    """Publishes and consumes until stopped; keys in order, each publish awaited before the key's next one."""
 
     def __init__(self, producer: Producer, consumer: Consumer, topic: str, mark: bytes) -> None:
         self.receipts: list[Receipt] = []

@@ -22,7 +22,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-async def test_an_unknown_topic_is_told_within_seconds(producer: Producer) -> None:
+async def test_an_unknown_topic_is_reported_within_seconds(producer: Producer) -> None:
     began = time.monotonic()
     with pytest.raises(PublishError) as caught:
         await producer.publish("ct_no_such_topic", b"x", key="k")
@@ -32,7 +32,7 @@ async def test_an_unknown_topic_is_told_within_seconds(producer: Producer) -> No
     assert (error.topic, error.partition, error.attempts, error.maybe_stored) == ("ct_no_such_topic", None, 0, False)
 
 
-async def test_an_unknown_topic_is_told_when_the_limit_is_short_too(producer: Producer) -> None:
+async def test_an_unknown_topic_is_reported_when_the_limit_is_short_too(producer: Producer) -> None:
     with pytest.raises(PublishError) as caught:
         await producer.publish("there-is-no-such-topic-either", b"lost", timeout=1.0)
     assert isinstance(caught.value.__cause__, TopicNotFoundError)

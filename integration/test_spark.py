@@ -101,7 +101,7 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
 
 
 @pytest.mark.timeout(120)
-async def test_an_end_that_the_log_never_reached_is_told_or_left_out(
+async def test_an_end_that_the_log_never_reached_is_reported_or_left_out(
     cluster: ClusterUnderTest, producer: Producer
 ) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 1, 1)

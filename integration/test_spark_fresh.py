@@ -64,8 +64,8 @@ async def publish(cluster: ClusterUnderTest, topic: str, partition: int, bodies:
     async with Producer(lookupd=cluster.lookupd) as producer:
 
         async def send(lot: list[bytes]) -> None:
-            told = await producer.publish_many(topic, [OutgoingMessage(body, partition=partition) for body in lot])
-            assert all(isinstance(receipt, Receipt) for receipt in told)
+            receipts = await producer.publish_many(topic, [OutgoingMessage(body, partition=partition) for body in lot])
+            assert all(isinstance(receipt, Receipt) for receipt in receipts)
 
         if len(bodies) > fresh:
             await send(bodies[:-fresh])

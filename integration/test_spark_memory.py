@@ -36,7 +36,7 @@ async def test_a_task_keeps_what_is_under_way_and_one_batch(
     for start in range(0, count, step):
         await producer.publish_many(topic, [OutgoingMessage(bytes(size))] * min(step, count - start))
     given = {"lookupd": ",".join(cluster.lookupd), "topic": topic}
-    told = await asyncio.to_thread(
+    done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, str(JOB), json.dumps(given)],
         capture_output=True,
@@ -44,7 +44,7 @@ async def test_a_task_keeps_what_is_under_way_and_one_batch(
         timeout=240,
         env={**os.environ, "PYTHONPATH": str(JOB.parents[1])},
     )
-    found = json.loads(told.stdout)
+    found = json.loads(done.stdout)
     assert found["rows"] >= count
     with capsys.disabled():
         sys.stdout.write(f"\n{count} x {size} B: {found['before'] >> 20} MiB before, {found['grown'] >> 20} more\n")

@@ -51,7 +51,7 @@ async def target(cluster: ClusterUnderTest) -> str:
 
 
 def run(master: str, config: dict[str, str], cluster: ClusterUnderTest, topics: tuple[str, str], folder: Path) -> Any:  # noqa: ANN401
-    told = {
+    job = {
         "master": master,
         "config": config,
         "lookupd": ",".join(cluster.lookupd),
@@ -60,7 +60,7 @@ def run(master: str, config: dict[str, str], cluster: ClusterUnderTest, topics: 
         "partitions": PARTITIONS,
         "folder": str(folder),
     }
-    command = [sys.executable, str(PIPELINE), json.dumps(told)]
+    command = [sys.executable, str(PIPELINE), json.dumps(job)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment(), check=False)
     assert ran.returncode == 0, ran.stderr[-6000:]
     return json.loads(ran.stdout.splitlines()[-1])

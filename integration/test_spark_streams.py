@@ -129,7 +129,7 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
 async def a_job_whose_topic_was_made_anew(
     spark: SparkSession, cluster: ClusterUnderTest, folder: Path, *, before: int, after: int
 ) -> Job:
-    """Stream messages to their end, make their topic anew, and publish others, numbered on."""
+    """Stream messages to their end, re-create their topic, and publish others, numbered on."""
     topic = await asyncio.to_thread(cluster.create_topic, 1, 1)
     await publish(cluster.lookupd, topic, numbered(before))
     job = Job(topic, folder, **of(cluster))

@@ -130,11 +130,11 @@ def measure(name: str, sample: int | None, seed: int, children: int) -> bool:
     every = names_in(folder)
     # Nothing here is secret: a sample must only be the same each time.
     chosen = random.Random(seed).sample(every, sample) if sample is not None and sample < len(every) else []  # noqa: S311
-    told = mutmut(folder, "run", "--max-children", str(children), *chosen)
+    output = mutmut(folder, "run", "--max-children", str(children), *chosen)
     results = results_in(folder)
     found = {mutant: results.get(mutant, "not checked") for mutant in chosen or every}
     if "not checked" in found.values():
-        print(told[-4000:], f"\n{name}: mutmut ended early", file=sys.stderr)
+        print(output[-4000:], f"\n{name}: mutmut ended early", file=sys.stderr)
         return False
     survivors = {mutant: state for mutant, state in found.items() if state not in KILLED}
     killed = len(found) - len(survivors)

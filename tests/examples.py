@@ -147,7 +147,7 @@ def looks_like(printed: str, expected: str) -> bool:
 
 
 class Printed:
-    """What a block prints, and who waits for a part of it."""
+    """What a block prints, and which blocks wait for a part of it."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -310,8 +310,8 @@ class PageRun:
     def _console(self, example: Example) -> None:
         for command, expected in commands_of(example):
             if "spark" in example.settings:
-                told = self._spark_command(example, self._here(command))
-                assert not expected or looks_like(told, self._here(expected)), f"{example}: {command}\n{told}"
+                given = self._spark_command(example, self._here(command))
+                assert not expected or looks_like(given, self._here(expected)), f"{example}: {command}\n{given}"
                 continue
             ran = subprocess.run(  # noqa: S602 - our own pages; they pipe
                 self._here(command),

@@ -1,4 +1,4 @@
-"""Reads ``tests/vectors``: what real servers said and were told."""
+"""Reads ``tests/vectors``: what was sent to real servers, and what they answered."""
 
 from __future__ import annotations
 

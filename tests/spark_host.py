@@ -101,7 +101,7 @@ def run(asked: dict[str, Any]) -> tuple[int, str]:
             (runpy.run_module if module else runpy.run_path)(sys.argv[0], run_name="__main__")
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        except BaseException:  # noqa: BLE001 - told to the one who asked
+        except BaseException:  # noqa: BLE001 - reported to the caller
             traceback.print_exc()
             code = 1
         else:

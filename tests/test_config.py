@@ -1,4 +1,4 @@
-"""Options: what is legal, what is refused and how it is told, and that nothing secret is shown."""
+"""Options: what is accepted, what is refused with which message, and that no secret is shown."""
 
 import dataclasses
 import math
@@ -156,9 +156,7 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
         (ConsumerConfig, {"compression": 7}, "'none', 'snappy' or 'deflate', not 7$"),
     ],
 )
-def test_a_misspelt_option_is_told_what_it_resembles(
-    kind: type[ClientConfig], options: dict[str, object], text: str
-) -> None:
+def test_a_misspelt_option_gets_a_hint(kind: type[ClientConfig], options: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         kind.of(options)
     assert "as documented" not in str(caught.value)
@@ -437,7 +435,7 @@ def test_a_start_position_that_is_none(make: Any) -> None:  # noqa: ANN401 - a m
         (lambda: StartFrom("tail", 0), "'tail': use a class method of StartFrom"),  # type: ignore[arg-type]
     ],
 )
-def test_start_positions_are_told_in_words_of_the_api(make: Any, text: str) -> None:  # noqa: ANN401 - a maker
+def test_start_positions_are_reported_in_words_of_the_api(make: Any, text: str) -> None:  # noqa: ANN401 - a maker
     with pytest.raises(ConfigError, match=text):
         make()
 

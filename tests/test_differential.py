@@ -129,7 +129,7 @@ def test_a_kinder_cluster_is_found_and_the_case_made_short() -> None:
     with two_sides(PLAIN, Kinder) as runner:
         runner.check(PLAIN, [commands.Lookup("r"), commands.Publish("PUB"), needed, commands.Stats()])
         runner.check(PLAIN, [needed])
-        (found,) = runner.tally.found  # the same again is not told again
+        (found,) = runner.tally.found  # the same difference is reported once
     assert list(found.commands) == [needed]
     assert found.difference == Difference(1, "answer", '404 {"message":"CHANNEL_NOT_FOUND"}', "200 ")
     assert "CHANNEL_NOT_FOUND" in str(found)

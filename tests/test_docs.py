@@ -118,14 +118,14 @@ def parse(command: click.Command, name: str, arguments: list[str], parent: click
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    told = (ROOT / "docs" / "reference" / "api.md").read_text() + (
+    documented = (ROOT / "docs" / "reference" / "api.md").read_text() + (
         ROOT / "docs" / "reference" / "errors.md"
     ).read_text()
     missing = [
         name
         for name in nsq_ha.__all__
         if not name.startswith("__")
-        and not re.search(rf"nsq_ha(\.errors)?\.{name}\b", told)
+        and not re.search(rf"nsq_ha(\.errors)?\.{name}\b", documented)
         and not hasattr(errors, name)
     ]
     assert not missing
@@ -139,7 +139,7 @@ def test_the_table_of_errors_has_every_error() -> None:
 
 
 def test_every_option_is_in_the_table_with_its_meaning() -> None:
-    told = {option.name: option for option in reference.options()}
+    documented = {option.name: option for option in reference.options()}
     expected = {
         "tls": "``None``",
         "publish_timeout": "30 s",
@@ -148,10 +148,10 @@ def test_every_option_is_in_the_table_with_its_meaning() -> None:
         "max_connections": "1,024",
         "max_frame_bytes": "16 MiB",
     }
-    assert {name: told[name].default for name in expected} == expected
+    assert {name: documented[name].default for name in expected} == expected
     names = nsq_ha.ProducerConfig.__dataclass_fields__ | nsq_ha.ConsumerConfig.__dataclass_fields__
-    assert told.keys() == names.keys()
-    assert all(option.meaning.endswith(".") for option in told.values())
+    assert documented.keys() == names.keys()
+    assert all(option.meaning.endswith(".") for option in documented.values())
 
 
 def test_the_options_that_the_page_on_kafka_names_exist() -> None:

@@ -100,7 +100,7 @@ def test_the_table_holds_the_worst_of_the_last_runs(tmp_path: Path) -> None:
 
 
 async def test_a_black_hole_is_silent_and_ends() -> None:
-    """Nobody is told of an end while it lasts; afterwards the connection is reset, and new ones work."""
+    """No connection ends while it lasts; afterwards the connection is reset, and new ones work."""
     ended = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -131,11 +131,11 @@ class Bench:
                     process.stdout.readline()  # "ready"
                     time.sleep(0.5)
                     meanwhile()
-                told, errors = process.communicate(timeout=LIMIT)
+                output, errors = process.communicate(timeout=LIMIT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise SkippedError(f"{client.name} did not end within {LIMIT} s") from None
-        lines = told.strip().splitlines()
+        lines = output.strip().splitlines()
         if process.returncode or not lines:
             raise SkippedError(f"{client.name} failed: {(errors.strip().splitlines() or ['no word'])[-1]}")
         answer: dict[str, float] = json.loads(lines[-1])

@@ -72,14 +72,14 @@ def options() -> list[Option]:
     listed: list[Option] = []
     seen: set[str] = set()
     for owner, whose in _OWNERS:
-        told = attribute_docs(owner)
+        meanings = attribute_docs(owner)
         for field in dataclasses.fields(owner):
             if field.name in seen:
                 continue
             seen.add(field.name)
-            if field.name not in told:
+            if field.name not in meanings:
                 raise LookupError(f"{owner.__name__}.{field.name} has no docstring")
-            listed.append(Option(field.name, whose, _shown(field.default, unit_of(field)), told[field.name]))
+            listed.append(Option(field.name, whose, _shown(field.default, unit_of(field)), meanings[field.name]))
     return listed
 
 
@@ -153,11 +153,11 @@ def constants_table(names: Iterable[str]) -> str:
     for dotted in names:
         module_name, _, name = dotted.rpartition(".")
         module = importlib.import_module(module_name)
-        told = dict(_documented(ast.parse(inspect.getsource(module)).body))
-        if name not in told:
+        meanings = dict(_documented(ast.parse(inspect.getsource(module)).body))
+        if name not in meanings:
             raise LookupError(f"{dotted} is no documented constant")
         unit = "bytes" if name.endswith("_BYTES") else ""
-        rows.append((f"``{name}``", _number(getattr(module, name), unit), told[name]))
+        rows.append((f"``{name}``", _number(getattr(module, name), unit), meanings[name]))
     return table(("Name", "Value", "What it is"), rows)
 
 
@@ -224,13 +224,13 @@ def spark_options_table() -> str:
 
 def connection_states() -> str:
     """Return what may happen in each state of a connection, and where it leads."""
-    told = attribute_docs(state.State)
+    meanings = attribute_docs(state.State)
     rows = []
     for here in state.State:
         after = {event: to for (at, event), to in state.TRANSITIONS.items() if at is here}
         sends = [_step(event, to, here) for event, to in after.items() if event.name.startswith("SEND_")]
         comes = [_step(event, to, here) for event, to in after.items() if event.name.startswith("RECV_")]
-        rows.append((here.name, told[here.name], ", ".join(sends) or "–", ", ".join(comes)))
+        rows.append((here.name, meanings[here.name], ", ".join(sends) or "–", ", ".join(comes)))
     return table(("State", "Meaning", "May be sent", "May arrive"), rows, widths="20 24 26 30")
 
 

@@ -98,10 +98,10 @@ def _in_time(one: _Waiting, other: _Waiting) -> bool:
 
 def _difference(late: _Waiting, waiting: list[_Waiting], real: Observation, embedded: Observation) -> Difference:
     same = [other for other in waiting if other.side != late.side and other.key == late.key]
-    told = f"{late.event} after {late.event.at:.2f} s"
+    happened = f"{late.event} after {late.event.at:.2f} s"
     missing = f"{same[0].event} after {same[0].event.at:.2f} s" if same else _instead(late, real, embedded)
     kind = "time" if same else "events"
-    return Difference(late.step, kind, *((told, missing) if late.side == "real" else (missing, told)))
+    return Difference(late.step, kind, *((happened, missing) if late.side == "real" else (missing, happened)))
 
 
 def _instead(late: _Waiting, real: Observation, embedded: Observation) -> str:

@@ -186,8 +186,8 @@ class Performer:
         answer = side.http.get(f"{side.lookupd}/lookup", params=query)
         if answer.status_code != 200:
             return f"{answer.status_code} {answer.text}"
-        told = answer.json()
-        return f"200 partitions {sorted(told['partitions'] or {})}, meta {json.dumps(told['meta'], sort_keys=True)}"
+        found = answer.json()
+        return f"200 partitions {sorted(found['partitions'] or {})}, meta {json.dumps(found['meta'], sort_keys=True)}"
 
     def settle(self, _command: commands.Settle) -> str:
         """Wait for the flush."""

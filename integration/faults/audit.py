@@ -1,6 +1,6 @@
 """The books of one load: what was asked, acknowledged, refused and delivered, and the figures out of it.
 
-Pure: it is told times and keeps none itself.
+Pure: the caller passes the times.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from integration.faults.pace import REAL
 from integration.faults.probes import Probes
-from integration.faults.waiting import QUESTION, until_told
+from integration.faults.waiting import QUESTION, until_true
 from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Cluster:
                 say(f"waiting: {obstacle or 'for it to last'}")
             return not obstacle and now - whole_since >= WHOLE_FOR * self.pace.cluster
 
-        if not await until_told(is_whole_for_long, limit, QUESTION * self.pace.cluster):
+        if not await until_true(is_whole_for_long, limit, QUESTION * self.pace.cluster):
             raise NotReadyError(f"the cluster is not whole after {limit:g} s: {said or 'it does not last'}")
         return clock() - began
 

@@ -31,7 +31,7 @@ class HoldUps:
         self._waited: collections.deque[tuple[float, float]] = collections.deque(maxlen=KEPT)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self.worst = self.worst_machine = self.worst_own = 0.0
         self._waited.clear()
 

@@ -1,4 +1,4 @@
-"""What the cluster itself took, as told by the probes' process."""
+"""What the cluster itself accepted, as reported by the probes' process."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class Probes:
         if process.stdout is None:
             return
         async for line in process.stdout:
-            told = json.loads(line)
-            if "said" in told:
-                self._say(f"probe {told['topic']} at {self._name_of(told['port'])}: {told['said']}")
+            report = json.loads(line)
+            if "said" in report:
+                self._say(f"probe {report['topic']} at {self._name_of(report['port'])}: {report['said']}")
             else:
-                times = self.taken[told["topic"], told["partition"]]
-                times.append(told["t"])
+                times = self.taken[report["topic"], report["partition"]]
+                times.append(report["t"])
 
     def is_taking(self, now: float, within: float = 0.5) -> bool:
         """Tell whether every partition took a publish during the last ``within`` seconds."""

@@ -140,7 +140,7 @@ class TcpProxy:
         return all(link.fault is None for link in self.links)
 
     def black_hole(self) -> None:
-        """Pass nothing any more, on new connections neither; they are accepted. Nobody is told of an end."""
+        """Accept connections but pass no more data, and close none."""
         self.is_black_hole = True
         for link in self.links:
             link.is_in_hole = True
@@ -170,7 +170,7 @@ class TcpProxy:
             await self._hole_ended.wait()
             return
         server = await asyncio.open_connection("127.0.0.1", self.target)
-        # The magic comes before the first frame of the server: nothing to be told apart there.
+        # The magic comes before the first frame of the server: nothing to distinguish there.
         link = Link((reader, writer), server)
         self.links.add(link)
         running = asyncio.create_task(link.run(), name=TASK)

@@ -26,7 +26,7 @@ async def until(condition: Callable[[], bool], limit: float) -> bool:
     return True
 
 
-async def until_told(question: Callable[[], Awaitable[bool]], limit: float, interval: float = QUESTION) -> bool:
+async def until_true(question: Callable[[], Awaitable[bool]], limit: float, interval: float = QUESTION) -> bool:
     """Do the same with a question to the cluster, each ``interval`` seconds."""
     deadline = time.monotonic() + limit
     while not await question():

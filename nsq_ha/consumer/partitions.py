@@ -49,7 +49,7 @@ class Partitions:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_warned = False
         self._absence = Outage()
-        self._is_absence_told = False
+        self._is_absence_reported = False
 
     def are_subscribed(self) -> bool:
         """Return whether all partitions to read are subscribed; False while none is known."""
@@ -102,7 +102,7 @@ class Partitions:
             while not await self._is_found(outage.warn_at):
                 warned = outage.warning(loop.time())
                 if warned is not None:
-                    self._is_absence_told = True
+                    self._is_absence_reported = True
                     log.warning(
                         "%s/%s: nothing to read for %.0f s: %s; still looking",
                         self._watch.topic,
@@ -118,7 +118,7 @@ class Partitions:
 
     def warn_at_start(self, now: float) -> None:
         """Warn that entering continues without all partitions, unless :meth:`seek` has just logged why."""
-        if self._is_absence_told:
+        if self._is_absence_reported:
             return
         log.warning(
             "%s/%s: not all partitions are subscribed yet, continuing in the background: %s",

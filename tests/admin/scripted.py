@@ -1,4 +1,4 @@
-"""A cluster that says what it was told to say."""
+"""A cluster with scripted answers."""
 
 from __future__ import annotations
 

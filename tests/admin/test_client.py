@@ -55,7 +55,7 @@ async def test_a_topic_is_created_at_the_leading_nsqlookupd_and_waited_for(
     ]
 
 
-async def test_a_topic_that_exists_with_other_settings_is_told_with_these(
+async def test_a_topic_that_exists_with_other_settings_is_reported_with_these(
     cluster: Scripted, admin: AdminClient
 ) -> None:
     cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
@@ -71,7 +71,7 @@ async def test_a_topic_that_exists_with_other_settings_is_told_with_these(
         await admin.create_topic("orders", 2, replicas=3, ordered=True, multi_part=False, retention_days=3)
 
 
-async def test_settings_that_cannot_be_compared_are_told_so(cluster: Scripted, admin: AdminClient) -> None:
+async def test_settings_that_cannot_be_compared_are_reported_so(cluster: Scripted, admin: AdminClient) -> None:
     cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
     cluster.lookups({"message": "Key not found"}, status=404)
     with pytest.raises(ConfigError, match=r"cannot be compared now \(topic 'orders' does not exist\)"):

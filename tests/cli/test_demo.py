@@ -72,24 +72,24 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
 
 @pytest.mark.usefixtures("few_flights")
 def test_on_a_cluster_it_ends_with_one_json_line(invoke: Invoke, cluster: DevCluster) -> None:
-    told = invoke("demo", "--lookupd", cluster.lookupd[0], "--no-spark", "--json", "--months", "1-2", "--rate", "5000")
-    assert told.exit_code == 0
-    result = json.loads(told.stdout)
+    done = invoke("demo", "--lookupd", cluster.lookupd[0], "--no-spark", "--json", "--months", "1-2", "--rate", "5000")
+    assert done.exit_code == 0
+    result = json.loads(done.stdout)
     assert set(result) >= KEYS
     assert (result["ok"], result["published"], result["consumed"], result["lost"]) == (True, 800, 800, 0)
     assert (result["cluster"], result["leader_moves"], result["nodes_killed"]) == ("real", 0, 0)
-    assert "created ordered topic nsq_ha_demo_" in told.stderr
+    assert "created ordered topic nsq_ha_demo_" in done.stderr
 
 
 @pytest.mark.usefixtures("few_flights")
 def test_on_an_embedded_cluster_it_prints_a_table_and_its_events(invoke: Invoke) -> None:
-    told = invoke("demo", "--no-spark", "--rate", "2000")
-    assert told.exit_code == 0
-    figures = dict(line.rsplit(maxsplit=1) for line in told.stdout.splitlines() if len(line.split()) > 1)
+    done = invoke("demo", "--no-spark", "--rate", "2000")
+    assert done.exit_code == 0
+    figures = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) > 1)
     assert {figures[f" {row}"] for row in ("published", "acknowledged", "consumed")} == {"400"}
     assert {figures[f" {row}"] for row in ("lost", "out of order per key", "errors")} == {"0"}
-    assert told.stdout.endswith("\nok: 400 flights of 40 aircraft came through, 0 lost, 0 out of order\n")
-    events = told.stderr
+    assert done.stdout.endswith("\nok: 400 flights of 40 aircraft came through, 0 lost, 0 out of order\n")
+    events = done.stderr
     assert events.index("moved the leader of partition 1") < events.index("killed ") < events.index(" again")
 
 
@@ -103,57 +103,57 @@ def test_on_an_embedded_cluster_it_prints_a_table_and_its_events(invoke: Invoke)
 )
 def test_whatever_is_wrong_is_exit_code_1(invoke: Invoke, ends_with: list[Report], audit: Audit, verdict: str) -> None:
     ends_with.append(report_of(audit))
-    told = invoke("demo")
-    assert told.exit_code == 1
-    assert told.stdout.splitlines()[-1] == verdict
+    done = invoke("demo")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1] == verdict
     assert json.loads(invoke("demo", "--json").stdout)["ok"] is False
 
 
 def test_a_failed_spark_is_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
     ends_with.append(report_of(audit_of(), spark_error="Spark read 2 flights\nof 3"))
-    told = invoke("demo")
-    assert (told.exit_code, told.stdout.splitlines()[-1]) == (1, "FAILED: Spark read 2 flights\\nof 3")
+    done = invoke("demo")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "FAILED: Spark read 2 flights\\nof 3")
 
 
 def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends_with: list[Report]) -> None:
     ends_with.append(report_of(audit_of(), spark_missing="Spark needs Java 17: apt install it"))
-    told = invoke("demo")
-    assert told.exit_code == 0
-    assert "Spark step skipped: Spark needs Java 17: apt install it\n" in told.stdout
+    done = invoke("demo")
+    assert done.exit_code == 0
+    assert "Spark step skipped: Spark needs Java 17: apt install it\n" in done.stdout
 
 
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
     carriers = (CarrierDelay("UA", 2, 1, 1.25, -3.0, 0.5), CarrierDelay("B6", 1, 0, None, None, None))
     latency = (Latency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), Latency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
     ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 1.0, 2.0, "4.3.0")))
-    told = invoke("demo").stdout
-    assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in told
-    assert "\n3 messages with 3 flights\n" in told
-    assert f"\n{AHEAD}\n" in told
-    rows = [line.split() for line in told.splitlines()]
+    done = invoke("demo").stdout
+    assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
+    assert "\n3 messages with 3 flights\n" in done
+    assert f"\n{AHEAD}\n" in done
+    rows = [line.split() for line in done.splitlines()]
     assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
     assert ["B6", "1", "-", "-", "-"] in rows
     assert ["all", "3", "1.5", "2.0", "2.5", "1,234.5"] in rows
     assert json.loads(invoke("demo", "--json").stdout)["spark"]["carriers"][0]["carrier"] == "UA"
 
 
-def test_deliveries_messages_and_flights_are_told_apart(invoke: Invoke, ends_with: list[Report]) -> None:
+def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_with: list[Report]) -> None:
     audit = audit_of((1, 2, 2, 3, 3))
     found = SparkReport(
         "flights", 1, 5, 3, 1, 1, (), (), 1.0, 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html"
     )
     ends_with.append(report_of(audit, found))
-    told = invoke("demo").stdout
-    assert ["repeated", "deliveries", "2"] in [line.split() for line in told.splitlines()]
-    assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in told
-    assert "every message's life: demo-report.html (delivered again after they were finished: 1)\n" in told
+    done = invoke("demo").stdout
+    assert ["repeated", "deliveries", "2"] in [line.split() for line in done.splitlines()]
+    assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in done
+    assert "every message's life: demo-report.html (delivered again after they were finished: 1)\n" in done
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
-    told = invoke("demo", "--lookupd", nobody, "--no-spark")
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert told.stderr.startswith("Error: ")
-    assert told.stderr.count("\n") == 1
+    done = invoke("demo", "--lookupd", nobody, "--no-spark")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
 
 
 async def test_on_a_terminal_the_bars_follow_the_books() -> None:
@@ -189,14 +189,14 @@ def test_january_comes_through_a_moved_leader_and_a_killed_node() -> None:
         [sys.executable, "-m", "nsq_ha.cli", "demo", "--json"], capture_output=True, text=True, timeout=280, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["published"], told["acknowledged"], told["consumed"]) == (27_004, 27_004, 27_004)
-    assert (told["lost"], told["out_of_order"], told["errors"], told["foreign"]) == (0, 0, 0, 0)
-    assert (told["leader_moves"], told["nodes_killed"], told["nodes_restarted"]) == (1, 1, 1)
-    assert told["leader_changes_seen"] >= 1
-    if told["spark"] is None:
-        assert "install" in told["spark_missing"]
+    done = json.loads(ran.stdout)
+    assert (done["published"], done["acknowledged"], done["consumed"]) == (27_004, 27_004, 27_004)
+    assert (done["lost"], done["out_of_order"], done["errors"], done["foreign"]) == (0, 0, 0, 0)
+    assert (done["leader_moves"], done["nodes_killed"], done["nodes_restarted"]) == (1, 1, 1)
+    assert done["leader_changes_seen"] >= 1
+    if done["spark"] is None:
+        assert "install" in done["spark_missing"]
     else:
-        assert told["spark"]["flights"] == 27_004
-        assert len(told["spark"]["carriers"]) == 16
-        assert [entry["partition"] for entry in told["spark"]["latency"]] == [0, 1, 2, 3, None]
+        assert done["spark"]["flights"] == 27_004
+        assert len(done["spark"]["carriers"]) == 16
+        assert [entry["partition"] for entry in done["spark"]["latency"]] == [0, 1, 2, 3, None]

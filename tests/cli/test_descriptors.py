@@ -47,6 +47,6 @@ def test_closed_streams_are_no_failure(cluster: DevCluster, topic: str, streams:
     assert (topic in ran.stdout) == (">&-" not in streams.replace("2>&-", ""))
 
 
-def test_a_closed_input_is_told(cluster: DevCluster, topic: str) -> None:
+def test_a_closed_input_is_reported(cluster: DevCluster, topic: str) -> None:
     ran = command(cluster, f"pub {topic}", "<&-")
     assert (ran.returncode, ran.stderr) == (1, "Error: standard input is closed: there is nothing to publish\n")

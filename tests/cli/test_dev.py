@@ -36,11 +36,11 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
     arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--topic", "orders:2:ordered", "--json"]
     with running([*COMMAND, *arguments]) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert len(told["lookupd"]) == 1
-        assert sorted(told["nsqds"]) == ["nsqd-0", "nsqd-1"]
-        assert told["topics"] == ["orders"]
-        [lookupd] = told["lookupd"]
+        result = json.loads(process.stdout.readline())
+        assert len(result["lookupd"]) == 1
+        assert sorted(result["nsqds"]) == ["nsqd-0", "nsqd-1"]
+        assert result["topics"] == ["orders"]
+        [lookupd] = result["lookupd"]
         assert invoke("pub", "orders", "--key", "a", stdin="hello", lookupd=lookupd).exit_code == 0
         tailed = invoke("tail", "orders", "--from", "beginning", "-n", "1", "--raw", lookupd=lookupd)
         assert tailed.stdout == "hello\n"
@@ -52,26 +52,26 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
 def test_people_get_addresses_and_an_example_to_paste() -> None:
     with running([*COMMAND, "--table"], env=os.environ | {"COLUMNS": "100"}) as process:
         assert process.stdout is not None
-        told = b""
-        while b"Ctrl-C" not in told:
+        result = b""
+        while b"Ctrl-C" not in result:
             line = process.stdout.readline()
             assert line
-            told += line
+            result += line
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     assert process.returncode == 0
-    assert told.count(b"nsqd-") == 3
-    assert told.count(b"nsqlookupd-") == 2
-    assert b"export NSQ_HA_LOOKUPD=http://127.0.0.1:" in told
-    assert b"nsq-ha pub" in told
+    assert result.count(b"nsqd-") == 3
+    assert result.count(b"nsqlookupd-") == 2
+    assert b"export NSQ_HA_LOOKUPD=http://127.0.0.1:" in result
+    assert b"nsq-ha pub" in result
 
 
-def test_a_port_can_be_fixed_and_a_taken_one_is_told(invoke: Invoke, unused_tcp_port: int) -> None:
+def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke, unused_tcp_port: int) -> None:
     arguments = ["--port", str(unused_tcp_port), "--nsqds", "1"]
     with running([*COMMAND, *arguments]) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert told["lookupd"][0] == f"http://127.0.0.1:{unused_tcp_port}"
+        result = json.loads(process.stdout.readline())
+        assert result["lookupd"][0] == f"http://127.0.0.1:{unused_tcp_port}"
         refused = invoke("dev", *arguments)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)

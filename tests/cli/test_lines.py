@@ -35,7 +35,7 @@ def test_empty_lines_and_carriage_returns_are_kept() -> None:
     assert split(b"\n\r\n") == [(1, b""), (2, b"\r")]
 
 
-def test_a_line_that_is_too_long_is_told_and_the_next_one_is_whole() -> None:
+def test_a_line_that_is_too_long_is_reported_and_the_next_one_is_whole() -> None:
     assert split(b"12345678\n", b"1234", b"56789", b"12345", b"6\nok\n", b"123456789") == [
         (1, b"12345678"),
         (2, None),

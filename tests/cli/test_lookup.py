@@ -43,35 +43,35 @@ def test_one_that_does_not_answer_makes_no_partition_differ() -> None:
 
 
 def test_all_nsqlookupds_are_asked_though_one_is_named(cluster: DevCluster, invoke: Invoke, ordered: str) -> None:
-    told = invoke("lookup", ordered)
-    assert told.exit_code == 0
-    answers = [json.loads(line) for line in told.stdout.splitlines()]
+    result = invoke("lookup", ordered)
+    assert result.exit_code == 0
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert {answer["lookupd"] for answer in answers} == set(cluster.lookupd)
     assert [answer["leads"] for answer in answers] == [True, False]
     for answer in answers:
         assert (answer["agree"], answer["partition_num"], answer["ordered"]) == (True, 4, True)
-        for partition, told_partition in answer["partitions"].items():
+        for partition, described in answer["partitions"].items():
             leader = cluster.leader(ordered, int(partition))
             assert leader is not None
-            assert told_partition == {"leader": cluster.nsqds[leader], "writable": True}
+            assert described == {"leader": cluster.nsqds[leader], "writable": True}
 
 
 def test_people_get_them_side_by_side(invoke: Invoke, ordered: str) -> None:
-    told = invoke("lookup", ordered, "--table")
-    assert told.exit_code == 0
-    assert "(leads)" in told.stdout
-    assert "differs" not in told.stdout
+    result = invoke("lookup", ordered, "--table")
+    assert result.exit_code == 0
+    assert "(leads)" in result.stdout
+    assert "differs" not in result.stdout
 
 
-def test_an_unknown_topic_is_told_for_each(invoke: Invoke, name: str) -> None:
-    told = invoke("lookup", name, "--table")
-    assert told.exit_code == 1
-    assert told.stdout.count("does not know the topic") == 2
+def test_an_unknown_topic_is_reported_for_each(invoke: Invoke, name: str) -> None:
+    result = invoke("lookup", name, "--table")
+    assert result.exit_code == 1
+    assert result.stdout.count("does not know the topic") == 2
     what_to_do = f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
-    assert told.stderr == what_to_do
-    told = invoke("lookup", name, "--json")
-    assert (told.exit_code, told.stderr) == (1, what_to_do)
-    answers = [json.loads(line) for line in told.stdout.splitlines()]
+    assert result.stderr == what_to_do
+    result = invoke("lookup", name, "--json")
+    assert (result.exit_code, result.stderr) == (1, what_to_do)
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(answer["exists"], answer["agree"]) for answer in answers] == [(False, True)] * 2
 
 
@@ -79,10 +79,10 @@ def test_one_that_is_down_is_shown_and_the_others_answer(invoke: Invoke, name: s
     with DevCluster(time_scale=0.02) as broken:
         broken.create_topic(name, 2, 3)
         broken.kill("nsqlookupd-1")
-        told = invoke("lookup", name, "--table", "--lookupd", ",".join(broken.lookupd))
-        assert told.exit_code == 1
-        assert broken.lookupd[1].removeprefix("http://") + " does not answer: " in told.stdout.replace(" (leads)", "")
-        assert broken.lookupd[0].removeprefix("http://") in told.stdout
+        result = invoke("lookup", name, "--table", "--lookupd", ",".join(broken.lookupd))
+        assert result.exit_code == 1
+        assert broken.lookupd[1].removeprefix("http://") + " does not answer: " in result.stdout.replace(" (leads)", "")
+        assert broken.lookupd[0].removeprefix("http://") in result.stdout
 
 
 def test_a_partition_that_takes_no_writes_is_shown(invoke: Invoke, name: str) -> None:
@@ -91,8 +91,8 @@ def test_a_partition_that_takes_no_writes_is_shown(invoke: Invoke, name: str) ->
         follower = broken.followers(name)[0]
         broken.kill(follower)
         # The nsqlookupds learn of it a little later.
-        told = (invoke("lookup", name, "--table", "--lookupd", broken.lookupd[0]).stdout for _ in range(100))
-        assert any("(not writable)" in table for table in told)
+        result = (invoke("lookup", name, "--table", "--lookupd", broken.lookupd[0]).stdout for _ in range(100))
+        assert any("(not writable)" in table for table in result)
 
 
 def test_a_reader_that_ends_is_no_error(cluster: DevCluster, ordered: str) -> None:
@@ -100,7 +100,7 @@ def test_a_reader_that_ends_is_no_error(cluster: DevCluster, ordered: str) -> No
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "nsq_ha.cli", "lookup", ordered, "--lookupd", cluster.lookupd[0]],
             stdout=writer,
             stderr=subprocess.PIPE,
@@ -109,4 +109,4 @@ def test_a_reader_that_ends_is_no_error(cluster: DevCluster, ordered: str) -> No
         )
     finally:
         os.close(writer)
-    assert (told.returncode, told.stderr) == (141, b"")
+    assert (result.returncode, result.stderr) == (141, b"")

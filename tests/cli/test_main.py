@@ -54,17 +54,17 @@ def test_it_runs_as_a_module() -> None:
 
 
 def test_help_names_every_command(invoke: Invoke) -> None:
-    told = invoke("--help")
-    assert told.exit_code == 0
-    assert all(f"\n  {command} " in told.stdout for command in COMMANDS)
-    assert "Exit codes" in told.stdout
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert all(f"\n  {command} " in result.stdout for command in COMMANDS)
+    assert "Exit codes" in result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, command: str) -> None:
-    told = invoke(command, "--help")
-    assert told.exit_code == 0
-    assert told.stdout.startswith(f"Usage: nsq-ha {command} ")
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: nsq-ha {command} ")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_wrong_usage_ends_with_2(invoke: Invoke, arguments: tuple[str, ...]) -> 
 
 def test_the_second_v_shows_each_frame(invoke: Invoke, topic: str) -> None:
     assert "wire" not in invoke("-v", "pub", topic, stdin="one").stderr
-    told = invoke("-vv", "pub", topic, stdin="two\x1b[31m")
+    result = invoke("-vv", "pub", topic, stdin="two\x1b[31m")
     assert re.search(
-        rf"^debug: wire: c\d+ 127\.0\.0\.1:\d+ > PUB {topic} \d: 8 bytes b'two\\x1b\[31m'$", told.stderr, re.MULTILINE
+        rf"^debug: wire: c\d+ 127\.0\.0\.1:\d+ > PUB {topic} \d: 8 bytes b'two\\x1b\[31m'$", result.stderr, re.MULTILINE
     )
-    assert told.stderr.count("< response b'OK'") == 1
+    assert result.stderr.count("< response b'OK'") == 1

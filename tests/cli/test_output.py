@@ -11,28 +11,28 @@ def test_printable_text_stays() -> None:
 
 @pytest.mark.parametrize("char", ["\n", "\r", "\t", "\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u200b"])
 def test_nothing_that_a_terminal_obeys_gets_through(char: str) -> None:
-    told = clean(f"a{char}b")
-    assert told.isprintable()
-    assert told.startswith("a\\")
-    assert told.endswith("b")
+    result = clean(f"a{char}b")
+    assert result.isprintable()
+    assert result.startswith("a\\")
+    assert result.endswith("b")
 
 
 def test_tables_take_what_comes_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["name", "count#"], [("[red]x[/red]\x1b[2J", 1234), (None, True)], title="[b]t[/b]")
-    told = capsys.readouterr().out
-    assert "[red]x[/red]\\x1b[2J" in told
-    assert "[b]t[/b]" in told
-    assert "1,234" in told
-    assert "count " in told
-    assert "#" not in told
-    assert "yes" in told
+    result = capsys.readouterr().out
+    assert "[red]x[/red]\\x1b[2J" in result
+    assert "[b]t[/b]" in result
+    assert "1,234" in result
+    assert "count " in result
+    assert "#" not in result
+    assert "yes" in result
 
 
 def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"text": "a\nb ü", "none": None})
-    told = capsys.readouterr().out
-    assert told.count("\n") == 1
-    assert json.loads(told) == {"text": "a\nb ü", "none": None}
+    result = capsys.readouterr().out
+    assert result.count("\n") == 1
+    assert json.loads(result) == {"text": "a\nb ü", "none": None}
 
 
 def test_json_lines_hold_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:

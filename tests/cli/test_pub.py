@@ -13,30 +13,30 @@ from tests.cli.conftest import Invoke
 
 
 def bodies(invoke: Invoke, topic: str, count: int, *arguments: str) -> list[bytes]:
-    told = invoke("tail", topic, "--from", "beginning", "-n", str(count), "--raw", *arguments)
-    assert told.exit_code == 0
-    return told.stdout_bytes.splitlines()
+    result = invoke("tail", topic, "--from", "beginning", "-n", str(count), "--raw", *arguments)
+    assert result.exit_code == 0
+    return result.stdout_bytes.splitlines()
 
 
 def test_each_line_is_a_message_and_the_last_one_is_whole(invoke: Invoke, topic: str) -> None:
-    told = invoke("pub", topic, stdin=b"one\n\ntwo\r\n\xff\xfethree")
-    assert (told.exit_code, told.stdout) == (0, "")
-    assert told.stderr.startswith("published 3 of 3 lines in ")
-    assert told.stderr.endswith("; 1 empty lines skipped\n")
+    result = invoke("pub", topic, stdin=b"one\n\ntwo\r\n\xff\xfethree")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("published 3 of 3 lines in ")
+    assert result.stderr.endswith("; 1 empty lines skipped\n")
     assert sorted(set(bodies(invoke, topic, 3))) == [b"one", b"two", b"\xff\xfethree"]
 
 
 def test_no_input_is_no_failure(invoke: Invoke, topic: str) -> None:
-    told = invoke("pub", topic, stdin=b"")
-    assert told.exit_code == 0
-    assert told.stderr.startswith("published 0 of 0 lines in ")
+    result = invoke("pub", topic, stdin=b"")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("published 0 of 0 lines in ")
 
 
 def test_keys_of_a_field_stay_in_order(invoke: Invoke, ordered: str) -> None:
     lines = [json.dumps({"user": f"u{number % 7}", "n": number}) for number in range(300)]
-    told = invoke("pub", ordered, "--key-field", "user", "--trace", "--receipts", stdin="\n".join(lines))
-    assert told.exit_code == 0
-    receipts = {receipt["line"]: receipt for receipt in map(json.loads, told.stdout.splitlines())}
+    result = invoke("pub", ordered, "--key-field", "user", "--trace", "--receipts", stdin="\n".join(lines))
+    assert result.exit_code == 0
+    receipts = {receipt["line"]: receipt for receipt in map(json.loads, result.stdout.splitlines())}
     assert sorted(receipts) == list(range(1, 301))
     assert all(receipt["internal_id"] and receipt["trace_id"] for receipt in receipts.values())
     assert all(receipt["raw_size"] > len(line) for line, receipt in zip(lines, receipts.values(), strict=True))
@@ -48,16 +48,16 @@ def test_keys_of_a_field_stay_in_order(invoke: Invoke, ordered: str) -> None:
 
 
 def test_whole_numbers_are_keys_too(invoke: Invoke, ordered: str) -> None:
-    told = invoke("pub", ordered, "--key-field", "n", "--receipts", stdin='{"n": 7}\n{"n": 7}')
-    assert told.exit_code == 0
-    assert len({json.loads(line)["partition"] for line in told.stdout.splitlines()}) == 1
+    result = invoke("pub", ordered, "--key-field", "n", "--receipts", stdin='{"n": 7}\n{"n": 7}')
+    assert result.exit_code == 0
+    assert len({json.loads(line)["partition"] for line in result.stdout.splitlines()}) == 1
 
 
 def test_lines_that_fail_are_named_and_the_others_published(invoke: Invoke, ordered: str) -> None:
     lines = [b'{"u":"a"}', b"no json", b"[1]", b'{"u":true}', b'{"x":1}', b"x" * (1024 * 1024 + 1), b'{"u":"b"}']
-    told = invoke("pub", ordered, "--key-field", "u", stdin=b"\n".join(lines))
-    assert told.exit_code == 1
-    *failures, summary = told.stderr.splitlines()
+    result = invoke("pub", ordered, "--key-field", "u", stdin=b"\n".join(lines))
+    assert result.exit_code == 1
+    *failures, summary = result.stderr.splitlines()
     failures.sort()  # by line
     assert [failure.split(":")[:2] for failure in failures] == [[f"line {n}", " not stored"] for n in (2, 3, 4, 5, 6)]
     assert [failure.partition("not stored: ")[2] for failure in failures[1:4]] == [
@@ -78,24 +78,24 @@ def test_a_key_and_a_partition_are_not_both_given(invoke: Invoke, ordered: str, 
 
 
 def test_json_lines_are_checked_and_published_as_they_stand(invoke: Invoke, topic: str) -> None:
-    told = invoke("pub", topic, "--jsonl", stdin='{"b": 1,  "a": 2}\n{broken\n"text"')
-    assert told.exit_code == 1
-    assert told.stderr.startswith("line 2: not stored: not JSON")
+    result = invoke("pub", topic, "--jsonl", stdin='{"b": 1,  "a": 2}\n{broken\n"text"')
+    assert result.exit_code == 1
+    assert result.stderr.startswith("line 2: not stored: not JSON")
     assert sorted(set(bodies(invoke, topic, 2))) == [b'"text"', b'{"b": 1,  "a": 2}']
 
 
 def test_after_an_error_it_can_stop(invoke: Invoke, ordered: str) -> None:
     lines = '{"u":"a"}\nbad\n' + '{"u":"a"}\n' * 5000
-    told = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", "--in-flight", "1", stdin=lines)
-    assert told.exit_code == 1
-    assert "published 1 of 2 lines" in told.stderr or "published 2 of 3 lines" in told.stderr
+    result = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", "--in-flight", "1", stdin=lines)
+    assert result.exit_code == 1
+    assert "published 1 of 2 lines" in result.stderr or "published 2 of 3 lines" in result.stderr
 
 
 def test_it_stops_at_once_however_many_may_be_under_way(invoke: Invoke, ordered: str) -> None:
     lines = '{"u":"a"}\nbad\n' + '{"u":"a"}\n' * 5000
-    told = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", stdin=lines)
-    assert told.exit_code == 1
-    assert "published 1 of 2 lines" in told.stderr
+    result = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", stdin=lines)
+    assert result.exit_code == 1
+    assert "published 1 of 2 lines" in result.stderr
 
 
 async def test_it_does_not_wait_for_a_line_that_never_comes() -> None:
@@ -123,23 +123,23 @@ async def test_it_does_not_wait_for_a_line_that_never_comes() -> None:
 
 
 def test_a_partition_and_a_fixed_key_can_be_named(invoke: Invoke, ordered: str) -> None:
-    told = invoke("pub", ordered, "--partition", "3", "--receipts", stdin="a\nb")
-    assert {json.loads(line)["partition"] for line in told.stdout.splitlines()} == {3}
-    told = invoke("pub", ordered, "--key", "user-42", "--receipts", stdin="a\nb\nc")
-    assert len({json.loads(line)["partition"] for line in told.stdout.splitlines()}) == 1
+    result = invoke("pub", ordered, "--partition", "3", "--receipts", stdin="a\nb")
+    assert {json.loads(line)["partition"] for line in result.stdout.splitlines()} == {3}
+    result = invoke("pub", ordered, "--key", "user-42", "--receipts", stdin="a\nb\nc")
+    assert len({json.loads(line)["partition"] for line in result.stdout.splitlines()}) == 1
 
 
 def test_headers_and_tag_go_with_extended_topics(cluster: DevCluster, invoke: Invoke, name: str) -> None:
     cluster.create_topic(name, 1, 3, extended=True)
-    told = invoke("pub", name, "--header", "region=eu", "--header", "note=a=b", "--tag", "blue", "--trace", stdin="x")
-    assert (told.exit_code, told.stderr.count("\n")) == (0, 1)
+    result = invoke("pub", name, "--header", "region=eu", "--header", "note=a=b", "--tag", "blue", "--trace", stdin="x")
+    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
     message = json.loads(invoke("tail", name, "--from", "beginning", "-n", "1").stdout)
     assert (message["headers"], message["tag"], message["body"]) == ({"region": "eu", "note": "a=b"}, "blue", "x")
     assert message["trace_id"] > 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "result"),
     [
         ((), "is ordered: give --key-field, --key or --partition"),
         (("--partition", "4"), "has partitions 0..3, not 4"),
@@ -148,11 +148,11 @@ def test_headers_and_tag_go_with_extended_topics(cluster: DevCluster, invoke: In
     ],
 )
 def test_what_every_line_would_be_refused_for_is_refused_at_once(
-    invoke: Invoke, ordered: str, arguments: tuple[str, ...], told: str
+    invoke: Invoke, ordered: str, arguments: tuple[str, ...], result: str
 ) -> None:
     refused = invoke("pub", ordered, *arguments, stdin="a\nb\n")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert told in refused.stderr
+    assert result in refused.stderr
     assert refused.stderr.count("\n") == 1
 
 
@@ -168,12 +168,12 @@ def test_a_cluster_that_takes_no_writes_fails_each_line_in_time(invoke: Invoke, 
         broken.create_topic(name, 1, 3)
         for node in broken.nsqds:
             broken.refuse_writes(node)
-        told = invoke("pub", name, "--timeout", "0.3", stdin="a\nb\n", lookupd=broken.lookupd[0])
-    assert told.exit_code == 1
-    assert sorted(line.split(":")[0] for line in told.stderr.splitlines() if line.startswith("line")) == [
+        result = invoke("pub", name, "--timeout", "0.3", stdin="a\nb\n", lookupd=broken.lookupd[0])
+    assert result.exit_code == 1
+    assert sorted(line.split(":")[0] for line in result.stderr.splitlines() if line.startswith("line")) == [
         "line 1",
         "line 2",
     ]
-    failures = [line for line in told.stderr.splitlines() if line.startswith("line")]
+    failures = [line for line in result.stderr.splitlines() if line.startswith("line")]
     assert all(line.count("stored") == 1 for line in failures)
-    assert "published 0 of 2 lines" in told.stderr
+    assert "published 0 of 2 lines" in result.stderr

@@ -55,8 +55,8 @@ def test_all_that_was_printed_is_finished(invoke: Invoke, topic: str) -> None:
 
 
 def test_its_own_channel_goes_with_it(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
-    told = invoke("tail", topic, "--idle", "0.2")
-    assert (told.exit_code, told.stdout) == (0, "")
+    result = invoke("tail", topic, "--idle", "0.2")
+    assert (result.exit_code, result.stdout) == (0, "")
     assert channels(invoke, topic) == {}
 
 
@@ -72,8 +72,8 @@ def test_each_message_is_a_json_line(invoke: Invoke, ordered: str) -> None:
 
 def test_people_get_time_partition_and_a_harmless_body(invoke: Invoke, topic: str) -> None:
     invoke("pub", topic, "--partition", "1", stdin=b"\x1b[2Jboo\xff")
-    told = invoke("tail", topic, "--from", "beginning", "--partition", "1", "-n", "1", "--table")
-    assert told.stdout.endswith(" [1] \\x1b[2Jboo\\xff\n")
+    result = invoke("tail", topic, "--from", "beginning", "--partition", "1", "-n", "1", "--table")
+    assert result.stdout.endswith(" [1] \\x1b[2Jboo\\xff\n")
 
 
 def test_bodies_alone_come_byte_for_byte(invoke: Invoke, topic: str) -> None:
@@ -83,16 +83,16 @@ def test_bodies_alone_come_byte_for_byte(invoke: Invoke, topic: str) -> None:
 
 def test_from_a_time_only_what_is_newer_comes(invoke: Invoke, topic: str) -> None:
     invoke("pub", topic, "--partition", "0", stdin="old")
-    told = invoke("tail", topic, "--partition", "0", "--from", "2001-01-01", "-n", "1", "--raw")
-    assert told.stdout == "old\n"
-    told = invoke("tail", topic, "--partition", "0", "--from", "end", "--idle", "0.3", "--raw")
-    assert told.stdout == ""
+    result = invoke("tail", topic, "--partition", "0", "--from", "2001-01-01", "-n", "1", "--raw")
+    assert result.stdout == "old\n"
+    result = invoke("tail", topic, "--partition", "0", "--from", "end", "--idle", "0.3", "--raw")
+    assert result.stdout == ""
 
 
-def test_an_unknown_topic_is_told(invoke: Invoke, name: str) -> None:
-    told = invoke("tail", name)
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert told.stderr == f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
+def test_an_unknown_topic_is_reported(invoke: Invoke, name: str) -> None:
+    result = invoke("tail", name)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
 
 
 def test_what_is_no_text_comes_as_base64() -> None:
@@ -113,9 +113,9 @@ def test_what_is_no_text_comes_as_base64() -> None:
 
 
 def test_a_header_that_is_damaged_does_not_end_it() -> None:
-    told = as_dict(Message(bytes(16), b"x", 1, 5, Source(), ext=b"[1]"))
-    assert (told["headers"], told["tag"], told["body"]) == (None, None, "x")
-    assert "not a JSON object" in told["header_error"]
+    result = as_dict(Message(bytes(16), b"x", 1, 5, Source(), ext=b"[1]"))
+    assert (result["headers"], result["tag"], result["body"]) == (None, None, "x")
+    assert "not a JSON object" in result["header_error"]
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
             assert process.stdout.readline() == b"a\n"
             for node in nodes:
                 lonely.kill(node)
-            told = iter(process.stderr.readline, b"")
-            lost = next(line for line in told if b"cannot be read now" in line)
+            result = iter(process.stderr.readline, b"")
+            lost = next(line for line in result if b"cannot be read now" in line)
             for node in nodes:
                 lonely.start(node)
-            back = next(line for line in told if b"again" in line)
+            back = next(line for line in result if b"again" in line)
             invoke("pub", name, stdin="b", lookupd=lonely.lookupd[0])
             assert process.stdout.readline() == b"b\n"
     assert lost == f"warning: partitions of {name} cannot be read now; waiting\n".encode()

@@ -9,8 +9,8 @@ from tests.cli.conftest import Invoke
 def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: str) -> None:
     created = invoke("topic", "create", name, "--partitions", "4", "--ordered")
     assert created.exit_code == 0
-    told = json.loads(created.stdout)
-    assert (told["topic"], told["partitions"], sorted(told["leaders"])) == (name, 4, ["0", "1", "2", "3"])
+    result = json.loads(created.stdout)
+    assert (result["topic"], result["partitions"], sorted(result["leaders"])) == (name, 4, ["0", "1", "2", "3"])
 
     listed = [json.loads(line) for line in invoke("topic", "list").stdout.splitlines()]
     assert {"topic": name, "ordered": True, "extended": False} in listed
@@ -29,23 +29,23 @@ def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: s
 
 def test_options_of_a_topic_reach_the_cluster(invoke: Invoke, name: str) -> None:
     assert invoke("topic", "create", name, "-r", "2", "--extended", "--register-channels").exit_code == 0
-    told = json.loads(invoke("topic", "describe", name).stdout)
-    assert (told["replicas"], told["extended"], told["register_channels"]) == (2, True, True)
+    result = json.loads(invoke("topic", "describe", name).stdout)
+    assert (result["replicas"], result["extended"], result["register_channels"]) == (2, True, True)
 
 
 def test_a_topic_of_a_small_cluster_gets_as_many_replicas_as_there_are_nodes(invoke: Invoke, name: str) -> None:
     with DevCluster(nsqds=1, time_scale=0.02) as small:
         assert invoke("topic", "create", name, lookupd=small.lookupd[0]).exit_code == 0
-        told = json.loads(invoke("topic", "describe", name, lookupd=small.lookupd[0]).stdout)
-    assert told["replicas"] == 1
+        result = json.loads(invoke("topic", "describe", name, lookupd=small.lookupd[0]).stdout)
+    assert result["replicas"] == 1
 
 
 def test_a_description_shows_channels_and_depths(invoke: Invoke, topic: str) -> None:
     invoke("tail", topic, "--channel", "billing", "--idle", "0.2")
     assert invoke("pub", topic, stdin="a\nb\nc").exit_code == 0
-    told = json.loads(invoke("topic", "describe", topic).stdout)
-    assert told["depth"] == {"billing": 3}
-    assert sum(entry["channels"]["billing"]["depth"] for entry in told["partitions"]) == 3
+    result = json.loads(invoke("topic", "describe", topic).stdout)
+    assert result["depth"] == {"billing": 3}
+    assert sum(entry["channels"]["billing"]["depth"] for entry in result["partitions"]) == 3
 
     table = invoke("topic", "describe", topic, "--table").stdout
     assert f"{topic}: 2 partition(s), 3 replica(s)" in table
@@ -78,7 +78,7 @@ def test_a_refusal_of_the_cluster_is_one_line(invoke: Invoke, topic: str) -> Non
         ),
     ],
 )
-def test_too_few_nodes_are_told_with_what_to_do(
+def test_too_few_nodes_are_reported_with_what_to_do(
     invoke: Invoke, name: str, arguments: tuple[str, ...], hint: str
 ) -> None:
     refused = invoke("topic", "create", name, *arguments)

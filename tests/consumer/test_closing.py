@@ -66,7 +66,7 @@ async def test_a_consumer_that_is_cancelled_while_it_closes_leaves_nothing_in_me
     await eventually(is_collected)
 
 
-async def test_a_dead_task_of_the_consumer_is_told_once_and_is_never_unretrieved(
+async def test_a_dead_task_of_the_consumer_is_reported_once_and_is_never_unretrieved(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
@@ -75,12 +75,12 @@ async def test_a_dead_task_of_the_consumer_is_told_once_and_is_never_unretrieved
     monkeypatch.setattr(TopicWatch, "wait_until", broken)
     with caplog.at_level(logging.ERROR):
         consumer = stage.consumer()
-        with pytest.raises(ClosedError) as told:
+        with pytest.raises(ClosedError) as caught:
             await consumer.__aenter__()
-        assert isinstance(told.value.__cause__, BaseExceptionGroup)
+        assert isinstance(caught.value.__cause__, BaseExceptionGroup)
         await consumer.aclose()
         await eventually(lambda: "own task died" in caplog.text)
-        del told, consumer
+        del caught, consumer
         gc.collect()
     assert "never retrieved" not in caplog.text
     assert "a bug of ours" in caplog.text

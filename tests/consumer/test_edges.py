@@ -34,7 +34,7 @@ async def test_a_handler_that_never_returns_is_cancelled_at_the_limit_of_closing
     assert ended.is_set()
 
 
-async def test_a_partition_that_the_topic_does_not_have_is_told_at_once(stage: Stage) -> None:
+async def test_a_partition_that_the_topic_does_not_have_is_reported_at_once(stage: Stage) -> None:
     with pytest.raises(ConfigError, match=r"partitions: topic 'orders' has only partition 0, not 9"):
         async with stage.consumer(partitions=[9]):
             pytest.fail("entered")

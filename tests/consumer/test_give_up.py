@@ -359,7 +359,7 @@ async def test_one_that_never_ends_ends_with_the_consumer(stage: Stage) -> None:
 # ------------------------------------------------------------ the topic of dead letters
 
 
-async def test_a_topic_of_dead_letters_that_is_not_there_is_told_at_the_start() -> None:
+async def test_a_topic_of_dead_letters_that_is_not_there_is_reported_at_the_start() -> None:
     """Only the first failure used to show it, in a log line."""
     with DevCluster() as cluster:
         cluster.create_topic("payments")

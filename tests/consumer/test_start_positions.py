@@ -1,4 +1,4 @@
-"""A start position that the server never takes is told, not tried for ever."""
+"""A start position that the server never accepts is reported, not retried without end."""
 
 import asyncio
 from typing import Any

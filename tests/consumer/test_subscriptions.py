@@ -117,7 +117,7 @@ async def test_auth_comes_before_the_subscription(stage: Stage) -> None:
         assert [type(command) for command in peer.commands] == [Identify, Auth, SubAdvanced, Ready]
 
 
-async def test_tls_files_that_cannot_be_read_are_told(stage: Stage, tmp_path: Path) -> None:
+async def test_tls_files_that_cannot_be_read_are_reported(stage: Stage, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tls"):
         async with stage.consumer(tls=TlsConfig(ca_file=str(tmp_path / "none.pem"))):
             pass
@@ -126,7 +126,7 @@ async def test_tls_files_that_cannot_be_read_are_told(stage: Stage, tmp_path: Pa
 # ------------------------------------------------------------ connections that end
 
 
-async def test_a_lost_connection_is_made_again_at_once(stage: Stage) -> None:
+async def test_a_lost_connection_is_reopened_at_once(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
@@ -316,7 +316,7 @@ async def test_the_same_id_again_and_again(stage: Stage) -> None:
 # ------------------------------------------------------------ the end
 
 
-async def test_a_bug_in_the_supervisor_ends_the_consumer_and_is_told(stage: Stage) -> None:
+async def test_a_bug_in_the_supervisor_ends_the_consumer_and_is_reported(stage: Stage) -> None:
     async with stage.consumer() as consumer:
         await stage.nsqd.subscriber()
 

@@ -78,7 +78,7 @@ async def test_a_frame_that_is_too_large_names_the_option(stage: Stage, caplog: 
         assert "more than max_frame_bytes=4096: raise it" in warnings(caplog, "still trying")[0]
 
 
-async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_told(
+async def test_a_partition_without_a_leader_is_warned_about_and_its_end_is_reported(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage.consumer(lookup_interval=0.1) as consumer:

@@ -37,10 +37,10 @@ def job_at(share: float) -> Job:
 
 async def test_each_step_waits_for_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "RESTART_LIMIT", 0.01)
-    cluster, told = Notes(), list[str]()
-    await Faults(cluster, job_at(0.6), tell=told.append).run()
+    cluster, events = Notes(), list[str]()
+    await Faults(cluster, job_at(0.6), tell=events.append).run()
     assert cluster.done == ["move flights-1", "kill nsqd-0", "start nsqd-0"]
-    assert told == [
+    assert events == [
         "moved the leader of partition 1: nsqd-0 -> nsqd-1",
         "killed nsqd-0, which led partition 0",
         "started nsqd-0 again",
@@ -48,8 +48,8 @@ async def test_each_step_waits_for_its_share(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_nobody_is_killed_where_nobody_leads() -> None:
-    cluster, told = Notes(leader=None), list[str]()
-    run = Faults(cluster, job_at(1.0), tell=told.append)
+    cluster, events = Notes(leader=None), list[str]()
+    run = Faults(cluster, job_at(1.0), tell=events.append)
     await run.run()
     assert run.nodes_killed == 0
-    assert told[-1] == "partition 0 has no leader to kill"
+    assert events[-1] == "partition 0 has no leader to kill"

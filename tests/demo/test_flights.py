@@ -114,7 +114,7 @@ def test_other_months_are_refused(text: str) -> None:
         flights.months_of(text)
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "flights.csv.zip"
     path.write_bytes(b"no zip")
     with pytest.raises(OSError, match="is damaged"):

@@ -51,16 +51,16 @@ async def test_messages_of_others_are_counted_apart(cluster: DevCluster, topic: 
 
 
 async def test_faults_leave_every_key_in_order(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
-    told: list[str] = []
-    job = job_of(cluster, topic, rows, told.append, rate=1500)
-    faults = Faults(cluster, job, tell=told.append)
+    events: list[str] = []
+    job = job_of(cluster, topic, rows, events.append, rate=1500)
+    faults = Faults(cluster, job, tell=events.append)
     script = asyncio.create_task(faults.run())
     await job.run()
     await script
     assert job.audit.is_clean
     assert (faults.leader_moves, faults.nodes_killed, faults.nodes_restarted) == (1, 1, 1)
     assert job.audit.leader_changes >= 1
-    assert [line.split()[0] for line in told if not line.startswith("partition")] == ["moved", "killed", "started"]
+    assert [line.split()[0] for line in events if not line.startswith("partition")] == ["moved", "killed", "started"]
 
 
 STALL = 12
@@ -68,8 +68,8 @@ STALL = 12
 
 
 async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
-    told: list[str] = []
-    job = job_of(cluster, topic, rows, told.append, stall_limit=STALL, rate=1000)
+    events: list[str] = []
+    job = job_of(cluster, topic, rows, events.append, stall_limit=STALL, rate=1000)
     running = asyncio.create_task(job.run())
     await job.reached(0.2)
     cluster.refuse_writes()
@@ -77,7 +77,7 @@ async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str
         await running
     finally:
         cluster.refuse_writes(refuse=False)
-    assert told[-1] == f"gave up: no progress for {STALL} s"
+    assert events[-1] == f"gave up: no progress for {STALL} s"
     assert 80 <= job.audit.acknowledged < 400
     assert not job.audit.is_clean
     assert job.audit.lost == 0
@@ -106,7 +106,7 @@ async def test_a_cancelled_job_wakes_its_script(cluster: DevCluster, topic: str,
     assert (faults.leader_moves, faults.nodes_killed) == (0, 0)
 
 
-async def test_a_topic_that_cannot_be_subscribed_is_told(cluster: DevCluster, rows: list[Flight]) -> None:
+async def test_a_topic_that_cannot_be_subscribed_is_reported(cluster: DevCluster, rows: list[Flight]) -> None:
     with pytest.raises(NoLeaderError, match="could be subscribed within 1 s"):
         await job_of(cluster, "demo_nowhere", rows, stall_limit=1).run()
 
@@ -117,14 +117,14 @@ async def test_a_refused_subscription_ends_the_job(cluster: DevCluster, rows: li
         await job_of(cluster, topic, rows, stall_limit=5).run()
 
 
-async def test_errors_are_counted_and_told(cluster: DevCluster, topic: str) -> None:
-    told: list[str] = []
+async def test_errors_are_counted_and_reported(cluster: DevCluster, topic: str) -> None:
+    events: list[str] = []
     rows = [Flight("N1", ("tailnum",), ("x" * 1024 * 1024,)), Flight("N1", ("tailnum",), ("y",))]
-    job = job_of(cluster, topic, rows, told.append)
+    job = job_of(cluster, topic, rows, events.append)
     await job.run()
     assert (job.audit.failed, job.audit.maybe_stored, job.audit.consumed) == (1, 0, 1)
     assert not job.audit.is_clean
-    assert told[0].startswith("error: a message of ")
+    assert events[0].startswith("error: a message of ")
 
 
 async def test_a_rate_is_kept(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:

@@ -41,9 +41,9 @@ async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
     options = DemoOptions(spark=False, job=JobOptions(rate=2000))
     report = await report_of(options, events)
     assert report.is_clean
-    told = report.as_dict()
+    given = report.as_dict()
     assert {
-        name: told[name] for name in ("published", "acknowledged", "consumed", "lost", "out_of_order", "errors")
+        name: given[name] for name in ("published", "acknowledged", "consumed", "lost", "out_of_order", "errors")
     } == {
         "published": 400,
         "acknowledged": 400,
@@ -52,11 +52,11 @@ async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
         "out_of_order": 0,
         "errors": 0,
     }
-    assert (told["cluster"], told["partitions"], told["replicas"]) == ("embedded", 4, 3)
-    assert (told["leader_moves"], told["nodes_killed"], told["nodes_restarted"]) == (1, 1, 1)
-    assert told["longest_publish_stall"] > 0
-    assert [event.text for event in events] == [entry["text"] for entry in told["events"]]
-    assert json.loads(json.dumps(told)) == told
+    assert (given["cluster"], given["partitions"], given["replicas"]) == ("embedded", 4, 3)
+    assert (given["leader_moves"], given["nodes_killed"], given["nodes_restarted"]) == (1, 1, 1)
+    assert given["longest_publish_stall"] > 0
+    assert [event.text for event in events] == [entry["text"] for entry in given["events"]]
+    assert json.loads(json.dumps(given)) == given
 
 
 async def test_on_a_real_cluster_the_topic_is_deleted_at_the_end(cluster: DevCluster) -> None:
@@ -102,7 +102,7 @@ async def test_replicas_are_as_many_as_there_are_nodes() -> None:
     assert (report.replicas, report.is_clean) == (2, True)
 
 
-async def test_a_missing_spark_is_told_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> SparkReport:
         raise SparkUnavailableError("Spark needs Java: install one")
 

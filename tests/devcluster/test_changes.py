@@ -37,13 +37,13 @@ def test_a_node_tells_the_replicas_of_the_partition_that_is_asked_for() -> None:
     with probe(2) as seen:
         url = seen.cluster.http_address(seen.leader()) + "/coordinator/stats"
 
-        def told(**asked: str) -> list[int]:
+        def listed(**asked: str) -> list[int]:
             entries = seen.http.get(url, params={"topic": "orders", **asked}).json()["topic_coord_stats"]
             return [entry["partition"] for entry in entries]
 
-        assert told() == [0, 1]
-        assert told(partition="1") == [1]
-        assert told(partition="7") == []
+        assert listed() == [0, 1]
+        assert listed(partition="1") == [1]
+        assert listed(partition="7") == []
 
 
 def test_a_moved_leader_closes_its_consumers_without_a_word_and_refuses_publishers() -> None:
@@ -188,7 +188,7 @@ def test_a_new_topic_is_named_before_it_can_be_used() -> None:
         seen.http.close()
 
 
-def test_an_ordinary_topic_takes_a_node_for_each_replica_unless_told_otherwise() -> None:
+def test_an_ordinary_topic_takes_a_node_for_each_replica_unless_asked_otherwise() -> None:
     with DevCluster(nsqds=3) as cluster:
         with pytest.raises(ChangeRefusedError, match="No node is available"):
             cluster.create_topic("orders", 2, 3, multi_part=False)

@@ -157,7 +157,7 @@ def test_consumers_take_turns_when_messages_come_singly(*, ordered: bool) -> Non
     assert [len(client.got) for client in clients] == [5, 5]
 
 
-def test_a_reset_lets_one_stray_message_through_and_then_starts_where_told() -> None:
+def test_a_reset_lets_one_stray_message_through_and_then_starts_where_asked() -> None:
     channel, _ = channel_with(4)
     client = joined(channel)
     channel.finish(client.in_hand[0], client, 0.0)

@@ -307,6 +307,6 @@ def test_after_a_node_came_or_went_nothing_is_stable_until_the_next_full_check()
 
 
 def spare_is_listed(seen: Probe, node: str) -> bool:
-    told = seen.http.get(seen.cluster.lookupd[0] + "/nodes").json()["producers"]
+    listed = seen.http.get(seen.cluster.lookupd[0] + "/nodes").json()["producers"]
     port = int(seen.cluster.nsqds[node].rpartition(":")[2])
-    return port in {entry["tcp_port"] for entry in told}
+    return port in {entry["tcp_port"] for entry in listed}

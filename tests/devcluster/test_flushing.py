@@ -65,8 +65,8 @@ def clock(seen: Probe) -> None:
 def get(seen: Probe, mode: str, position: int) -> tuple[Any, ...]:
     params = {"topic": seen.topic, "partition": "0", "search_mode": mode, "search_pos": str(position)}
     answer = seen.http.get(seen.cluster.http_address(seen.leader()) + "/message/get", params=params)
-    told = answer.json()
-    return (answer.status_code, told["message"]) if answer.status_code != 200 else (told["body"], told["offset"])
+    given = answer.json()
+    return (answer.status_code, given["message"]) if answer.status_code != 200 else (given["body"], given["offset"])
 
 
 def call(seen: Probe, path: str, content: bytes = b"", channel: str = "billing") -> tuple[int, str]:
@@ -78,9 +78,9 @@ def call(seen: Probe, path: str, content: bytes = b"", channel: str = "billing")
 def numbers(seen: Probe, channel: str = "billing") -> tuple[int, int, int]:
     """Messages of the topic, of the channel, and what the channel has not confirmed."""
     params = {"format": "json", "topic": seen.topic, "channel": channel}
-    told = seen.http.get(seen.cluster.http_address(seen.leader()) + "/stats", params=params).json()["topics"][0]
-    (its,) = told["channels"]
-    return told["message_count"], its["message_count"], its["depth"]
+    given = seen.http.get(seen.cluster.http_address(seen.leader()) + "/stats", params=params).json()["topics"][0]
+    (its,) = given["channels"]
+    return given["message_count"], its["message_count"], its["depth"]
 
 
 def test_fresh_rows_are_answered_with_the_first_message_or_an_error(seen: Probe) -> None:

@@ -175,8 +175,8 @@ def test_a_message_that_is_not_there_is_not_found(seen: Probe) -> None:
 
 
 def test_each_answer_tells_the_time(seen: Probe) -> None:
-    told = seen.http.get(seen.cluster.http_address(seen.leader()) + "/ping").headers["date"]
-    assert abs(parsedate_to_datetime(told).timestamp() - time.time()) < 30.0
+    sent = seen.http.get(seen.cluster.http_address(seen.leader()) + "/ping").headers["date"]
+    assert abs(parsedate_to_datetime(sent).timestamp() - time.time()) < 30.0
 
 
 def test_cleaning_moves_the_start_and_the_channels_that_stood_there(seen: Probe) -> None:

@@ -48,8 +48,10 @@ def secured(seen: Probe, *commands: bytes) -> Wire:
 
 def held(seen: Probe) -> int:
     """Messages in flight on the one channel."""
-    told = seen.http.get(seen.cluster.http_address("nsqd-0") + "/stats", params={"format": "json", "topic": "orders"})
-    (channel,) = told.json()["topics"][0]["channels"]
+    answered = seen.http.get(
+        seen.cluster.http_address("nsqd-0") + "/stats", params={"format": "json", "topic": "orders"}
+    )
+    (channel,) = answered.json()["topics"][0]["channels"]
     count: int = channel["in_flight_count"]
     return count
 

@@ -133,7 +133,7 @@ async def test_when_nobody_answers_quickly_the_failing_ones_are_asked_too(serve:
     assert took < SLOW / 2
 
 
-async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_told(serve: Serve, known: Known) -> None:
+async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_reported(serve: Serve, known: Known) -> None:
     dead, hanging, sick = await serve(), await serve(), await serve()
     await dead.stop()
     hanging.behave = hang

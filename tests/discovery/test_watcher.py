@@ -1,4 +1,4 @@
-"""When a topic is looked up, who is told, and what survives what."""
+"""When a topic is looked up, which callers are notified, and which failures a watch survives."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ async def test_a_bug_of_ours_ends_a_round_and_not_the_look_ups(
     assert "the lookups failed" not in caplog.text
 
 
-async def test_the_end_of_the_supervisor_is_told_to_everybody(
+async def test_the_end_of_the_supervisor_is_reported_to_everybody(
     fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = await start(fake.url)

@@ -130,5 +130,5 @@ def nodes(*of_keys: Iterable[Ack | Delivered]) -> dict[int, list[str]]:
 
 def test_each_scenario_says_whether_a_leader_changes() -> None:
     names = {scenario.name for scenario in ALL}
-    undecided = {name for name in names if name.startswith(("stop-", "made-again-"))} | {"ordinary-frozen"}
+    undecided = {name for name in names if name.startswith(("stop-", "recreated-"))} | {"ordinary-frozen"}
     assert names == NEW_LEADER | SAME_LEADER | FOLLOWER | undecided

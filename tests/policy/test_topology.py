@@ -295,7 +295,7 @@ def test_a_denied_topic_that_comes_back_counts_anew() -> None:
     assert view.pending == Pending(gone_rounds=2)
 
 
-def test_a_topic_made_again_may_have_fewer_partitions_at_once() -> None:
+def test_a_recreated_topic_may_have_fewer_partitions_at_once() -> None:
     gone = rounds(good(4), *[[denial(leads=True)]] * CONFIRM_ROUNDS)
     again = merge(gone, [answer(2, leads=True)])
     assert again.partition_num == 2

@@ -64,7 +64,7 @@ class Lookupd:
 
 
 class TopologyMachine(RuleBasedStateMachine):
-    """One client's view of a topic that grows, loses leaders, goes and is made again."""
+    """One client's view of a topic that grows, loses leaders, is deleted and re-created."""
 
     @initialize(number=st.integers(1, 3), lags=st.lists(st.sampled_from((0.0, 1.0, LAG)), min_size=3, max_size=3))
     def start(self, number: int, lags: list[float]) -> None:
@@ -233,7 +233,7 @@ class TopologyMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_topic_that_was_seen_does_not_go(self) -> None:
-        """Though an nsqlookupd that lags may not know yet that it was made again."""
+        """Though an nsqlookupd that lags may not know yet that it was re-created."""
         if self.truth.exists and self.seen == self.truth.incarnation:
             assert self.view.exists
 

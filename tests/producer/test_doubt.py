@@ -43,7 +43,7 @@ async def test_a_lost_answer_fails_in_doubt_where_that_is_asked_for(stage: Stage
 
 
 async def test_what_failed_is_not_sent_after_all(stage: Stage, holding: Holding) -> None:
-    # The leader moves while an answer is outstanding: the caller is told, so the new leader must not get it.
+    # The leader moves while an answer is outstanding: the caller gets the error, so the new leader must not.
     stage.lead({0: stage.nsqds[0]})
     async with stage.producer(on_unreachable="fail", lookup_interval=0.2) as producer:
         task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
@@ -289,7 +289,7 @@ async def test_a_supervisor_that_is_cancelled_leaves_no_publish_waiting(stage: S
             await producer.publish(TOPIC, b"y", key="k")
 
 
-async def test_a_bug_in_the_supervisor_ends_the_producer_and_is_told(stage: Stage) -> None:
+async def test_a_bug_in_the_supervisor_ends_the_producer_and_is_reported(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x", key="k")
 

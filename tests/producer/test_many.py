@@ -97,7 +97,7 @@ async def test_a_later_publish_of_its_key_does_not_pass(stage: Stage) -> None:
     assert arrived(stage) == [b"first", *(message.body for message in keyed(count)), b"later"]
 
 
-async def test_what_was_not_queued_within_the_limit_was_not_sent_and_is_told_so(stage: Stage) -> None:
+async def test_what_was_not_queued_within_the_limit_was_not_sent_and_is_reported_so(stage: Stage) -> None:
     is_over = False
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"first")

@@ -17,7 +17,7 @@ FIRST = 2 << 50 | 7  # of partition 2
 HEADER = b'{"a":1,"##trace_id":"9"}'
 
 
-def told(internal_id: int, trace_id: int, raw_size: int) -> bytes:
+def stored_as(internal_id: int, trace_id: int, raw_size: int) -> bytes:
     return response(encode_traced(Traced(internal_id, trace_id, 4096, raw_size)))
 
 
@@ -57,25 +57,25 @@ def of_three(stage: Stage) -> Stage:
 async def test_an_answer_that_fits_is_a_receipt(
     of_three: Stage, kind: str, trace_id: int, size: int, first: int
 ) -> None:
-    of_three.nsqd.script = instead((PubTrace, PubExt, MpubTrace), told(FIRST, trace_id, size))
+    of_three.nsqd.script = instead((PubTrace, PubExt, MpubTrace), stored_as(FIRST, trace_id, size))
     async with of_three.producer() as producer:
         receipt = await publish(producer, kind)
     assert receipt == Receipt(TOPIC, 2, of_three.nsqd.node.address, 1, FIRST, 9, 4096, first)
 
 
 WRONG = {
-    "another trace id": ("single", told(FIRST, 8, 34), "trace id 8 instead of 9"),
-    "no trace id": ("single", told(FIRST, 0, 34), "trace id 0 instead of 9"),
-    "another partition": ("single", told(1 << 50 | 7, 9, 34), "partition 1 instead of 2"),
-    "no partition": ("single", told(2**64 - 1, 9, 34), "partition 16383 instead of 2"),
-    "another size": ("single", told(FIRST, 9, 33), "33 bytes instead of 34 or 35"),
+    "another trace id": ("single", stored_as(FIRST, 8, 34), "trace id 8 instead of 9"),
+    "no trace id": ("single", stored_as(FIRST, 0, 34), "trace id 0 instead of 9"),
+    "another partition": ("single", stored_as(1 << 50 | 7, 9, 34), "partition 1 instead of 2"),
+    "no partition": ("single", stored_as(2**64 - 1, 9, 34), "partition 16383 instead of 2"),
+    "another size": ("single", stored_as(FIRST, 9, 33), "33 bytes instead of 34 or 35"),
     "a plain answer": ("single", OK, "not OK and 28 bytes"),
-    "with headers: another trace id": ("headers", told(FIRST, 8, 37 + len(HEADER)), "trace id 8 instead of 9"),
-    "with headers: another size": ("headers", told(FIRST, 9, 38), "38 bytes instead of"),
+    "with headers: another trace id": ("headers", stored_as(FIRST, 8, 37 + len(HEADER)), "trace id 8 instead of 9"),
+    "with headers: another size": ("headers", stored_as(FIRST, 9, 38), "38 bytes instead of"),
     "with headers: a plain answer": ("headers", OK, "not OK and 28 bytes"),
-    "batch: a trace id": ("batch", told(FIRST, 9, 65), "trace id 9 instead of 0"),
-    "batch: another partition": ("batch", told(7, 0, 65), "partition 0 instead of 2"),
-    "batch: another size": ("batch", told(FIRST, 0, 66), "66 bytes instead of 65 or 67"),
+    "batch: a trace id": ("batch", stored_as(FIRST, 9, 65), "trace id 9 instead of 0"),
+    "batch: another partition": ("batch", stored_as(7, 0, 65), "partition 0 instead of 2"),
+    "batch: another size": ("batch", stored_as(FIRST, 0, 66), "66 bytes instead of 65 or 67"),
     "batch: a plain answer": ("batch", OK, "not OK and 28 bytes"),
 }
 
@@ -130,7 +130,7 @@ async def test_what_follows_a_misplaced_answer_is_in_doubt_too(stage: Stage, *, 
 
 
 async def test_headers_without_a_trace_id_are_answered_plainly(of_three: Stage) -> None:
-    of_three.nsqd.script = instead(PubExt, told(FIRST, 0, 34))
+    of_three.nsqd.script = instead(PubExt, stored_as(FIRST, 0, 34))
     async with of_three.producer() as producer:
         with pytest.raises(PublishError, match="must be OK, not"):
             await producer.publish(TOPIC, b"x", partition=2, headers={})
@@ -139,7 +139,7 @@ async def test_headers_without_a_trace_id_are_answered_plainly(of_three: Stage) 
     assert (receipt.internal_id, receipt.trace_id) == (None, None)
 
 
-@pytest.mark.parametrize("answer", [OK, told(FIRST, 0, 70)], ids=["plain", "traced"])
+@pytest.mark.parametrize("answer", [OK, stored_as(FIRST, 0, 70)], ids=["plain", "traced"])
 async def test_a_batch_with_headers_has_no_ids(of_three: Stage, answer: bytes) -> None:
     of_three.nsqd.script = instead(MpubExt, answer)
     messages = [OutgoingMessage(b"x", headers={}, partition=2, trace_id=number) for number in (8, 9)]
@@ -164,7 +164,7 @@ async def test_a_ghosts_answer_that_does_not_fit_fails_nobody(stage: Stage) -> N
         receipts = await asyncio.gather(*first)
         assert {receipt.partition for receipt in receipts} == {1}
         for peer, _ in holding.held:
-            peer.write(told(7, 8, 34))
+            peer.write(stored_as(7, 8, 34))
         await slow.until(lambda: not slow.open_peers)
         slow.script = None
         assert (await producer.publish(TOPIC, b"next", partition=0)).attempts == 1

@@ -1,4 +1,4 @@
-"""What the server refuses: what is tried again, what is told, and what is known of its storage."""
+"""Refusals: which are retried, which are reported, and whether the message may be stored."""
 
 import asyncio
 from collections.abc import Callable
@@ -83,7 +83,7 @@ async def test_a_refused_batch_is_tried_again(stage: Stage) -> None:
         ("E_SOMETHING_NEW of a later server", ServerError),
     ],
 )
-async def test_a_fault_of_the_caller_is_told_at_once(stage: Stage, text: str, kind: type[ServerError]) -> None:
+async def test_a_fault_of_the_caller_is_reported_at_once(stage: Stage, text: str, kind: type[ServerError]) -> None:
     stage.nsqd.script = Refusing(Publish, text)
     async with stage.producer() as producer:
         with pytest.raises(PublishError) as caught:
@@ -237,7 +237,7 @@ async def test_refused_publishes_of_one_key_keep_their_order(stage: Stage) -> No
     assert stored == [b"%d" % n for n in range(12)]
 
 
-async def test_auth_that_is_refused_is_told_at_once(stage: Stage) -> None:
+async def test_auth_that_is_refused_is_reported_at_once(stage: Stage) -> None:
     stage.nsqd.identity = Identity(auth_required=True)
     async with stage.producer() as producer:
         async with asyncio.timeout(5):

@@ -58,8 +58,8 @@ async def test_new_partitions_that_take_no_writes_are_not_hashed_over(stage: Sta
     ) as producer:
         await producer.publish(TOPIC, b"x")
         grow_without_leaders(stage, 2, 4)
-        told_at = loop.time()
-        while loop.time() < told_at + 4 * DELAY:
+        changed_at = loop.time()
+        while loop.time() < changed_at + 4 * DELAY:
             receipts = [await producer.publish(TOPIC, b"x", key=f"k{n}", timeout=LIMIT) for n in range(20)]
             assert {receipt.partition for receipt in receipts} == {0, 1}
         assert changes == []
@@ -156,7 +156,7 @@ async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> No
         assert third.partition == receipt.partition
 
 
-async def test_a_topic_made_again_is_used_at_once(stage: Stage) -> None:
+async def test_a_recreated_topic_is_used_at_once(stage: Stage) -> None:
     changes: list[object] = []
     grow(stage, 1)
     async with growing(

@@ -121,7 +121,7 @@ async def test_closing_ends_what_waits_in_line(stage: Stage, holding: Holding) -
     assert {error.maybe_stored for error in errors} == {True, False}
 
 
-async def test_told_to_fail_what_waits_in_line_fails(stage: Stage, holding: Holding) -> None:
+async def test_set_to_fail_what_waits_in_line_fails(stage: Stage, holding: Holding) -> None:
     async with stage.producer(sharding="modulo", max_pending_bytes=MOST, on_unreachable="fail") as producer:
         tasks = fill(producer)
         await until_full(producer)

@@ -126,7 +126,7 @@ async def test_a_missing_partition_is_waited_for(stage: Stage) -> None:
         assert (receipt.partition, receipt.nsqd, receipt.attempts) == (1, stage.nsqds[1].node.address, 1)
 
 
-async def test_a_partition_that_stays_missing_is_told(stage: Stage) -> None:
+async def test_a_partition_that_stays_missing_is_reported(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0]}, 2)
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x", partition=0)  # a first lookup may take longer than the time limit below
@@ -244,7 +244,7 @@ async def test_a_socket_that_is_full_holds_publishes_back(stage: Stage) -> None:
 # ------------------------------------------------------------ idle connections
 
 
-async def test_an_idle_connection_is_closed_and_made_again(stage: Stage) -> None:
+async def test_an_idle_connection_is_closed_and_reopened(stage: Stage) -> None:
     async with stage.producer(idle_timeout=1.0) as producer:
         await producer.publish(TOPIC, b"x", key="k")
         await stage.nsqd.until(lambda: not stage.nsqd.open_peers)

@@ -102,7 +102,7 @@ async def test_without_a_healthy_partition_all_wait(stage: Stage, holding: Holdi
         assert all(receipt.attempts <= 2 for receipt in receipts)
 
 
-async def test_told_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding) -> None:
+async def test_set_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding) -> None:
     async with stage.producer(on_unreachable="fail") as producer:
         task = await until_one_is_held(producer, holding)
         await asyncio.wait({task}, timeout=1.5 * STALLED_AFTER)

@@ -99,7 +99,7 @@ def test_one_query_at_a_time_has_a_folder(tmp_path: Path) -> None:
         Spool(str(tmp_path)).close()
 
 
-def test_a_folder_that_cannot_be_used_is_told_by_the_option(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported_by_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"option 'spool': cannot be used: .*"):
         Spool(str(tmp_path / "file"))
@@ -154,7 +154,7 @@ def topic(dev_cluster: DevCluster, asked: Cluster) -> str:
     return topic
 
 
-def told(dev_cluster: DevCluster, topic: str, folder: Path, **more: str) -> ReadOptions:
+def options_for(dev_cluster: DevCluster, topic: str, folder: Path, **more: str) -> ReadOptions:
     leader = dev_cluster.leader(topic, 0)
     assert leader is not None
     given = {"nsqd": dev_cluster.nsqds[leader], "topic": topic, "channel": "spool", "delivery": "ack"}
@@ -170,7 +170,7 @@ def plan(
     monkeypatch.setattr(AckPlanner, "_nodes", lambda *_: [asked.view(topic).leaders[0]])
 
     def make(**more: str) -> AckPlanner:
-        made.append(AckPlanner(told(dev_cluster, topic, tmp_path / "spool", **more)))
+        made.append(AckPlanner(options_for(dev_cluster, topic, tmp_path / "spool", **more)))
         return made[-1]
 
     yield make
@@ -259,7 +259,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Verdict]]:
 
 @pytest.fixture
 def other(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> Iterator[Other]:
-    client = Other(told(dev_cluster, topic, tmp_path), topic)
+    client = Other(options_for(dev_cluster, topic, tmp_path), topic)
     yield client
     client.link.close()
 
@@ -415,7 +415,7 @@ def test_nobody_who_answers_is_an_error_in_the_end(tmp_path: Path, unused_tcp_po
 
 def test_a_server_that_refuses_for_good_fails_the_query(dev_cluster: DevCluster, tmp_path: Path) -> None:
     ordered = dev_cluster.create_topic(next(names), 1, ordered=True)
-    planner = AckPlanner(told(dev_cluster, ordered, tmp_path))
+    planner = AckPlanner(options_for(dev_cluster, ordered, tmp_path))
     try:
         with pytest.raises(NsqError, match="E_SUB_ORDER_IS_MUST"):
             until(lambda: planner.latest(planner.initial()) == {})
@@ -500,7 +500,7 @@ def test_a_batch_that_goes_back_is_refused(plan: Callable[..., AckPlanner], topi
 
 
 def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
-    options = told(dev_cluster, topic, tmp_path)
+    options = options_for(dev_cluster, topic, tmp_path)
     planner = AckPlanner(options)
     planner.latest(planner.initial())
     (puller,) = planner._pullers.values()

@@ -25,9 +25,9 @@ PLAIN = Target("orders", 3, ordered=True, extended=False)
 MOST, LARGEST = 40, 2048
 
 
-def options(**told: str) -> WriteOptions:
+def options(**more: str) -> WriteOptions:
     limits = {"batchMessages": str(MOST), "batchBytes": str(LARGEST)}
-    return WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "orders", **limits, **told})
+    return WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "orders", **limits, **more})
 
 
 def batch(bodies: list[bytes | None], partitions: list[int | None], kind: Any = None) -> Any:  # noqa: ANN401
@@ -102,7 +102,7 @@ def test_whole_mpubs_are_made_of_blocks_and_the_rest_waits_for_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told", "target"),
+    ("rows", "more", "target"),
     [
         (batch([b"a", b"b"], [1, 2]), {}, PLAIN),
         (batch([b"a", b"b"], [1, None]), {}, PLAIN),
@@ -117,11 +117,11 @@ def test_whole_mpubs_are_made_of_blocks_and_the_rest_waits_for_more() -> None:
         (small(2), {}, PLAIN._replace(extended=True)),
     ],
 )
-def test_what_is_no_block(rows: Any, told: dict[str, str], target: Target) -> None:  # noqa: ANN401
+def test_what_is_no_block(rows: Any, more: dict[str, str], target: Target) -> None:  # noqa: ANN401
     assert Block.of(small(2), options(), {"orders": PLAIN}) is not None
-    assert Block.of(rows, options(**told), {"orders": target}) is None
+    assert Block.of(rows, options(**more), {"orders": target}) is None
 
 
-def test_a_row_that_cannot_be_published_is_told_by_its_number_behind_blocks_too() -> None:
+def test_a_row_that_cannot_be_published_is_reported_by_its_number_behind_blocks_too() -> None:
     with pytest.raises(ConfigError, match=f"row {2 * MOST + 1} of the task has no value"):
         published([small(2 * MOST), batch([b"a", b""], [1, 1])], options())

@@ -43,7 +43,7 @@ def bodies(asked: Cluster, topic: str) -> list[bytes]:
 
 def batch_of(columns: dict[str, Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
     kinds = {"value": pa.binary(), "key": pa.string(), "topic": pa.string()}
-    return pa.RecordBatch.from_pydict({name: pa.array(told, kinds[name]) for name, told in columns.items()})
+    return pa.RecordBatch.from_pydict({name: pa.array(cells, kinds[name]) for name, cells in columns.items()})
 
 
 def pickled(thing: T) -> T:
@@ -57,9 +57,9 @@ def write(dev_cluster: DevCluster, topic: str, columns: dict[str, Any], **more: 
     fields = {"value": VALUE, "key": KEY, "topic": TOPIC}
     given = {"lookupd": dev_cluster.lookupd[0], **({} if "topic" in columns else {"topic": topic}), **more}
     writer = NsqBatchWriter(given, StructType([fields[name] for name in columns]), overwrite=False)
-    told: TaskWritten = pickled(pickled(writer).write(iter([batch_of(columns)])))
-    writer.commit([told])
-    return told
+    result: TaskWritten = pickled(pickled(writer).write(iter([batch_of(columns)])))
+    writer.commit([result])
+    return result
 
 
 def with_bad_rows(*bad: bytes | None) -> list[bytes | None]:
@@ -91,8 +91,8 @@ def test_bad_rows_are_dropped_and_counted(
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     with caplog.at_level(logging.WARNING, "nsq_ha.spark"):
-        told = write(dev_cluster, topic, {"value": with_bad_rows(None, b"", HUGE)}, onBadRow="drop")
-    assert (told.bad.dropped, told.bad.dead_letters) == (3, 0)
+        result = write(dev_cluster, topic, {"value": with_bad_rows(None, b"", HUGE)}, onBadRow="drop")
+    assert (result.bad.dropped, result.bad.dead_letters) == (3, 0)
     assert bodies(asked, topic) == GOOD
     committed = caplog.messages[-1]
     assert "100 messages" in committed
@@ -107,8 +107,8 @@ def test_bad_rows_go_to_the_dead_letters(dev_cluster: DevCluster, asked: Cluster
     rows = with_bad_rows(b"no key", b"", HUGE)
     keys = [None if row == b"no key" else "k" for row in rows]
     more = {"onBadRow": "deadLetter", "deadLetterTopic": dead, "trace": "true"}
-    told = write(dev_cluster, topic, {"value": rows, "key": keys}, **more)
-    assert (told.bad.dropped, told.bad.dead_letters) == (0, 3)
+    result = write(dev_cluster, topic, {"value": rows, "key": keys}, **more)
+    assert (result.bad.dropped, result.bad.dead_letters) == (0, 3)
     assert bodies(asked, topic) == GOOD
     letters = sorted((json.loads(body) for body in bodies(asked, dead)), key=lambda letter: letter["size"])
     assert [letter["size"] for letter in letters] == [0, 6, len(HUGE)]
@@ -153,7 +153,7 @@ def test_trace_ids_of_the_good_rows_do_not_depend_on_the_bad_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "match"),
+    ("given", "match"),
     [
         ({"onBadRow": "ignore"}, "option 'onBadRow': must be fail, drop or deadLetter, not 'ignore'"),
         ({"onBadRow": "deadLetter"}, "option 'deadLetterTopic': is missing"),
@@ -162,9 +162,9 @@ def test_trace_ids_of_the_good_rows_do_not_depend_on_the_bad_ones() -> None:
         ({"onBadRow": "deadLetter", "deadLetterTopic": "a b"}, "option 'deadLetterTopic'"),
     ],
 )
-def test_options_that_do_not_agree(told: dict[str, str], match: str) -> None:
+def test_options_that_do_not_agree(given: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t", **told})
+        WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t", **given})
 
 
 def test_dead_letters_need_their_topic_when_the_write_is_planned(dev_cluster: DevCluster) -> None:
@@ -202,11 +202,11 @@ def test_a_key_that_is_used_for_nothing_is_refused(dev_cluster: DevCluster) -> N
 class TaskContext:
     """Stands in for Spark's context of a task."""
 
-    def __init__(self, **told: str) -> None:
-        self.told = told
+    def __init__(self, **properties: str) -> None:
+        self.properties = properties
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
-        return self.told.get(name.rpartition(".")[2])
+        return self.properties.get(name.rpartition(".")[2])
 
     def partitionId(self) -> int:  # noqa: N802
         return 3

@@ -35,7 +35,7 @@ OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",), f
 
 @dataclass
 class Answers:
-    """A cluster that answers in turn what it is told to; the last answer stays."""
+    """A cluster with scripted answers, in turn; the last one is repeated."""
 
     views: list[TopicView | NsqError] = field(default_factory=lambda: [WHOLE])
     logs: dict[int, Extent] = field(default_factory=lambda: {0: Extent(100, 500, 10), 1: Extent(0, 0)})
@@ -162,10 +162,10 @@ def test_a_missing_leader_and_a_silent_nsqlookupd_are_waited_for() -> None:
 
 def test_a_pattern_is_asked_again_while_no_nsqlookupd_answers() -> None:
     answers = Answers()
-    told: list[NsqError | tuple[str, ...]] = [LookupUnavailableError("none"), LookupUnavailableError("none")]
+    given: list[NsqError | tuple[str, ...]] = [LookupUnavailableError("none"), LookupUnavailableError("none")]
 
     def topics() -> tuple[str, ...]:
-        found = told.pop(0) if told else ("flights", "other")
+        found = given.pop(0) if given else ("flights", "other")
         if isinstance(found, NsqError):
             raise found
         return found
@@ -173,7 +173,7 @@ def test_a_pattern_is_asked_again_while_no_nsqlookupd_answers() -> None:
     answers.topics = topics  # type: ignore[attr-defined]
     options = replace(OPTIONS, topics=(), subscribe_pattern="fl.*", fetch_timeout=20.0)
     assert bounds(plan(options, answers)) == {0: (100, 500)}  # type: ignore[arg-type]
-    told += [LookupUnavailableError("none")] * 100_000
+    given += [LookupUnavailableError("none")] * 100_000
     with pytest.raises(LookupUnavailableError):
         plan(replace(options, fetch_timeout=0.01), answers)  # type: ignore[arg-type]
 

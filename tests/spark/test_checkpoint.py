@@ -52,8 +52,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:
-    told = {"lookupd": "127.0.0.1:4161", "topic": "t", "startingOffsets": "earliest", "metadataRefresh": "0"}
-    given = ReadOptions.parse(told | {"fetchTimeout": "50ms", "fetchRetries": "1"} | options, "stream")
+    saved = {"lookupd": "127.0.0.1:4161", "topic": "t", "startingOffsets": "earliest", "metadataRefresh": "0"}
+    given = ReadOptions.parse(saved | {"fetchTimeout": "50ms", "fetchRetries": "1"} | options, "stream")
     return StreamPlanner(given, model.cluster)
 
 
@@ -70,17 +70,17 @@ def test_offsets_come_back_from_the_checkpoint(
     places: dict[tuple[str, int], int], restarted: dict[tuple[str, int], int], planned: int | None
 ) -> None:
     offsets = to_json(places, restarted)
-    told = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned)))
-    assert from_json(told) == places
-    assert planned_at(told) == planned
-    assert restarted_in(told) == restarted
-    assert undated(told) == to_json(places)
+    saved = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned)))
+    assert from_json(saved) == places
+    assert planned_at(saved) == planned
+    assert restarted_in(saved) == restarted
+    assert undated(saved) == to_json(places)
 
 
-@pytest.mark.parametrize("told", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
-def test_a_checkpoint_of_another_source_is_refused(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("saved", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
+def test_a_checkpoint_of_another_source_is_refused(saved: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="the checkpoint is from another source"):
-        from_json(told)
+        from_json(saved)
 
 
 def test_the_same_offsets_keep_their_time_or_spark_would_plan_for_ever() -> None:
@@ -95,7 +95,7 @@ def test_the_same_offsets_keep_their_time_or_spark_would_plan_for_ever() -> None
     assert dated({"t": {"0": 5}}, 200.0, marked) == marked == dated(marked, 200.0, first, marked)
 
 
-def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_gets_the_time_and_no_news_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     model = one(OLD, OLD)
     options = ReadOptions.parse(
         {"lookupd": "127.0.0.1:4161", "topic": "t", "metadataRefresh": "0", "driverBytes": "0"}, "stream"
@@ -120,8 +120,8 @@ def test_spark_is_told_the_time_and_no_news_where_there_is_none(monkeypatch: pyt
 
 def test_offsets_of_a_query_s_progress_are_a_start() -> None:
     model = one(OLD, OLD, OLD)
-    for told in (at(20), at(20) | {RESTARTED: {"t": {"0": 20}}}):
-        begun = planner(model, startingOffsets=json.dumps(told))
+    for saved in (at(20), at(20) | {RESTARTED: {"t": {"0": 20}}}):
+        begun = planner(model, startingOffsets=json.dumps(saved))
         assert begun.initial() == {"t": {"0": 20}}
 
 

@@ -54,10 +54,10 @@ def cluster(dev_cluster: DevCluster) -> Iterator[Cluster]:
 def channel_stats(dev_cluster: DevCluster, topic: str, channel: str) -> dict[int, ChannelStats]:
     async def ask() -> dict[int, ChannelStats]:
         async with AdminClient(dev_cluster.lookupd) as admin:
-            told = await admin.describe(topic)
+            result = await admin.describe(topic)
         return {
             part.partition: stats
-            for part in told.partitions
+            for part in result.partitions
             if part.stats is not None
             for stats in part.stats.channels
             if stats.name == channel
@@ -174,9 +174,9 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(
 def written(dev_cluster: DevCluster, topic: str, schema: StructType, columns: list[Any], **more: str) -> list[int]:
     """Write; gives how many MPUBs each partition took."""
     writer = NsqBatchWriter({"lookupd": dev_cluster.lookupd[0], "topic": topic, **more}, schema, overwrite=False)
-    told = writer.write(iter([pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())]))
-    assert sum(part.rows for part in told.parts.values()) == len(columns[0])
-    return [part.batches for part in told.parts.values()]
+    result = writer.write(iter([pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())]))
+    assert sum(part.rows for part in result.parts.values()) == len(columns[0])
+    return [part.batches for part in result.parts.values()]
 
 
 VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())

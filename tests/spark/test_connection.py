@@ -154,7 +154,7 @@ def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> No
     indirect=["nsqd"],
     ids=["none", "wrong", "nonsense"],
 )
-def test_a_refused_secret_is_told(nsqd: ScriptedNsqd, secret: str | None, kind: type[Exception], said: str) -> None:
+def test_a_refused_secret_is_reported(nsqd: ScriptedNsqd, secret: str | None, kind: type[Exception], said: str) -> None:
     connection = BlockingConnection(nsqd.node, ConnectionOptions(auth_secret=secret))
     with pytest.raises(kind, match=said):
         connection.open()

@@ -27,28 +27,28 @@ LIMIT = 61.0
 SECOND_NS = 10**9
 
 
-def told(waiting: int = 0, held: int = 0, orphaned: int = 0, clients: int = 1) -> Unfinished:
+def unfinished(waiting: int = 0, held: int = 0, orphaned: int = 0, clients: int = 1) -> Unfinished:
     return Unfinished(waiting, held, orphaned, clients, paused=False)
 
 
 @pytest.mark.parametrize(
     ("seconds", "flows", "caught_up", "numbers", "verdict"),
     [
-        (0.9, False, False, told(), Verdict.WAIT),
-        (1.0, False, False, told(), Verdict.DONE),
+        (0.9, False, False, unfinished(), Verdict.WAIT),
+        (1.0, False, False, unfinished(), Verdict.DONE),
         # It has something, and may still give it.
-        (60.0, False, False, told(waiting=1), Verdict.WAIT),
-        (60.0, True, False, told(waiting=1), Verdict.WAIT),
-        (60.0, False, False, told(held=1), Verdict.WAIT),
-        (60.0, True, True, told(orphaned=1), Verdict.WAIT),
+        (60.0, False, False, unfinished(waiting=1), Verdict.WAIT),
+        (60.0, True, False, unfinished(waiting=1), Verdict.WAIT),
+        (60.0, False, False, unfinished(held=1), Verdict.WAIT),
+        (60.0, True, True, unfinished(orphaned=1), Verdict.WAIT),
         # The topic is being written: what waits is newer than what was given.
-        (1.0, True, True, told(waiting=5, held=3), Verdict.DONE),
-        (60.0, True, True, told(held=3, clients=2), Verdict.WAIT),
+        (1.0, True, True, unfinished(waiting=5, held=3), Verdict.DONE),
+        (60.0, True, True, unfinished(held=3, clients=2), Verdict.WAIT),
         # What was under way to a client that is gone has come again by now.
-        (61.0, True, False, told(waiting=5, held=3, clients=2), Verdict.DONE),
-        (61.0, False, False, told(waiting=1), Verdict.STUCK),
-        (61.0, False, False, told(held=1), Verdict.STUCK),
-        (61.0, True, True, told(orphaned=1), Verdict.STUCK),
+        (61.0, True, False, unfinished(waiting=5, held=3, clients=2), Verdict.DONE),
+        (61.0, False, False, unfinished(waiting=1), Verdict.STUCK),
+        (61.0, False, False, unfinished(held=1), Verdict.STUCK),
+        (61.0, True, True, unfinished(orphaned=1), Verdict.STUCK),
         # It does not tell.
         (60.0, True, False, None, Verdict.WAIT),
         (61.0, False, False, None, Verdict.DONE),

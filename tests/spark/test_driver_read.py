@@ -51,8 +51,8 @@ def ranges(count: int, size: int) -> list[Range]:
 
 
 def driver_read(**options: str) -> DriverRead:
-    told = {"lookupd": "127.0.0.1:4161", "topic": "t", **options}
-    return DriverRead(ReadOptions.parse(told, "stream"), Projection(SCHEMA))
+    given = {"lookupd": "127.0.0.1:4161", "topic": "t", **options}
+    return DriverRead(ReadOptions.parse(given, "stream"), Projection(SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_pyspark_takes_the_rows_of_a_small_micro_batch_with_its_plan(
 ) -> None:
     topic = dev_cluster.create_topic("handed", 2)
     spread(publish, topic, numbered(20))
-    told = {"lookupd": ",".join(dev_cluster.lookupd), "topic": topic, "startingOffsets": "earliest"}
-    told["metadataRefresh"] = "0"
-    reader = NsqStreamReader(ReadOptions.parse(told, "stream"), Projection(SCHEMA))
+    given = {"lookupd": ",".join(dev_cluster.lookupd), "topic": topic, "startingOffsets": "earliest"}
+    given["metadataRefresh"] = "0"
+    reader = NsqStreamReader(ReadOptions.parse(given, "stream"), Projection(SCHEMA))
     start = reader.initialOffset()
     end = reader.latestOffset(start)
     parts, rows = planned(reader, start, end)

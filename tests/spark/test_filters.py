@@ -68,9 +68,9 @@ def test_what_says_nothing_about_places_limits_nothing(each: Filter) -> None:
     st.sampled_from(LOG.offsets),
     st.sampled_from(LOG.offsets),
 )
-def test_no_row_that_a_filter_wants_is_left_out(told: list[tuple[type[Any], int]], one: int, other: int) -> None:
+def test_no_row_that_a_filter_wants_is_left_out(filters: list[tuple[type[Any], int]], one: int, other: int) -> None:
     start, end = sorted((one, other))
-    narrowed = limits_of([kind(("offset",), value) for kind, value in told])
+    narrowed = limits_of([kind(("offset",), value) for kind, value in filters])
     low, high = narrowed.narrow(start, end, search_in_log(LOG, 0.0))
     assert start <= low <= high <= end
     assert {low, high} <= set(LOG.offsets)
@@ -78,7 +78,7 @@ def test_no_row_that_a_filter_wants_is_left_out(told: list[tuple[type[Any], int]
         offset
         for offset in LOG.offsets[:-1]
         if start <= offset < end
-        if all(COMPARISONS[kind](offset, value) for kind, value in told)
+        if all(COMPARISONS[kind](offset, value) for kind, value in filters)
     ]
     assert all(low <= offset < high for offset in wanted)
 

@@ -358,11 +358,11 @@ def test_options_travel_to_the_workers() -> None:
 
 
 def test_what_is_neither_a_word_nor_json_is_shown_with_what_it_must_be() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as found:
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "orders", "startingOffsets": "earlist"})
-    assert "'startingOffsets': must be 'earliest' or 'latest' or JSON such as" in str(told.value)
-    assert str(told.value).endswith(", not 'earlist'")
-    assert "char 0" not in str(told.value)
-    with pytest.raises(ConfigError, match=r"must be JSON such as .*\{\.\.\.' \(Expecting property name") as told:
+    assert "'startingOffsets': must be 'earliest' or 'latest' or JSON such as" in str(found.value)
+    assert str(found.value).endswith(", not 'earlist'")
+    assert "char 0" not in str(found.value)
+    with pytest.raises(ConfigError, match=r"must be JSON such as .*\{\.\.\.' \(Expecting property name") as found:
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "assign": "{" * 1000})
-    assert len(str(told.value)) < 300
+    assert len(str(found.value)) < 300

@@ -171,8 +171,8 @@ def test_a_channel_of_its_own_is_set_and_then_subscribed_without_a_start_positio
 
 
 def test_the_server_hears_what_options_say(start: Start) -> None:
-    told = {"rdy": "7", "msgTimeout": "3s", "outputBufferTimeout": "30ms", "channelPrefix": "mine-"}
-    options = ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "flights"} | told)
+    sent = {"rdy": "7", "msgTimeout": "3s", "outputBufferTimeout": "30ms", "channelPrefix": "mine-"}
+    options = ReadOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "flights"} | sent)
     replay, nsqd, channels = start(*HANDSHAKE, (b"RDY 7\n", HEARTBEAT), options=options)
     replay.open(0)
     assert replay.receive(soon()) == [], "RDY is what it should be: the heartbeat answers it"
@@ -182,14 +182,14 @@ def test_the_server_hears_what_options_say(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "sent"),
     [(UNGATHERED_BYTES, b'"output_buffer_size":-1,'), (UNGATHERED_BYTES + 1, b'"output_buffer_size":65536,')],
 )
-def test_the_messages_of_a_small_range_are_not_gathered(start: Start, size: int, told: bytes) -> None:
+def test_the_messages_of_a_small_range_are_not_gathered(start: Start, size: int, sent: bytes) -> None:
     replay, nsqd, _ = start(*HANDSHAKE, (b"RDY", HEARTBEAT), size=size)
     replay.open(0)
     assert replay.receive(soon()) == []
-    assert told in nsqd.heard
+    assert sent in nsqd.heard
     # Without a time what does not fill a buffer would stay in it: with compression there always is one.
     assert b'"output_buffer_timeout":10,' in nsqd.heard
 

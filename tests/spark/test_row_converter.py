@@ -29,15 +29,15 @@ ME = TraceSeed("run", "3", 1)
 HEADERS = pa.map_(pa.string(), pa.string())
 
 
-def options(**told: str) -> WriteOptions:
-    return WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t"} | told)
+def options(**more: str) -> WriteOptions:
+    return WriteOptions.parse({"lookupd": "127.0.0.1:4161", "topic": "t"} | more)
 
 
-def schema(told: str) -> StructType:
+def schema(fields: str) -> StructType:
     """Return what Spark makes of such a text, without a Spark that runs."""
     kinds: dict[str, DataType] = {"string": StringType(), "int": IntegerType(), "double": DoubleType()}
     found = StructType()
-    for name, kind in (field.split() for field in told.split(", ")):
+    for name, kind in (field.split() for field in fields.split(", ")):
         found.add(name, kinds[kind])
     return found
 
@@ -48,16 +48,16 @@ def rows_of(
     return list(RowConverter(given or options(), {"t": target}, me).messages(pa.RecordBatch.from_pydict(columns)))
 
 
-def refused(target: Target, columns: dict[str, Any], match: str, **told: str) -> None:
+def refused(target: Target, columns: dict[str, Any], match: str, **more: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        rows_of(target, columns, options(**told))
+        rows_of(target, columns, options(**more))
 
 
 # ---------------------------------------------------------------- columns
 
 
 @pytest.mark.parametrize(
-    ("ddl", "told", "match"),
+    ("ddl", "more", "match"),
     [
         ("key string", {}, "column 'value' is missing"),
         ("value string, colour string", {}, "column 'colour' is not a column of a write; these are: value, key"),
@@ -67,9 +67,9 @@ def refused(target: Target, columns: dict[str, Any], match: str, **told: str) ->
         ("value string, n string", {"traceIdColumn": "n"}, "column 'n' is string; it must be bigint or int"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(ddl: str, told: dict[str, str], match: str) -> None:
+def test_columns_that_do_not_fit_are_named(ddl: str, more: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        check_columns(schema(ddl), options(**told))
+        check_columns(schema(ddl), options(**more))
 
 
 def test_a_topic_must_come_from_somewhere() -> None:
@@ -80,7 +80,7 @@ def test_a_topic_must_come_from_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "columns", "told", "match"),
+    ("target", "columns", "more", "match"),
     [
         (PLAIN, ("value", "headers", "tag"), {}, "accepts no headers and no tag"),
         (ORDERED, ("value",), {}, "is ordered: add a column 'key' or 'partition'"),
@@ -88,9 +88,9 @@ def test_a_topic_must_come_from_somewhere() -> None:
         (ORDERED, ("value", "partition"), {"partitioner": "murmur3"}, "is ordered"),
     ],
 )
-def test_what_a_topics_kind_asks(target: Target, columns: tuple[str, ...], told: dict[str, str], match: str) -> None:
+def test_what_a_topics_kind_asks(target: Target, columns: tuple[str, ...], more: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        check_target(target, columns, options(**told))
+        check_target(target, columns, options(**more))
     check_target(target, ("value", "key"), options())
 
 
@@ -125,7 +125,7 @@ def test_rows_without_key_go_in_turn_by_batches() -> None:
     assert [row.partition for row in other] == [3], "each task begins elsewhere"
 
 
-def test_on_an_ordered_topic_a_row_without_key_is_told_by_its_number() -> None:
+def test_on_an_ordered_topic_a_row_without_key_is_reported_by_its_number() -> None:
     rows = RowConverter(options(), {"t": ORDERED}, ME)
     list(rows.messages(pa.RecordBatch.from_pydict({"value": ["a", "b"], "key": ["k", "k"]})))
     with pytest.raises(ConfigError, match="row 3 of the task has no key, and topic 't' is ordered"):
@@ -181,8 +181,8 @@ def test_headers_hold_key_tag_and_trace_id() -> None:
         "n": [7, 0, 0],
     }
     rows = rows_of(HEADED, columns, options(traceIdColumn="n"))
-    told = [json.loads(row.ext) if row.ext else None for row in rows]
-    assert told == [{"key": "k", "a": "ä", "##client_dispatch_tag": "T", "##trace_id": "7"}, None, None]
+    headers = [json.loads(row.ext) if row.ext else None for row in rows]
+    assert headers == [{"key": "k", "a": "ä", "##client_dispatch_tag": "T", "##trace_id": "7"}, None, None]
     assert rows_of(PLAIN, {"value": ["a"], "key": ["k"]})[0].ext == b"", "a plain topic has no header"
 
 

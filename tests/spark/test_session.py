@@ -28,7 +28,7 @@ def pretend(java_home: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("printed", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('openjdk version "21" 2023-09-19', 21),
@@ -37,8 +37,8 @@ def pretend(java_home: Path, script: str) -> None:
         ("something else", None),
     ],
 )
-def test_versions_as_they_are_printed(java_home: Path, told: str, version: int | None) -> None:
-    pretend(java_home, f"echo '{told}' >&2")
+def test_versions_as_they_are_printed(java_home: Path, printed: str, version: int | None) -> None:
+    pretend(java_home, f"echo '{printed}' >&2")
     assert session.java_version() == version
 
 
@@ -79,7 +79,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     assert "\n" not in str(caught.value)
 
 
-def test_a_java_that_does_not_start_spark_is_told_with_its_reason(java_home: Path) -> None:
+def test_a_java_that_does_not_start_spark_is_reported_with_its_reason(java_home: Path) -> None:
     pretend(
         java_home,
         'case "$1" in -version) echo \'openjdk version "17.0.1"\' >&2;; '

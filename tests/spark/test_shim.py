@@ -36,5 +36,5 @@ def test_a_missing_library_shows_only_when_the_format_is_used(monkeypatch: pytes
     with pytest.raises(ImportError, match="pyarrow") as caught:
         source({})
     # Which Python lacks it, and how to choose another one: it is rarely the one that runs the program.
-    for told in (f"in {sys.executable}:", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "pip install 'nsq_ha[spark]'"):
-        assert told in str(caught.value)
+    for given in (f"in {sys.executable}:", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "pip install 'nsq_ha[spark]'"):
+        assert given in str(caught.value)

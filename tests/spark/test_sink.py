@@ -48,8 +48,8 @@ def test_batches_keep_both_limits_and_the_order_of_each_partition(
 ) -> None:
     monkeypatch.setattr(partition_writer, "PartitionWriter", Sent)
     monkeypatch.setattr(Sent, "batches", [], raising=False)
-    told = {"lookupd": "127.0.0.1:4161", "batchMessages": str(MOST), "batchBytes": str(LARGEST)}
-    task = TaskWriter(WriteOptions.parse(told), cast("Cluster", None))
+    asked = {"lookupd": "127.0.0.1:4161", "batchMessages": str(MOST), "batchBytes": str(LARGEST)}
+    task = TaskWriter(WriteOptions.parse(asked), cast("Cluster", None))
     rows = rows_in_runs(run, size)
     dice = random.Random(run)
     given = 0

@@ -32,8 +32,8 @@ FLIGHTS: list[tuple[str | None, int | None, int | None]] = [
 
 def flight(number: int) -> bytes:
     carrier, departed, arrived = FLIGHTS[number]
-    told = {"run": "r1", "number": number, "carrier": carrier, "dep_delay": departed, "arr_delay": arrived}
-    return json.dumps(told).encode()
+    given = {"run": "r1", "number": number, "carrier": carrier, "dep_delay": departed, "arr_delay": arrived}
+    return json.dumps(given).encode()
 
 
 @pytest.fixture
@@ -95,12 +95,12 @@ def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str
     assert AHEAD in shown
 
 
-def test_a_missing_trace_log_is_told_before_anything_starts(dev_cluster: DevCluster, tmp_path: Path) -> None:
+def test_a_missing_trace_log_is_reported_before_anything_starts(dev_cluster: DevCluster, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         spark_step.run(dev_cluster.lookupd, "step", tmp_path / "nothing")
 
 
-def test_a_missing_java_is_told_in_one_line(
+def test_a_missing_java_is_reported_in_one_line(
     dev_cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

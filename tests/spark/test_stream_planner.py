@@ -33,8 +33,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:
-    told = {"lookupd": "127.0.0.1:4161", "topic": "t", "startingOffsets": "earliest", "metadataRefresh": "0"}
-    given = ReadOptions.parse(told | {"fetchTimeout": "50ms", "fetchRetries": "1"} | options, "stream")
+    shown = {"lookupd": "127.0.0.1:4161", "topic": "t", "startingOffsets": "earliest", "metadataRefresh": "0"}
+    given = ReadOptions.parse(shown | {"fetchTimeout": "50ms", "fetchRetries": "1"} | options, "stream")
     return StreamPlanner(given, model.cluster)
 
 
@@ -46,7 +46,7 @@ def bounds(plan: StreamPlanner, start: dict[str, Any], end: dict[str, Any]) -> d
     return {each.partition: (each.start, each.end) for each in plan.ranges(start, end)}
 
 
-def test_a_new_query_begins_where_it_is_told_and_keeps_to_it() -> None:
+def test_a_new_query_begins_where_it_is_set_and_keeps_to_it() -> None:
     model = two()
     plan = planner(model)
     assert plan.initial() == {"t": {"0": 0, "1": 20}}
@@ -54,8 +54,8 @@ def test_a_new_query_begins_where_it_is_told_and_keeps_to_it() -> None:
     assert latest.initial() == {"t": {"0": 100, "1": 50}}
     model.topics_["t"][0].sizes = [10] * 20
     assert latest.initial() == {"t": {"0": 100, "1": 50}}, "Spark asks twice"
-    told = {"startingOffsets": json.dumps({"t": {"0": 31, "1": -1}})}
-    assert planner(model, **told).initial() == {"t": {"0": 40, "1": 50}}
+    shown = {"startingOffsets": json.dumps({"t": {"0": 31, "1": -1}})}
+    assert planner(model, **shown).initial() == {"t": {"0": 40, "1": 50}}
 
 
 def test_a_micro_batch_goes_to_the_ends_of_the_logs() -> None:

@@ -43,7 +43,7 @@ def client(
     channel: str = "c",
     acknowledged: float | None = None,
 ) -> str:
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "event": event,
         "time_ns": BEGAN + int(ms * MS),
         "topic": "flights",
@@ -55,10 +55,10 @@ def client(
         "nsqd": nsqd,
     }
     if event != "publish":
-        told["channel"] = channel
+        given["channel"] = channel
     if acknowledged is not None:
-        told["acknowledged_ns"] = BEGAN + int(acknowledged * MS)
-    return json.dumps(told)
+        given["acknowledged_ns"] = BEGAN + int(acknowledged * MS)
+    return json.dumps(given)
 
 
 def put(sequence: int, ms: float, partition: int = 1) -> list[str]:

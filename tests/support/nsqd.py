@@ -375,7 +375,7 @@ class Refusing:
 
 
 class Holding:
-    """Keeps the answers to publishes until it is told to give them."""
+    """Holds back the answers to publishes until they are released."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Peer, Command]] = []

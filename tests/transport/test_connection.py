@@ -94,7 +94,7 @@ async def test_a_refused_answer_answers_no_publish(nsqd: FakeNsqd, code: str) ->
         assert link.connection.is_open
 
 
-async def test_an_error_before_a_close_is_told(nsqd: FakeNsqd) -> None:
+async def test_an_error_before_a_close_is_reported(nsqd: FakeNsqd) -> None:
     async with subscribed(nsqd) as link:
         link.connection.write(encode_fin(message_id(2)))
         link.peer.write(error("E_FAILED_ON_NOT_LEADER "))
@@ -156,7 +156,7 @@ async def test_the_same_id_two_hundred_times(nsqd: FakeNsqd) -> None:
         (Layout.EXT_DETAIL, b"\x04\x00\x02{}" + bytes(11)),
     ],
 )
-async def test_a_cut_message_is_told_and_the_next_one_comes(nsqd: FakeNsqd, layout: Layout, tail: bytes) -> None:
+async def test_a_cut_message_is_reported_and_the_next_one_comes(nsqd: FakeNsqd, layout: Layout, tail: bytes) -> None:
     head = message_data(b"", message_id(5), layout=Layout.PLAIN, attempts=3)
     async with subscribed(nsqd, layout=layout) as link:
         link.peer.write((8 - 4 + len(head + tail)).to_bytes(4, "big") + b"\0\0\0\x02" + head + tail)

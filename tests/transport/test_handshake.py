@@ -112,7 +112,7 @@ async def test_identify_is_refused(nsqd: FakeNsqd) -> None:
     assert isinstance(await refused(nsqd), InvalidCommandError)
 
 
-async def test_too_many_connections_is_told(nsqd: FakeNsqd) -> None:
+async def test_too_many_connections_is_reported(nsqd: FakeNsqd) -> None:
     nsqd.script = answering(error("too much client connections: 10"))
     reason = await refused(nsqd)
     assert reason.retriable

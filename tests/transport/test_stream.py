@@ -142,7 +142,7 @@ async def test_what_ssl_raises_is_a_failed_connection(
 
 @every_foreign
 @pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "receiver"])
-async def test_what_a_layer_raises_ends_the_connection_and_is_told(
+async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
     raised: Exception, way: str, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

@@ -72,14 +72,14 @@ class Neighbour:
             return
         async for line in process.stdout:
             try:
-                told = json.loads(line)
+                report = json.loads(line)
             except ValueError:
                 continue  # it was killed in the middle of a line; the message comes again
-            if "subscribed" in told:
+            if "subscribed" in report:
                 self._subscribed.set()
-            elif told["body"] != MARK.decode():
-                key, _, seq = told["body"].partition(":")
-                delivery = Delivered(told["t"], int(seq), told["partition"], told["id"], told["nsqd"])
+            elif report["body"] != MARK.decode():
+                key, _, seq = report["body"].partition(":")
+                delivery = Delivered(report["t"], int(seq), report["partition"], report["id"], report["nsqd"])
                 self.load.audit.delivered(key, delivery)
                 self.deliveries += 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from integration.faults.bench import PARTITIONS, Scenario, staged
 from integration.faults.cluster import NotReadyError
 from integration.faults.rows import Target
-from integration.faults.waiting import QUESTION, until_told
+from integration.faults.waiting import QUESTION, until_true
 from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ async def _rejoined(stage: Stage) -> None:
     async def is_missed() -> bool:
         return bool(await stage.cluster.obstacle(topics, stable=False))
 
-    # The cluster takes a moment to miss it: one that asks too early is told that all is in order.
+    # The cluster takes a moment to notice: a question asked too early gets the old answer.
     pace = stage.bench.pace.cluster
-    await until_told(is_missed, MISSED_LIMIT * pace, QUESTION * pace)
+    await until_true(is_missed, MISSED_LIMIT * pace, QUESTION * pace)
     with contextlib.suppress(NotReadyError):
         await stage.cluster.wait_whole(topics, stage.bench.say, stable=False, limit=REJOIN_LIMIT)
     await stage.recovered()

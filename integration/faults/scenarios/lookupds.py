@@ -9,7 +9,7 @@ from integration.faults.bench import ORDERED, Bench, Scenario
 from integration.faults.cluster import NotReadyError
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import until_told
+from integration.faults.waiting import until_true
 from integration.faults.web import hanging, nonsense
 from nsq_ha import Consumer, Producer
 
@@ -130,7 +130,7 @@ async def leader_lost_meanwhile(bench: Bench, scenario: Scenario) -> Row:
         lookupd, nsqd = await _leading(bench), bench.cluster.nsqd(await stage.victim())
         stage.fault(f"SIGKILL {lookupd}, then SIGTERM {nsqd}")
         await bench.cluster.kill(lookupd, "SIGKILL")
-        await until_told(lambda: _nobody_leads(bench), LEADERLESS)
+        await until_true(lambda: _nobody_leads(bench), LEADERLESS)
         await bench.cluster.kill(nsqd, "SIGTERM")
         await stage.recovered(limit=ELECTION)
         ended = time.monotonic()

@@ -11,7 +11,7 @@ from integration.faults.bench import PARTITIONS, Bench, Scenario
 from integration.faults.pace import REAL
 from integration.faults.proxy import TASK
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import until, until_told
+from integration.faults.waiting import until, until_true
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ async def _until_all_are_led(stage: Stage) -> None:
         led = [await stage.cluster.partitions(topic) for topic in stage.topics.values()]
         return all(len(partitions) == PARTITIONS for partitions in led)
 
-    await until_told(are_led, ELECTION)
+    await until_true(are_led, ELECTION)
 
 
 def during(

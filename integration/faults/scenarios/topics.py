@@ -1,4 +1,4 @@
-"""What an operator does to a topic: more partitions; deleted and made again."""
+"""What an operator does to a topic: more partitions; deleted and re-created."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ def _no_probes(bench: Bench, topic: str) -> Probes:
     return probes
 
 
-def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+def _recreated(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     async def play(bench: Bench, scenario: Scenario) -> Row:
         await bench.ready()
         topic = await bench.make_topic(kind)
-        bench.topics[f"made again {kind}"] = topic
+        bench.topics[f"re-created {kind}"] = topic
         await bench.wait_whole()
         row = scenario.row()
         async with bench.stage({kind: topic}) as stage:
@@ -126,7 +126,7 @@ def _made_again(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
         row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")
         row.notes += sorted({one.text for one in load.audit.failures})[:3]
-        del bench.topics[f"made again {kind}"]
+        del bench.topics[f"re-created {kind}"]
         await bench.delete(topic)
         return row
 
@@ -156,11 +156,11 @@ def _deliveries(load: Load, partition: int, since: float) -> float:
 
 
 _GROWN = Target(extra={"publishing to all after": 10.0, "consuming from all after": 10.0})
-_MADE_AGAIN = Target(extra={"producer back": 1.0, "consumer back": 1.5})
+_RECREATED = Target(extra={"producer back": 1.0, "consumer back": 1.5})
 
 SCENARIOS = (
     Scenario("grow-ordered", "ordered topic grows from 2 to 4", _GROWN, _grown(ORDERED)),
     Scenario("grow-ordinary", "ordinary topic grows from 2 to 4", _GROWN, _grown("ordinary")),
-    Scenario("made-again-ordered", "ordered topic deleted and made again", _MADE_AGAIN, _made_again(ORDERED)),
-    Scenario("made-again-ordinary", "ordinary topic deleted and made again", _MADE_AGAIN, _made_again("ordinary")),
+    Scenario("recreated-ordered", "ordered topic deleted and re-created", _RECREATED, _recreated(ORDERED)),
+    Scenario("recreated-ordinary", "ordinary topic deleted and re-created", _RECREATED, _recreated("ordinary")),
 )
