@@ -15,6 +15,7 @@ from nsq_ha.protocol.encoding import (
     MAX_EXT_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_TRACE_ID,
+    encode_bodies,
     encode_fin,
     encode_fins,
     encode_mpub,
@@ -29,6 +30,7 @@ from nsq_ha.protocol.encoding import (
 )
 from tests.protocol.fakes import ID
 
+WRONG: Any = "text"
 Publish = Callable[[str, int | None, bytes], bytes]
 
 PUBLISHES: dict[str, Publish] = {
@@ -178,3 +180,40 @@ def test_a_delay_is_whole_milliseconds(delay_ms: int) -> None:
 def test_a_ready_count_is_a_natural_number(count: int) -> None:
     with pytest.raises(ConfigError, match="ready count"):
         encode_ready(count)
+
+
+TRACED_LIMIT = MAX_MESSAGE_BYTES - 8
+
+
+@pytest.mark.parametrize(
+    ("encode", "text"),
+    [
+        (lambda: encode_pub("t", 0, WRONG), "message body must be bytes, not str"),
+        (lambda: encode_pub_trace("t", 0, 7, WRONG), "message body must be bytes, not str"),
+        (lambda: encode_pub_ext("t", 0, b"{}", WRONG), "message body must be bytes, not str"),
+        (lambda: encode_pub_ext("t", 0, WRONG, b"a"), "extension header must be bytes, not str"),
+        (lambda: encode_pub_ext("t", 0, b"", b"a"), "PUB_EXT needs an extension header; {} is the smallest"),
+        (lambda: encode_mpub("t", 0, [b"a", WRONG]), "message body must be bytes, not str"),
+        (lambda: encode_bodies([b"a", WRONG]), "message bodies must all be bytes"),
+        (lambda: encode_mpub_trace("t", 0, [(7, WRONG)]), "message body must be bytes, not str"),
+        (lambda: encode_mpub_ext("t", 0, [(b"{}", WRONG)]), "message body must be bytes, not str"),
+        (lambda: encode_mpub_ext("t", 0, [(WRONG, b"a")]), "extension header must be bytes, not str"),
+        (lambda: encode_pub("t", 0, b""), f"message body must have 1..{MAX_MESSAGE_BYTES} bytes, not 0"),
+        (lambda: encode_pub_trace("t", 0, 7, b""), f"traced message body must have 1..{TRACED_LIMIT} bytes, not 0"),
+        (lambda: encode_mpub("t", 0, [b""]), f"message body must have 1..{MAX_MESSAGE_BYTES} bytes, not 0"),
+        (
+            lambda: encode_mpub_trace("t", 0, [(7, b"")]),
+            f"traced message body must have 1..{TRACED_LIMIT} bytes, not 0",
+        ),
+        (
+            lambda: encode_pub_ext("t", 0, b"{}", b""),
+            f"message body must have 1..{MAX_MESSAGE_BYTES - 4} bytes, not 0",
+        ),
+        (lambda: encode_mpub("t", 0, []), "a batch must have at least one message"),
+        (lambda: encode_pub_trace("t", 0, -1, b"a"), "trace id must be an unsigned 64 bit int, not -1"),
+    ],
+)
+def test_why_a_publish_is_refused(encode: Callable[[], bytes], text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        encode()
+    assert str(refused.value) == text
