@@ -123,3 +123,13 @@ async def test_a_key_and_a_partition_are_not_both_given(stage: Stage) -> None:
         with pytest.raises(ConfigError, match=f"1.*{refused}"):
             await producer.publish_many(TOPIC, [b"x", OutgoingMessage(b"x", key="k", partition=0)])
     assert stage.nsqd.commands == []
+
+
+async def test_a_topic_without_headers_refuses_them(stage: Stage) -> None:
+    text = f"topic '{TOPIC}' accepts no headers or tags: create it extended (nsq-ha topic create --extended)"
+    async with stage.producer() as producer:
+        for fields in ({"headers": {"a": 1}}, {"tag": "blue"}):
+            with pytest.raises(ConfigError) as refused:
+                await producer.publish(TOPIC, b"x", **fields)
+            assert str(refused.value) == text
+    assert stage.nsqd.commands == []
