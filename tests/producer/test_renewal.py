@@ -224,3 +224,20 @@ async def test_a_new_leader_takes_over_while_connections_are_replaced(secured: S
 
         await eventually(is_there)
         await eventually(lambda: not secured.nsqd.open_peers)
+
+
+async def test_a_replacement_that_does_not_come_is_given_up_for_a_new_leader(
+    secured: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_limits, "WRITES_FOR", 2.0)
+    clock = asyncio.get_running_loop().time
+    async with secured.producer(tls=TLS, lookup_interval=0.1, connect_timeout=4 * LIMIT) as producer:
+        await producer.publish(TOPIC, b"0")
+        secured.nsqd.is_silent = True
+        await secured.nsqd.until(lambda: len(secured.nsqd.peers) > 1)
+        began = clock()
+        secured.lead({0: secured.nsqds[1]})
+        receipt = await producer.publish(TOPIC, b"1")
+        assert receipt.nsqd == secured.nsqds[1].node.address
+        await eventually(lambda: not secured.nsqd.open_peers)
+        assert clock() - began < 1.5
