@@ -425,3 +425,24 @@ async def test_a_failing_handler_is_logged_and_its_message_requeued(
     await running
     assert "no room for 13 bytes" in caplog.text
     assert "a secret body" not in caplog.text
+
+
+async def test_a_partition_that_was_busy_leaves_its_share_to_the_one_that_is_busy_now(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    async with stage.consumer(max_in_flight=8) as consumer:
+        first, second = [await nsqd.subscriber() for nsqd in stage.nsqds[:2]]
+        held: list[Message] = []
+
+        async def busy(peer: Peer, other: Peer) -> None:
+            """Deliver as much as is granted, until the partition has nearly all."""
+            while (other.ready, peer.ready) != (1, 7):
+                while len(held) < peer.ready:
+                    peer.message(b"x", message_id(len(peer.commands) * 100 + len(held)))
+                    held.append(await asyncio.wait_for(anext(consumer), LIMIT))
+                await eventually(lambda: len(held) < peer.ready or (other.ready, peer.ready) == (1, 7))
+            while held:
+                held.pop().finish()
+
+        async with asyncio.timeout(10 * LIMIT):
+            await busy(first, second)
+            await busy(second, first)
