@@ -170,11 +170,11 @@ class Subscription:
         life = self._life
         try:
             is_new = True
-            while life.act not in (Act.END, Act.TELL):
+            while life.act not in (Act.END, Act.REPORT):
                 try:
                     if is_new:
                         is_new = False
-                        self._turn()
+                        self._check_leader()
                     else:
                         await self._step()
                 except (Exception, asyncio.CancelledError) as error:
@@ -210,7 +210,7 @@ class Subscription:
         if life.act is act:
             if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
                 self._trouble.settled(life.node)
-            self._turn()
+            self._check_leader()
 
     def _survive(self, error: BaseException) -> None:
         """Report an unexpected error, close all connections and start again after a pause."""
@@ -253,10 +253,10 @@ class Subscription:
         view = self._watch.view
         return view.leaders.get(self.partition) if view is not None and view.meta is not None else None
 
-    def _turn(self) -> None:
+    def _check_leader(self) -> None:
         life, leader = self._life, self._leader()
         old = life.node
-        life.turn(leader)
+        life.check(leader)
         if life.act is Act.ASK:
             no_leader = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
             self._trouble.failed(self._loop.time(), no_leader)
@@ -276,8 +276,8 @@ class Subscription:
             error = self._start.after_refusal(self._trouble.explain(raised))  # the connection in use is not affected
             is_permanent = self._trouble.is_permanent(error)
             self._life.failed(self._leader(), for_good=is_permanent)
-            if self._life.act is Act.TELL:
-                log.error("%s-%d: %s", self._watch.topic, self.partition, error)  # noqa: TRY400 - the text says all
+            if self._life.act is Act.REPORT:
+                log.error("%s-%d at nsqd %s: %s", self._watch.topic, self.partition, node.address, error)  # noqa: TRY400 - the text says all
                 self._inbox.refused(error)
             else:
                 self._trouble.failed(self._loop.time(), error, node)

@@ -89,7 +89,7 @@ class Act(enum.Enum):
     """Read messages; check again when another leader is known."""
     ASK = enum.auto()
     """Ask the nsqlookupds at once; check again after the backoff, or when another leader is known."""
-    TELL = enum.auto()
+    REPORT = enum.auto()
     """Close the connections and report the error to the application."""
     END = enum.auto()
     """Close the connections."""
@@ -129,7 +129,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
         (_S.MOVE_PAUSED, _E.NOBODY): Step(_S.MOVE_PAUSED, _A.ASK),
         (_S.MOVE_PAUSED, _E.LOST): Step(_S.PAUSED, _A.ASK),
         (_S.DRAINING, _E.LOST): Step(_S.ENDED, _A.END),
-        **{(state, _E.FORBIDDEN): Step(_S.ENDED, _A.TELL) for state in (_S.CONNECTING, _S.SUBSCRIBING, _S.MOVING)},
+        **{(state, _E.FORBIDDEN): Step(_S.ENDED, _A.REPORT) for state in (_S.CONNECTING, _S.SUBSCRIBING, _S.MOVING)},
         **{(state, _E.STOP): Step(_S.ENDED, _A.END) for state in (_S.PAUSED, _S.CONNECTING, _S.SUBSCRIBING)},
         **{(state, _E.STOP): Step(_S.DRAINING, _A.READ) for state in (_S.SUBSCRIBED, _S.MOVING, _S.MOVE_PAUSED)},
         **{(state, _E.CLOSE): Step(_S.ENDED, _A.END) for state in _S},
@@ -217,7 +217,7 @@ class Life(Generic[N]):
         """Return whether the connection being opened still goes to the leader, as far as is known."""
         return leader in (None, self.target)
 
-    def turn(self, leader: N | None) -> None:
+    def check(self, leader: N | None) -> None:
         """Check which node leads: at the start, after the backoff, or when another leader is known.
 
         Args:

@@ -109,7 +109,7 @@ def test_what_holds_in_every_state() -> None:
         if life.state in (State.PAUSED, State.CONNECTING):
             assert life.node is None, runner
         assert life.target is None or life.target != life.node, "a healthy connection is not left for its like"
-        assert (life.act in (Act.END, Act.TELL)) == (life.state is State.ENDED)
+        assert (life.act in (Act.END, Act.REPORT)) == (life.state is State.ENDED)
         assert life.state is not State.SUBSCRIBED or life.failures == 0 or life.act is Act.READ
 
 
@@ -133,10 +133,10 @@ def test_from_every_state_it_can_end(state: State) -> None:
 
 def test_a_failure_pauses_and_a_leader_that_changed_meanwhile_does_not() -> None:
     life: Life[int] = Life(4.0)
-    life.turn(0)
+    life.check(0)
     life.failed(None)
     assert (life.act, life.failures) == (Act.ASK, 1)
-    life.turn(0)
+    life.check(0)
     life.failed(1)
     assert (life.act, life.target, life.failures) == (Act.CONNECT, 1, 2)
     life.opened()
@@ -146,10 +146,10 @@ def test_a_failure_pauses_and_a_leader_that_changed_meanwhile_does_not() -> None
 
 def test_the_same_leader_is_tried_again_after_a_pause() -> None:
     life: Life[int] = Life(4.0)
-    life.turn(0)
+    life.check(0)
     life.failed(0)
     assert (life.act, life.target, life.failures) == (Act.ASK, None, 1)
-    life.turn(0)
+    life.check(0)
     life.opened()
     life.failed(0)
     assert (life.act, life.target, life.failures) == (Act.ASK, None, 2)
@@ -157,18 +157,18 @@ def test_the_same_leader_is_tried_again_after_a_pause() -> None:
 
 def test_a_leader_that_is_not_named_is_a_failure_unless_a_connection_is_there() -> None:
     life: Life[int] = Life(4.0)
-    life.turn(None)
-    life.turn(None)
+    life.check(None)
+    life.check(None)
     assert life.failures == 2
     life = subscribed(0.0)
     before = life.failures
-    life.turn(None)
+    life.check(None)
     assert (life.state, life.failures) == (State.SUBSCRIBED, before)
 
 
 def test_an_attempt_is_wanted_while_nobody_else_is_named() -> None:
     life: Life[int] = Life(4.0)
-    life.turn(0)
+    life.check(0)
     assert (life.is_wanted(None), life.is_wanted(0), life.is_wanted(1)) == (True, True, False)
 
 
@@ -177,14 +177,14 @@ def test_an_attempt_is_wanted_while_nobody_else_is_named() -> None:
 
 def subscribed(now: float) -> Life[int]:
     life: Life[int] = Life(4.0)
-    life.turn(0)
+    life.check(0)
     life.opened()
     life.accepted(now)
     return life
 
 
 def again(life: Life[int], now: float) -> None:
-    life.turn(0)
+    life.check(0)
     life.opened()
     life.accepted(now)
 
@@ -221,7 +221,7 @@ def test_a_long_outage_does_not_slow_the_first_losses_after_it() -> None:
     """An election ends in a subscription that is closed once or twice more within two seconds."""
     life: Life[int] = Life(4.0)
     for _ in range(30):
-        life.turn(None)
+        life.check(None)
     again(life, 22.0)
     assert life.failures == 0
     life.lost(22.5)
@@ -230,7 +230,7 @@ def test_a_long_outage_does_not_slow_the_first_losses_after_it() -> None:
 
 def test_a_loss_while_it_moves_waits_for_nothing() -> None:
     life = subscribed(0.0)
-    life.turn(1)
+    life.check(1)
     life.lost(0.1)
     assert (life.act, life.target, life.failures) == (Act.CONNECT, 1, 0)
 

@@ -70,7 +70,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.asks += 1
             self.asked_at = self.now if self.asked_at is None else self.asked_at
             self.due = self.now + delay_after(BACKOFF, self.life.failures, lambda: 0.0)
-        elif act in (Act.END, Act.TELL):
+        elif act in (Act.END, Act.REPORT):
             assert self.told_to_end
             for link in self.links:
                 self._drop(link)
@@ -81,9 +81,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if self.trying is link:
             self.trying = None
 
-    def _turn(self) -> None:
+    def _check_leader(self) -> None:
         if self.trying is None and self.life.act in (Act.ASK, Act.READ):
-            self.life.turn(self.view)
+            self.life.check(self.view)
             self._do()
 
     def _fail(self, *, for_good: bool = False) -> None:
@@ -111,7 +111,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 if not self.life.is_wanted(view):
                     self._fail()
             else:
-                self._turn()
+                self._check_leader()
 
     # -- what the cluster does
 
@@ -217,7 +217,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if self.trying is not None and self.now - self.trying.opened_at >= LIMIT:
             self._fail()
         if self.life.act is Act.ASK and self.trying is None and self.now >= self.due:
-            self._turn()
+            self._check_leader()
         if self.now >= self.look_at:
             silent = self.subscribed
             if silent is not None and is_silent(self.now, self.look_at, silent.received_at, INTERVAL):
