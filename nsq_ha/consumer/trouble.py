@@ -85,7 +85,9 @@ class Trouble:
         self.reason = reason
         self._since = now
         self._outage.failed(now)
-        said = str(reason) if node is None else f"{self._name} at nsqd {node.address}: {reason}"
+        said = str(reason)
+        if node is not None:  # many reasons begin with the address
+            said = f"{self._name} at nsqd {node.address}: {said.removeprefix(node.address).removeprefix(':').lstrip()}"
         warned = self._outage.warning(now)
         if warned is None:
             log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s", said)

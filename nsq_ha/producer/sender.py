@@ -244,10 +244,13 @@ class Sender:
             self.in_trouble(error)
         if request.closes_when_refused:
             # The server reads the rest of the batch as commands: the next answers belong to no publish.
-            self._close(RemoteProtocolError("closed after a refused MPUB_EXT"), apart=apart)
+            self._close(RemoteProtocolError("closed the connection after a refused MPUB_EXT"), apart=apart)
         elif not is_understood:
             # Answers have no number, so it is unknown which publish the next one belongs to.
-            self._close(RemoteProtocolError(f"closed after an error that answers no publish: {error}"), apart=apart)
+            self._close(
+                RemoteProtocolError(f"closed the connection after an error that answers no publish: {error}"),
+                apart=apart,
+            )
 
     # ------------------------------------------------------------ trouble
 
@@ -291,7 +294,7 @@ class Sender:
         # The leader may be frozen, or wait for a frozen follower; only lookups and missing heartbeats can tell.
         # Publishes bound to this partition stay unanswered: sent to the same live leader again, they would be stored
         # twice.
-        self.trouble = ResponseTimeoutError(f"the leader has not answered for {STALLED_AFTER} s or more")
+        self.trouble = ResponseTimeoutError(f"{self._leader_name()} has not answered for {STALLED_AFTER} s or more")
         self._log.failed(self._clock(), self.trouble)
         self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
@@ -368,5 +371,11 @@ class Sender:
             full = f"{self.link.name}: {self.buffer.full_reason(request.size)}{trouble}"
             self._outcomes.leave_buffer(request, ResponseTimeoutError(full))
             return
-        self._outcomes.give_up(request, self.trouble or ResponseTimeoutError("the leader did not answer in time"))
+        self._outcomes.give_up(
+            request, self.trouble or ResponseTimeoutError(f"{self._leader_name()} did not answer in time")
+        )
         self.kick()
+
+    def _leader_name(self) -> str:
+        node = self.link.life.node
+        return "the leader" if node is None else f"the leader {node.address}"

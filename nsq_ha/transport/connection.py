@@ -140,8 +140,10 @@ class Connection:
             raise ConnectError(
                 f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
             ) from None
-        except BaseException:
+        except BaseException as error:
             await connection._discard()
+            if isinstance(error, RemoteProtocolError):
+                raise connection._named(error) from error.__cause__
             raise
         connection.is_open = True
         connection._watch()
@@ -303,12 +305,20 @@ class Connection:
             async with asyncio.timeout(timeout):
                 await self.ended()
         except TimeoutError:
-            self.abort(ConnectionLostError("closed at the time limit"))
+            self.abort(ConnectionLostError(f"closed the connection to {self.node.address} at the time limit"))
 
     def abort(self, reason: NsqError) -> None:
         """End the connection at once; ``lost`` is called in this or the next turn of the event loop."""
         if self._stream is not None:
             self._stream.abort(reason)
+
+    def _named(self, reason: NsqError) -> NsqError:
+        """Return ``reason`` with the nsqd's address in its text; errors of the protocol do not know it."""
+        if not isinstance(reason, RemoteProtocolError) or self.node.address in str(reason):
+            return reason
+        named = type(reason)(f"{self.node.address}: {reason}")
+        named.__cause__ = reason.__cause__
+        return named
 
     async def _discard(self) -> None:
         self._callbacks = Callbacks(_ignore)
@@ -328,11 +338,19 @@ class Connection:
         last = self._stream.last_received
         if is_silent(now, due, last, interval):
             self.show_evidence()
-            self.abort(ResponseTimeoutError(f"{self.node.address} was silent for {now - last:.1f} s (two heartbeats)"))
+            self.abort(
+                ResponseTimeoutError(
+                    f"{self.node.address} sent nothing for {now - last:.1f} s (two heartbeat intervals)"
+                )
+            )
             return
         if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
             # Bytes arrive, but the heartbeats among them are inside a frame with a wrong size.
-            self.abort(RemoteProtocolError(f"{self.node.address} sent a frame with a wrong size"))
+            self.abort(
+                RemoteProtocolError(
+                    f"{self.node.address} announced a wrong frame size: its heartbeats arrive inside a frame"
+                )
+            )
             return
         self._watch()
 
@@ -373,6 +391,7 @@ class Connection:
             self._callbacks.answers(answers[taken:] if taken else answers)
 
     def _lost(self, reason: NsqError) -> None:
+        reason = self._named(reason)
         was_open, self.is_open = self.is_open, False
         if self._watchdog is not None:
             self._watchdog.cancel()

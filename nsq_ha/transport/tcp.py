@@ -83,6 +83,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self._unread = 0
         self._reason: NsqError | None = None
         self._is_closed_here = False
+        self.peer: str = "nsqd"  # for errors
         self.last_received: float = self._loop.time()
         self.is_paused: bool = False
         self.is_closing: Callable[[], bool] = lambda: True
@@ -110,6 +111,7 @@ class TcpStream(asyncio.BufferedProtocol):
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
             raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{advice}") from harmless(error)
+        stream.peer = f"{host}:{port}"
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -132,7 +134,7 @@ class TcpStream(asyncio.BufferedProtocol):
                 ) from harmless(error)
             raise
         if upgraded is None:
-            raise ConnectError(f"TLS with {server_name} failed: the peer closed the connection")
+            raise ConnectError(f"TLS with {server_name} failed: nsqd closed the connection")
         self._transport = upgraded
         self.is_closing = upgraded.is_closing
 
@@ -186,7 +188,7 @@ class TcpStream(asyncio.BufferedProtocol):
         """End the connection if too much was written while the peer read nothing."""
         self._unread += count
         if self._unread > MAX_UNREAD_BYTES:
-            self.abort(ConnectionLostError(f"the peer does not read: {self._unread} bytes are waiting to be sent"))
+            self.abort(ConnectionLostError(f"nsqd does not read: {self._unread} bytes are waiting to be sent"))
 
     def close(self) -> None:
         """Send buffered data, then close; ``on_lost`` follows."""
@@ -271,8 +273,8 @@ class TcpStream(asyncio.BufferedProtocol):
         reason = self._reason
         if reason is None:
             # TLS reports an error if data of the peer arrives during an orderly close.
-            how = "closed by this client" if self._is_closed_here else f"connection lost: {exc or 'closed by the peer'}"
-            reason = ConnectionLostError(how)
+            lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}"
+            reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
             reason.__cause__ = exc
         on_lost(reason)
 

@@ -85,7 +85,7 @@ async def open_while(
                 break
             news.clear()
             if not is_wanted():
-                raise ConnectError(f"gave up on {node.address}: another node leads now")  # noqa: TRY301 - cleaned up below
+                raise ConnectError(f"stopped connecting to {node.address}: another node leads now")  # noqa: TRY301 - cleaned up below
         return attempt.result()
     except BaseException:
         attempt.cancel()

@@ -46,7 +46,9 @@ async def test_a_node_that_accepts_and_then_closes_is_named_in_a_warning(
         await eventually(lambda: warnings(caplog, "still trying"))
         subscribed = len(stage.nsqd.peers)
         (line,) = warnings(caplog, "still trying")
-        assert line.startswith(f"orders-0 at nsqd {stage.nsqd.node.address}: connection lost: ")
+        assert line.startswith(
+            f"orders-0 at nsqd {stage.nsqd.node.address}: connection to {stage.nsqd.node.address} lost: "
+        )
         assert f"{subscribed - 1} failures" in line or f"{subscribed} failures" in line
         assert warnings(caplog, "reading again") == []
         stage.nsqd.script = None
