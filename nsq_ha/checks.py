@@ -342,7 +342,7 @@ def file_name(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be 
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     found: str = instance_of(str)(name, path)
     if not found:
-        raise ConfigError(f"{name} must not be empty: None for no file")
+        raise ConfigError(f"{name} must not be empty: give None for no file")
     return found
 
 
@@ -353,7 +353,7 @@ def several(name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401 - any value
         ConfigError: It is not.
     """
     if not isinstance(value, Iterable):
-        raise ConfigError(f"{name} must be one or several in a sequence, not {shown(value)}")
+        raise ConfigError(f"{name} must be a single value or a sequence of values, not {shown(value)}")
     return value
 
 

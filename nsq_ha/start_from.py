@@ -116,9 +116,9 @@ def start_position(name: str, start: object) -> object:
         for partition, entry in start.items():
             named(name, check_partition, partition)
             if not isinstance(entry, StartFrom):
-                raise ConfigError(f"{name} must name a StartFrom by partition, not {shown(entry)}")
+                raise ConfigError(f"{name} must map each partition to a StartFrom, not {shown(entry)}")
     elif start is not None and not isinstance(start, StartFrom):
-        raise ConfigError(f"{name} must be a StartFrom, or one by partition, not {shown(start)}")
+        raise ConfigError(f"{name} must be a StartFrom, or a mapping of partitions to StartFrom, not {shown(start)}")
     return start
 
 

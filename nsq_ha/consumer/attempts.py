@@ -227,7 +227,7 @@ class AttemptPolicy:
         limit = self._config.max_attempts
         if limit is None or (attempts <= limit + SPARE_DELIVERIES and message.id not in self._not_given_up):
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
-                log.warning("%r keeps coming: delivery %d", message, attempts)
+                log.warning("%r is redelivered again and again: this is delivery %d", message, attempts)
             return True
         how = ", which failed before" if message.id in self._not_given_up else " unhandled"
         self._not_given_up.discard(message.id)

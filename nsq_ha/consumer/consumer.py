@@ -76,7 +76,7 @@ class Consumer(SingleUseClient):
         for partition in self.config.partitions or ():
             check_partition(partition)
         if self.config.partitions == ():
-            raise ConfigError("partitions must name one at least; None takes all")
+            raise ConfigError("partitions must name at least one partition; None reads all of them")
         if callable(self.config.on_give_up):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)

@@ -68,7 +68,7 @@ class Receiver:
                 f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
                 f" {granted.most} at most"
             )
-            log.warning("%s-%d: left: %s", self._topic, self._partition, reason)
+            log.warning("%s-%d: closing the connection: %s", self._topic, self._partition, reason)
             delivery.abort(reason)
             return
         delivery.peak = max(delivery.peak, delivery.in_flight)
@@ -87,7 +87,7 @@ class Receiver:
         # It would arrive damaged again forever and block the channel, so it is finished and logged as an error.
         for message in damaged:
             log.error(
-                "%s-%d: a message cannot be decoded and is finished: %s",
+                "%s-%d: finished a message that cannot be decoded: %s",
                 self._topic,
                 self._partition,
                 redact(repr(message)),

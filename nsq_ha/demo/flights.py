@@ -81,7 +81,7 @@ def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
         OSError: The file is damaged.
     """
     if strange := sorted(set(months) - set(MONTHS)):
-        raise ConfigError(f"months are 1 to 12, not {', '.join(map(str, strange))}")
+        raise ConfigError(f"months must be 1 to 12, not {', '.join(map(str, strange))}")
     source = path or archive()
     try:
         columns, flights = _rows({str(month) for month in months}, source)
@@ -103,7 +103,7 @@ def months_of(text: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         begin, end = _NAMES.get(first), _NAMES.get(last if dash else first)
         if begin is None or end is None or begin > end:
-            raise ConfigError(f"months are written 1, 1-3 or 1,6-8, not {text!r}")
+            raise ConfigError(f"give months as in 1, 1-3 or 1,6-8, not {text!r}")
         months.update(range(begin, end + 1))
     return tuple(sorted(months))
 

@@ -275,7 +275,7 @@ class Runtime:
         async def wait() -> None:
             while not condition():
                 if time.monotonic() > limit:
-                    raise TimeoutError(f"waited {timeout:g} s, but this did not become true: {what}")
+                    raise TimeoutError(f"timed out after {timeout:g} s waiting for: {what}")
                 await asyncio.sleep(_POLL)
 
         self._background.run(wait(), timeout + 5)

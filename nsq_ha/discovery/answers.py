@@ -160,7 +160,9 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     content = decode_json(body.data, _Lookup)
     meta = try_json(bytes(content.meta), _Meta)
     if content.partitions is None and content.producers is None and meta is None:
-        raise RemoteProtocolError("the answer has no partitions, no nodes and no meta")
+        raise RemoteProtocolError(
+            "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
+        )
     partitions: dict[int, Node] = {}
     for key, raw in (content.partitions or {}).items():
         node = _node(raw)
@@ -285,18 +287,23 @@ def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=NOT_CREATED)
     if body.status in (404, 500) and "topic has no channel" in text:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
-    if body.status == 404:
-        raise RemoteProtocolError(
-            f"HTTP status 404 ({body.message}): this server has no /lookup. Give the HTTP address of an nsqlookupd"
-            f" (port 4161 by default), not that of an nsqd"
-        )
-    raise RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
+    raise _unusable(body)
 
 
 def _accepted(body: Body) -> bytes:
     if body.status != 200:
-        raise RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
+        raise _unusable(body)
     return body.data
+
+
+def _unusable(body: Body) -> RemoteProtocolError:
+    if body.status != 404:
+        return RemoteProtocolError(f"HTTP status {body.status}: {body.message}")
+    said = f" ({body.message})" if body.message else ""
+    return RemoteProtocolError(
+        f"HTTP status 404{said}: this server does not know the request. Give the HTTP address of an nsqlookupd (port"
+        " 4161 by default), not that of an nsqd"
+    )
 
 
 def _node(raw: msgspec.Raw) -> Node | None:

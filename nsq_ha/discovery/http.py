@@ -190,15 +190,17 @@ class HttpPeer:
 
 async def _read(response: httpx.Response) -> bytes:
     if response.is_redirect:
-        raise RemoteProtocolError(f"answered with a redirect ({response.status_code})")
+        raise RemoteProtocolError(
+            f"the server answered with a redirect ({response.status_code}): give the address that it redirects to"
+        )
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise RemoteProtocolError("answered with a compressed body that was not requested")
+        raise RemoteProtocolError("the answer is compressed, which was not requested")
     body = bytearray()
     try:
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
-                raise RemoteProtocolError(f"answer is longer than {MAX_BODY_BYTES} bytes")
+                raise RemoteProtocolError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
         return bytes(body)
     finally:
         # A kept error holds this frame with its traceback, and must not hold megabytes.
@@ -212,7 +214,7 @@ def _ours(error: Exception) -> NsqError:
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
     text = str(error) if is_known else f"{type(error).__name__}: {error}"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
-        return ConnectionLostError(f"connection broke: {text}")
+        return ConnectionLostError(f"connection lost: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):
         return RemoteProtocolError(
             f"the answer is not HTTP ({text}): give the HTTP port, which is 4161 by default for nsqlookupd"

@@ -78,7 +78,7 @@ class LookupClient(HttpPeer):
         params = {"topic": check_topic(topic), "metainfo": "true"}
         nodes = await self._ask("/lookup", params, answers.decode_plain_nodes)
         if nodes is None:
-            raise ConfigError(f"topic {topic!r} has partitions")
+            raise ConfigError(f"topic {topic!r} has partitions: call lookup() instead of plain_nodes()")
         return nodes
 
     async def list_lookupd(self) -> LookupdList:

@@ -253,7 +253,7 @@ class Servers:
         if server.failures == 1:
             causes = error.causes if isinstance(error, LookupUnavailableError) else ()
             reason = "; ".join(text for _, text in causes) or redact(str(error))
-            others = "asking the others" if len(self._servers) > 1 else "the leaders known so far stay in use"
+            others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
             _log.warning(
                 "nsqlookupd %s gave no usable answer: %s; %s", server.url, reason, others, extra={"lookupd": server.url}
             )

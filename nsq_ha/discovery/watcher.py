@@ -337,7 +337,11 @@ class Directory:
         if known is not None and self._closed is None:
             return known
         if self._closed is not None or self._group is None or self._servers is None:
-            raise ClosedError("the client was not entered") if self._closed is None else _again(self._closed)
+            raise (
+                ClosedError("the lookups are not running: use the object with 'async with'")
+                if self._closed is None
+                else _again(self._closed)
+            )
         watch = TopicWatch(topic, self._access, self._servers, self._config)
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
@@ -347,7 +351,7 @@ class Directory:
         """Stop the lookups of ``topic``; an unknown one is ignored."""
         watch = self._watches.pop(topic, None)
         if watch is not None:
-            watch.end(ClosedError(f"the watch of topic {topic} ended"))
+            watch.end(ClosedError(f"the lookups of topic {topic!r} were stopped"))
             self._tasks.pop(topic).cancel()
 
     async def _supervise(self, servers: Servers | FixedNodes, ready: asyncio.Event) -> None:
@@ -359,7 +363,7 @@ class Directory:
         except Exception as error:  # noqa: BLE001
             # Servers handles all errors of servers, so this is a bug in this library: fail every caller.
             log_traceback(_log, "the lookups failed", error)
-            closed = ClosedError("the lookups failed with an internal error")
+            closed = ClosedError("the lookups failed because of an internal error")
             closed.__cause__ = error
             self._end(closed)
 

@@ -270,7 +270,10 @@ class BatchCall:
         await asyncio.sleep(0)
         self._check_alive()
         if self._clock() >= self._deadline:
-            reason = ResponseTimeoutError("the time limit passed before this part of a large batch was queued")
+            reason = ResponseTimeoutError(
+                "the time limit passed before this part of a large batch was queued: raise timeout= or publish"
+                " smaller batches"
+            )
             raise self._publisher.not_sent(reason) from reason
 
     def _check_alive(self) -> None:

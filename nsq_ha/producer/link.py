@@ -148,7 +148,7 @@ class Link:
         """Close the connection if no publish is queued or unanswered; return whether it was closed."""
         if self.connection is None or self._load:
             return False
-        self._leave(ConnectionLostError("closed because another partition needs a connection"))
+        self._leave(ConnectionLostError("closed the connection because another partition needs one"))
         self.life.unused()
         self._news.set()
         return True
@@ -297,7 +297,7 @@ class Link:
         if self.life.state is State.MOVING:
             log.info("%s: the leader moved from %s", self.name, connection.name)
         if self.life.state is State.IDLE:
-            self._leave(ConnectionLostError("closed after being idle"))
+            self._leave(ConnectionLostError("closed the idle connection"))
         self._user.pump()
 
     async def _settle(self) -> None:

@@ -64,13 +64,15 @@ def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMess
     if not isinstance(body, bytes):
         raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
     if not body:
-        raise ConfigError("a body must not be empty: the server refuses that")
+        raise ConfigError("a body must not be empty: nsqd refuses empty messages")
     if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):
         raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
     if message.partition is not None:
         check_partition(message.partition)
         if key is not None:
-            raise ConfigError("key= and partition= both choose the partition: give one of them (see sharding=, too)")
+            raise ConfigError(
+                "key= and partition= both choose the partition: give only one of them (see also sharding=)"
+            )
     _check_trace_id(trace_id)
     ext = None
     if message.headers is not None or message.tag is not None:
@@ -111,7 +113,7 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"headers cannot be encoded as JSON: {error}") from error
     if len(ext) > MAX_EXT_BYTES:
-        raise ConfigError(f"headers take {len(ext)} bytes of JSON, the limit is {MAX_EXT_BYTES}")
+        raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {MAX_EXT_BYTES}")
     return ext
 
 

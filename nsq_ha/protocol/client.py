@@ -154,7 +154,7 @@ class ClientProtocol:
             self.state = State.CLOSED
             raise RemoteProtocolError(
                 f"{len(trailing)} bytes arrived in plain text after the answer to IDENTIFY, before TLS began: "
-                "somebody between this client and nsqd may have injected them"
+                "someone between this client and nsqd may have injected them"
             )
         self.state = following
         self._expect(Request.UPGRADE)

@@ -153,7 +153,9 @@ def read_error(data: bytes) -> ServerError:
         RemoteProtocolError: It has no error.
     """
     if not data:
-        raise RemoteProtocolError("error frame is empty")
+        raise RemoteProtocolError("nsqd sent an empty error frame")
     if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
-        raise RemoteProtocolError(f"error frame has {excerpt(data)}, which is no error: its type is damaged")
+        raise RemoteProtocolError(
+            f"an error frame contains {excerpt(data)}, which is not an error: the stream is damaged"
+        )
     return server_error(data[:_MAX_ERROR_BYTES])

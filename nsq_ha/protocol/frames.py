@@ -72,7 +72,9 @@ def check_size(size: int, largest: int) -> None:
             f"the server answers in {other}: this is an {other} port. Give nsqd's TCP port, which is 4150 by default"
         )
     if size < 4:
-        raise RemoteProtocolError(f"frame announces {size} bytes, less than its own type word")
+        raise RemoteProtocolError(
+            f"frame announces {size} bytes, which is impossible: the stream is damaged, or the server is not an nsqd"
+        )
     if size > largest:
         raise RemoteProtocolError(
             f"frame announces {size} bytes, more than max_frame_bytes={largest}: raise it if messages can be that large"

@@ -60,7 +60,10 @@ def from_json(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     for topic, partitions in undated(offsets_json).items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else [("?", None)]:
             if not partition.isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
-                raise ConfigError(f"the checkpoint is from another source: {topic!r} has {partitions!r}")
+                raise ConfigError(
+                    f"the checkpoint is from another source: {topic!r} has {partitions!r}; give this query a new"
+                    " checkpointLocation"
+                )
             found[topic, int(partition)] = offset
     return found
 

@@ -114,7 +114,7 @@ class _Writer:
         needs = ReadOptions(lookupd=self._options.lookupd, topics=(topic,), channel="any")
         meta = complete_snapshot(topic, needs, cluster, self._options.publish_timeout).meta
         if meta.partition_num < 1:
-            raise NoLeaderError(f"topic {topic!r} has no partitions")
+            raise NoLeaderError(f"no nsqlookupd named a partition of topic {topic!r}")
         return Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
 
     def _seed(self) -> TraceSeed:

@@ -348,7 +348,7 @@ class Connection:
             # Bytes arrive, but the heartbeats among them are inside a frame with a wrong size.
             self.abort(
                 RemoteProtocolError(
-                    f"{self.node.address} announced a wrong frame size: its heartbeats arrive inside a frame"
+                    f"{self.node.address} sent a frame with a wrong size: its heartbeats arrive inside the frame"
                 )
             )
             return

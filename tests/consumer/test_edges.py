@@ -50,7 +50,7 @@ async def test_so_is_a_start_position_for_one(stage: Stage, extra: dict[str, Non
 
 
 async def test_no_partitions_at_all_are_refused(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="partitions must name one at least"):
+    with pytest.raises(ConfigError, match="partitions must name at least one partition"):
         stage.consumer(partitions=[])
 
 

@@ -37,7 +37,7 @@ class Runner:
     """Where whoever runs a life is: between two acts, or waiting for a connection or an answer."""
 
     life: Seen
-    at: str = "turn"
+    at: str = "check"
 
     def key(self) -> tuple[object, ...]:
         life = self.life
@@ -50,30 +50,30 @@ class Runner:
         def after(at: str, call: str, *arguments: object, **options: object) -> None:
             other = copy.deepcopy(self)
             getattr(other.life, call)(*arguments, **options)
-            other.at = at if at != "turn" or other.life.act is not Act.CONNECT else "open"
+            other.at = at if at != "check" or other.life.act is not Act.CONNECT else "open"
             found.append(other)
 
         after(self.at, "stop")
         after(self.at, "close")
-        after("turn", "broken")
+        after("check", "broken")
         if self.life.is_reading:
             after(self.at, "lost", 0.0)
         leaders = (None, *NODES)
-        if self.at == "turn" and self.life.act in (Act.ASK, Act.READ):
+        if self.at == "check" and self.life.act in (Act.ASK, Act.READ):
             for leader in leaders:
-                after("turn", "turn", leader)
-        if self.at != "turn":
+                after("check", "check", leader)
+        if self.at != "check":
             for leader in leaders:
-                after("turn", "failed", leader)
-            after("turn", "failed", None, for_good=True)
+                after("check", "failed", leader)
+            after("check", "failed", None, for_good=True)
         if self.at == "open":
             after("sub", "opened")
             if found[-1].life.act is not Act.SUBSCRIBE:
                 # The connection is dropped, and its failure told.
                 found[-1].life.failed(None)
-                found[-1].at = "turn"
+                found[-1].at = "check"
         if self.at == "sub":
-            after("turn", "accepted", 0.0)
+            after("check", "accepted", 0.0)
         return found
 
 

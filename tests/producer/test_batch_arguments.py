@@ -42,14 +42,14 @@ async def test_what_is_no_topic_is_refused_even_without_messages(stage: Stage, t
 
 
 LONG_TAG = "tag must be a str of 1..100 bytes"
-BOTH = "key= and partition= both choose the partition: give one of them (see sharding=, too)"
+BOTH = "key= and partition= both choose the partition: give only one of them (see also sharding=)"
 
 
 @pytest.mark.parametrize(
     ("fields", "trace_id", "text"),
     [
         ({"body": "text"}, None, "a body must be bytes, not str: encode it first"),
-        ({"body": b""}, None, "a body must not be empty: the server refuses that"),
+        ({"body": b""}, None, "a body must not be empty: nsqd refuses empty messages"),
         ({"key": True}, None, "a key must be str, bytes or int, not bool"),
         ({"key": 1.5}, None, "a key must be str, bytes or int, not float"),
         ({"key": "k", "partition": 0}, None, BOTH),
@@ -68,7 +68,7 @@ BOTH = "key= and partition= both choose the partition: give one of them (see sha
             None,
             "headers cannot be encoded as JSON: Out of range float values are not JSON compliant",
         ),
-        ({"headers": {"a": "x" * 70_000}}, None, "headers take 70008 bytes of JSON, the limit is 65535"),
+        ({"headers": {"a": "x" * 70_000}}, None, "headers take 70008 bytes as JSON, but the limit is 65535"),
         ({}, -1, "trace_id must be an unsigned 64-bit int, not -1"),
         ({}, 2**64, f"trace_id must be an unsigned 64-bit int, not {2**64}"),
         ({}, True, "trace_id must be an unsigned 64-bit int, not True"),
@@ -116,7 +116,7 @@ async def test_what_is_no_time_limit_is_refused(stage: Stage, timeout: object) -
 
 async def test_a_key_and_a_partition_are_not_both_given(stage: Stage) -> None:
     """The partition used to win silently, and the key did not choose it."""
-    refused = r"key= and partition= both choose the partition: give one of them"
+    refused = r"key= and partition= both choose the partition: give only one of them"
     async with stage.producer() as producer:
         with pytest.raises(ConfigError, match=refused):
             await producer.publish(TOPIC, b"x", key="k", partition=0)

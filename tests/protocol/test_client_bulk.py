@@ -159,5 +159,5 @@ def test_one_bad_body_among_many_is_refused(wrong: list[bytes]) -> None:
 def test_an_error_frame_that_holds_a_response_is_damage(data: bytes) -> None:
     protocol = identified()
     protocol.expect_publish()
-    with pytest.raises(RemoteProtocolError, match="is no error"):
+    with pytest.raises(RemoteProtocolError, match="is not an error"):
         protocol.receive(error(data))

@@ -94,7 +94,7 @@ def test_a_run_of_answers_ends_where_the_requests_end(expected: int) -> None:
     [
         (error(b"E_INVALID what"), "unexpected error frame 'E_INVALID what'"),
         (error(b"E_FIN_FAILED x"), "unexpected error frame 'E_FIN_FAILED x'"),
-        (error(b""), "error frame is empty"),
+        (error(b""), "nsqd sent an empty error frame"),
         (message_frame(bytes(30)), "nsqd sent a message on a connection that is not subscribed"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_named_partition_wins_over_the_key_unless_the_partitioner_says_otherwi
     assert [row.partition for row in rows_of(PLAIN, columns)] == [3, partition_for("k", 4)]
     by_key = rows_of(PLAIN, columns, options(partitioner="javahash"))
     assert [row.partition for row in by_key] == [partition_for("k", 4, "java")] * 2
-    refused(PLAIN, {"value": ["a"], "partition": [4]}, "partition 4: topic 't' has 4")
+    refused(PLAIN, {"value": ["a"], "partition": [4]}, "partition 4: topic 't' has only 4")
     refused(PLAIN, {"value": ["a"], "partition": [-1]}, "partition -1")
 
 
@@ -198,7 +198,7 @@ def test_a_key_that_is_no_text_has_no_place_in_a_header_and_one_of_the_headers_w
         ({"tag": ["x" * 101]}, "must have 1..100 bytes"),
         ({"tag": [""]}, "must have 1..100 bytes"),
         ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## belong to the server"),
-        ({"headers": pa.array([[("x", "y" * 70_000)]], HEADERS)}, "bytes of JSON, the limit is"),
+        ({"headers": pa.array([[("x", "y" * 70_000)]], HEADERS)}, "bytes as JSON, but the limit is"),
     ],
 )
 def test_headers_that_the_server_would_refuse(columns: dict[str, Any], match: str) -> None:

@@ -350,7 +350,7 @@ def test_nobody_answers_for_a_while_and_then_for_too_long(caplog: pytest.LogCapt
     end = plan.latest(begin)
     model.silent = True
     assert plan.latest(end) == end, "what is known goes on"
-    assert "planning with the last known state" in caplog.text
+    assert "planning with the last known one" in caplog.text
 
     def ask_on() -> None:
         while True:

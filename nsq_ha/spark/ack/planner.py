@@ -149,7 +149,10 @@ class AckPlanner:
         """Return the file number of an offset. For another spool or lost files, return the first remaining file."""
         spool, number = offset.get("spool"), offset.get("file")
         if not isinstance(spool, str) or not isinstance(number, int) or isinstance(number, bool):
-            raise ConfigError(f"the checkpoint is from another source: it has {dict(offset)!r}, not files of a spool")
+            raise ConfigError(
+                f"the checkpoint is from another source: it has {dict(offset)!r}, not files of a spool; give this query"
+                " a new checkpointLocation"
+            )
         first, end = self._spool.first, self._spool.end
         if spool != self._spool.id:
             self._lose("the checkpoint was made with another folder")

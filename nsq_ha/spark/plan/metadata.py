@@ -143,10 +143,12 @@ def _partitions(topic: str, meta: TopicMeta, options: ReadOptions) -> Iterable[i
 
 def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:
     if not view.exists:
-        raise TopicNotFoundError(f"option 'topic': there is no topic {view.topic!r}")
+        raise TopicNotFoundError(
+            f"option 'topic': there is no topic {view.topic!r}: create it first (nsq-ha topic create)"
+        )
     meta = view.meta
     if meta is None:
-        raise NoLeaderError(f"topic {view.topic!r}: the number of partitions is not known {view.note}".rstrip())
+        raise NoLeaderError(f"topic {view.topic!r}: no nsqlookupd names its number of partitions {view.note}".rstrip())
     if meta.disable_channel_auto_create and options.channel is None:
         raise ConfigError(
             f"option 'topic': {view.topic!r} accepts registered channels only, but a read creates its own channels: "

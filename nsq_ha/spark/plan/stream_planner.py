@@ -207,7 +207,7 @@ class StreamPlanner:
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
-            log.warning("planning with the last known state: %s", error)
+            log.warning("no new state of the topics, planning with the last known one: %s", error)
         time.sleep(metadata.PAUSE)
         return now - self._silent_since >= self._options.patience
 
@@ -329,7 +329,7 @@ class StreamPlanner:
             if seen is None or begin.get(place) == end:
                 continue
             if place[1] not in seen.extents:
-                held[place] = NoLeaderError(f"no leader of {place[0]}-{place[1]} answers")
+                held[place] = NoLeaderError(f"{place[0]}-{place[1]}: its leader does not answer, or there is none")
                 continue
             search = search_in(seen, place[1], options, self._cluster)
             start = begin.get(place, search.extent.start)

@@ -145,7 +145,9 @@ class PartitionWriter:
         """
         if not batch.traced:
             if answer != OK:
-                raise RemoteProtocolError(f"answer to MPUB is not OK but {excerpt(answer)}")
+                raise RemoteProtocolError(
+                    f"nsqd answered MPUB with an unexpected response, not with OK: {excerpt(answer)}"
+                )
             return answer
         traced = decode_traced(answer)
         total = batch.size + batch.rows * traced_size(0)[0]

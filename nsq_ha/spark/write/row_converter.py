@@ -260,7 +260,7 @@ class RowConverter:
             target = self._targets[topic]
             if partition is not None:
                 if not 0 <= partition < target.partitions:
-                    raise ConfigError(f"partition {partition}: topic {topic!r} has {target.partitions}")
+                    raise ConfigError(f"partition {partition}: topic {topic!r} has only {target.partitions} partitions")
                 found.append(partition)
             elif key is not None:
                 found.append(partition_for(key, target.partitions, rule))
@@ -333,7 +333,7 @@ def _header(headers: object, tag: str | None, key: object, trace_id: int) -> byt
         return b""
     ext = json.dumps(full, separators=(",", ":")).encode()
     if len(ext) > MAX_EXT_BYTES:
-        raise ConfigError(f"headers take {len(ext)} bytes of JSON, the limit is {MAX_EXT_BYTES}")
+        raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {MAX_EXT_BYTES}")
     return ext
 
 
