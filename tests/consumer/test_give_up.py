@@ -75,6 +75,34 @@ async def test_the_last_failure_gives_up_without_another_back_off(
     assert letters.bodies == [b"last"]
 
 
+async def test_what_fails_after_its_connection_is_lost_is_not_given_up(stage: Stage) -> None:
+    """The server delivers it again: given up here as well, it would be a dead letter that is handled later."""
+    letters = Letters()
+    may_fail = asyncio.Event()
+
+    async def fails_late(message: Message) -> None:
+        if message.body == b"last":
+            started.set()
+            await may_fail.wait()
+            raise ValueError("no")
+
+    started = asyncio.Event()
+    async with stage.consumer(
+        max_attempts=3, on_give_up="dead_letter", dead_letter_topic="dead", producer=letters
+    ) as consumer:
+        running = asyncio.create_task(consumer.run(fails_late))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"last", message_id(2), attempts=3)
+        await asyncio.wait_for(started.wait(), LIMIT)
+        peer.close()
+        again = await stage.nsqd.subscriber(1)
+        may_fail.set()
+        again.message(b"next", message_id(3))
+        await stage.nsqd.until(lambda: again.of(Finish))
+    await running
+    assert letters.bodies == []
+
+
 async def test_so_does_a_requeue_while_iterating(stage: Stage) -> None:
     given_up: list[tuple[bytes, int]] = []
 
