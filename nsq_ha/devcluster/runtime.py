@@ -8,13 +8,12 @@ another running loop.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from nsq_ha._portal import Portal
 from nsq_ha.devcluster.control.changes import Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
@@ -34,70 +33,10 @@ if TYPE_CHECKING:
 TICK: Final = 0.05
 """Seconds between two checks of timeouts and heartbeats; the real server checks every 0.5 s."""
 _POLL: Final = 0.002
+_LIMIT: Final = 30.0
+"""Seconds for one control; each takes milliseconds unless the cluster's thread hangs."""
 _Result = TypeVar("_Result")
 _NOT_RUNNING: Final = "the cluster is not running: use it as a context manager (with DevCluster() as cluster: ...)"
-
-
-class BackgroundLoop:
-    """An event loop in its own thread, so that the cluster answers while the test blocks or runs a loop itself.
-
-    Attributes:
-        loop: The loop. Any other thread may use the methods.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def call(self, function: Callable[[], _Result], timeout: float = 30.0) -> _Result:
-        """Run a function on the loop and return its result.
-
-        Raises:
-            RuntimeError: Called from the loop's own thread, so it would wait for itself.
-            TimeoutError: The loop did not finish within ``timeout`` seconds.
-        """
-
-        async def run() -> _Result:
-            return function()
-
-        return self.run(run(), timeout)
-
-    def run(self, coroutine: Coroutine[Any, Any, _Result], timeout: float = 30.0) -> _Result:
-        """Run a coroutine on the loop and return its result.
-
-        Raises:
-            RuntimeError: As for :meth:`call`.
-            TimeoutError: As for :meth:`call`; the coroutine is cancelled.
-        """
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("a cluster cannot be controlled from its own thread")
-        future: Future[_Result] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Cancel all tasks, then stop the loop and its thread."""
-        self.run(self._cancel_all())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-    @staticmethod
-    async def _cancel_all() -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # lets aborted transports close their sockets
 
 
 class Runtime:
@@ -132,7 +71,7 @@ class Runtime:
         self._security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
         )
-        self._background: BackgroundLoop | None = None
+        self._background: Portal | None = None
         self._coordinator: Coordinator | None = None
         self._changes: Changes | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -145,9 +84,9 @@ class Runtime:
         Raises:
             OSError: A port in ``lookupd_ports`` is taken.
         """
-        self._background = BackgroundLoop("nsq_ha-devcluster")
+        self._background = Portal("nsq_ha-devcluster")
         try:
-            self._background.run(self._start())
+            self._background.wait(self._start(), _LIMIT)
         except BaseException:
             self.close()
             raise
@@ -160,10 +99,10 @@ class Runtime:
         self.close()
 
     def close(self) -> None:
-        """Stop everything. Idempotent."""
+        """Stop everything. Idempotent; does nothing in a forked child of the process that started it."""
         background, self._background = self._background, None
-        if background is not None:
-            background.run(self._stop())
+        if background is not None and not background.is_inherited:
+            background.wait(self._stop(), _LIMIT)
             background.close()
 
     async def _start(self) -> None:
@@ -264,7 +203,7 @@ class Runtime:
     def _call(self, function: Callable[[], _Result]) -> _Result:
         if self._background is None:
             raise RuntimeError(_NOT_RUNNING)
-        return self._background.call(function)
+        return self._background.call(function, _LIMIT)
 
     def _until(self, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
         """Wait on the cluster's loop until ``condition`` holds."""
@@ -278,4 +217,4 @@ class Runtime:
                     raise TimeoutError(f"timed out after {timeout:g} s waiting for: {what}")
                 await asyncio.sleep(_POLL)
 
-        self._background.run(wait(), timeout + 5)
+        self._background.wait(wait(), timeout + 5)

@@ -1,0 +1,365 @@
+"""An event loop in a background thread, and how other threads use it.
+
+Each process has one that all synchronous clients share (:func:`shared`). It starts
+with the first client and ends when the interpreter exits. The embedded cluster has
+loops of its own, so that neither side holds up the other.
+
+The invariants:
+
+* A thread that waits for a call always continues: with the result, with an error,
+  or at once if a signal handler raises an exception in it. Then the call is cancelled.
+* Posting takes no lock, so a signal handler may do it at any moment.
+* After a fork the child process never touches a loop of its parent: the two would
+  share its descriptors. The child starts loops of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import contextvars
+import os
+import threading
+from _thread import allocate_lock
+from collections import deque
+from concurrent.futures import Future
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakSet
+
+from nsq_ha.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+_Result = TypeVar("_Result")
+
+GRACE: Final = 1.0
+"""Seconds that the interpreter's exit waits beyond the time limits of the clients that it closes."""
+
+
+class Portal:
+    """An event loop in a daemon thread. Any other thread may call the methods.
+
+    Attributes:
+        loop: The loop.
+        thread: Identifier of the loop's thread.
+        is_inherited: A parent process started it, before it forked this one. It does not run here.
+        is_over: Its thread has ended.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Start the thread; ``name`` is its name."""
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.is_inherited: bool = False
+        self.is_over: bool = False
+        self._posted: deque[Callable[[], object]] = deque()
+        self._is_woken = False
+        self._is_closing = False
+        self._closers: dict[object, tuple[Callable[[], Coroutine[Any, Any, object]], float]] = {}
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _portals.add(self)
+        self._thread.start()
+        self.thread: int = self._thread.ident or 0
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):  # a task raised it; its caller gets it, the others go on
+                continue
+            return
+
+    # ------------------------------------------------------------ calls
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Run ``function``, which must not raise, in the loop; return at once.
+
+        Functions run in the order in which they were posted. Those that are posted while the loop is busy wake it once.
+
+        Raises:
+            ClosedError: The loop was closed.
+        """
+        self._posted.append(function)
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._run_posted)
+            except BaseException as error:  # KeyboardInterrupt comes at any moment: the next call wakes the loop
+                self._is_woken = False
+                if isinstance(error, RuntimeError):
+                    raise closed() from None
+                raise
+
+    def _run_posted(self) -> None:
+        self._is_woken = False  # before the look into the queue: what comes later wakes the loop again
+        posted = self._posted
+        while posted:
+            posted.popleft()()
+
+    def begin(self, call: Call[Any]) -> None:
+        """Start a call in the loop; return at once.
+
+        Raises:
+            RuntimeError: The loop's own thread asks, which would wait for itself; or a parent process runs the loop.
+            ClosedError: The loop was closed.
+        """
+        refusal = None
+        if self.is_inherited:
+            refusal = "this event loop runs in the parent process, which forked this one"
+        elif get_ident() == self.thread:
+            refusal = "a call from the event loop's own thread would wait for itself"
+        if refusal is not None:
+            call.coroutine.close()
+            raise RuntimeError(refusal)
+        try:
+            self.post(call.begin)
+        except ClosedError:
+            call.coroutine.close()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, _Result]) -> CallFuture[_Result]:
+        """Run a coroutine in the loop and return the future of its result; see :meth:`begin`."""
+        future = CallFuture(self, coroutine)
+        self.begin(future)
+        return future
+
+    def wait(self, coroutine: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
+        """Run a coroutine in the loop and return what it returns; see :meth:`begin`.
+
+        If an exception such as KeyboardInterrupt ends the wait, the coroutine is cancelled.
+
+        Raises:
+            TimeoutError: It did not end within ``timeout`` seconds; it is cancelled.
+        """
+        call = WaitingCall(self, coroutine)
+        try:
+            self.begin(call)
+            is_over = call.over.acquire(timeout=-1 if timeout is None else timeout)
+        except BaseException:
+            call.abandon()
+            raise
+        if not is_over:
+            call.abandon()
+            raise TimeoutError(f"a call of the background event loop did not end within {timeout:g} s")
+        return call.outcome()
+
+    def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
+        """Run a function in the loop and return what it returns; see :meth:`wait`."""
+
+        async def run() -> _Result:
+            return function()
+
+        return self.wait(run(), timeout)
+
+    # ------------------------------------------------------------ end
+
+    def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]], limit: float) -> None:
+        """Run ``close`` when the interpreter exits, unless :meth:`forget` is called before.
+
+        Args:
+            key: Names it for :meth:`forget`.
+            close: Returns a coroutine.
+            limit: Seconds that it may take.
+        """
+        self._closers[key] = close, limit
+
+    def forget(self, key: object) -> None:
+        """Run nothing for ``key`` at the interpreter's exit."""
+        self._closers.pop(key, None)
+
+    def close_clients(self) -> None:
+        """Run all that :meth:`close_at_exit` has, at the same time, within the longest of the limits."""
+        closers = [*self._closers.values()]
+        if closers:
+            limit = max(limit for _, limit in closers) + GRACE
+            with contextlib.suppress(TimeoutError):
+                self.wait(_all_of([close for close, _ in closers]), limit)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Cancel all tasks and end the thread. Does nothing if a parent process started it, or when called again.
+
+        Args:
+            timeout: Seconds for either. A loop that is blocked for longer is left behind in its daemon thread.
+        """
+        if self.is_inherited or self._is_closing:
+            return
+        self._is_closing = True
+        with contextlib.suppress(TimeoutError):
+            self.wait(_cancel_all(), timeout)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self.is_over = True
+            self.loop.close()
+            self._run_posted()  # calls that came too late end with an error
+
+
+async def _all_of(closes: list[Callable[[], Coroutine[Any, Any, object]]]) -> None:
+    await asyncio.gather(*(close() for close in closes), return_exceptions=True)
+
+
+async def _cancel_all() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # lets aborted transports close their sockets
+
+
+class Call(Generic[_Result]):
+    """One coroutine that runs in the loop for another thread.
+
+    Attributes:
+        coroutine: The coroutine.
+    """
+
+    def __init__(self, portal: Portal, coroutine: Coroutine[Any, Any, _Result]) -> None:
+        """Start nothing yet; the coroutine will run with the context variables of this thread."""
+        super().__init__()
+        self.coroutine: Coroutine[Any, Any, _Result] = coroutine
+        self._portal = portal
+        self._context = contextvars.copy_context()
+        self._is_abandoned = False
+        self._task: asyncio.Task[_Result] | None = None
+
+    def begin(self) -> None:
+        """Start the coroutine (in the loop)."""
+        if self._is_abandoned or self._portal.is_over:
+            self.coroutine.close()
+            self.ended(None)
+            return
+        self._task = self._portal.loop.create_task(self.coroutine, context=self._context)
+        self._task.add_done_callback(self.ended)
+
+    def ended(self, task: asyncio.Task[_Result] | None) -> None:
+        """Take the outcome (in the loop); without a task the coroutine never started."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Cancel the coroutine; may be called in any thread and at any time."""
+        self._is_abandoned = True
+        with contextlib.suppress(ClosedError):
+            self._portal.post(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self.coroutine.close()
+
+
+class WaitingCall(Call[_Result]):
+    """A call whose thread waits for the outcome.
+
+    Attributes:
+        over: Released when there is an outcome.
+    """
+
+    def __init__(self, portal: Portal, coroutine: Coroutine[Any, Any, _Result]) -> None:
+        """Start nothing yet."""
+        super().__init__(portal, coroutine)
+        # A bare lock: half the price of an Event, and signal handlers can interrupt the wait for it as well.
+        self.over = allocate_lock()
+        self.over.acquire()
+
+    def ended(self, task: asyncio.Task[_Result] | None) -> None:
+        """Wake the thread."""
+        self._task = task
+        self.over.release()
+
+    def outcome(self) -> _Result:
+        """Return what the coroutine returned, or raise what it raised."""
+        task = self._task
+        if task is None or task.cancelled():
+            raise closed()
+        return task.result()
+
+
+class CallFuture(Call[_Result], Future[_Result]):
+    """A call whose outcome is a future's; to cancel the future cancels the coroutine."""
+
+    def ended(self, task: asyncio.Task[_Result] | None) -> None:
+        """Set the outcome."""
+        if not self.set_running_or_notify_cancel():
+            if task is not None and not task.cancelled():
+                task.exception()  # marks it as seen: nobody wants it
+            return
+        if task is None or task.cancelled():
+            self.set_exception(closed())
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+    def cancel(self) -> bool:
+        """Cancel the coroutine unless it has ended; return whether it was cancelled."""
+        was_cancelled = self.cancelled()
+        if super().cancel() and not was_cancelled:
+            self.abandon()
+        return self.cancelled()
+
+
+def closed() -> ClosedError:
+    """Return the error for calls that come when the loop has ended, or is about to."""
+    return ClosedError("the background event loop has ended, since the interpreter exits or the client was stopped")
+
+
+# ---------------------------------------------------------------- the loop that all clients of a process share
+
+_portals: Final[WeakSet[Portal]] = WeakSet()
+_inherited: Final[list[Portal]] = []
+"""Loops of parent processes. They are kept: closing one would change what the parent's loop listens to."""
+_shared: Portal | None = None
+_is_exiting: bool = False
+_mutex = threading.RLock()
+
+
+def mutex() -> threading.RLock:
+    """Return the lock under which clients begin to start; never wait for anything while you hold it."""
+    return _mutex
+
+
+def shared() -> Portal:
+    """Return the loop that all synchronous clients of this process share; start it if it does not run.
+
+    Raises:
+        ClosedError: The interpreter exits.
+    """
+    global _shared  # noqa: PLW0603 - one for each process
+    with mutex():
+        if _is_exiting:
+            raise closed()
+        if _shared is None:
+            _shared = Portal("nsq_ha")
+        return _shared
+
+
+def _exit() -> None:
+    """Close all clients within their time limits, then the loop."""
+    global _is_exiting, _shared  # noqa: PLW0603 - one for each process
+    with mutex():
+        _is_exiting = True
+        portal, _shared = _shared, None
+    if portal is not None:
+        try:
+            portal.close_clients()
+        finally:
+            portal.close(GRACE)
+
+
+def _after_fork() -> None:
+    """Let the child process begin without a loop, and without locks that threads of its parent may hold."""
+    global _mutex, _shared  # noqa: PLW0603 - one for each process
+    _mutex = threading.RLock()
+    _shared = None
+    for portal in [*_portals]:
+        portal.is_inherited = True
+        _inherited.append(portal)
+
+
+# Registered when this is imported: handlers that a program registers later run earlier, and may still publish.
+atexit.register(_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
