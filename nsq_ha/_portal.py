@@ -46,17 +46,17 @@ class Portal:
         loop: The loop.
         thread: Identifier of the loop's thread.
         is_inherited: A parent process started it, before it forked this one. It does not run here.
-        is_over: Its thread has ended.
+        is_closing: It ends, or has ended.
     """
 
     def __init__(self, name: str) -> None:
         """Start the thread; ``name`` is its name."""
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.is_inherited: bool = False
-        self.is_over: bool = False
+        self.is_closing: bool = False
         self._posted: deque[Callable[[], object]] = deque()
         self._is_woken = False
-        self._is_closing = False
+        self._is_over = False
         self._closers: dict[object, tuple[Callable[[], Coroutine[Any, Any, object]], float]] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _portals.add(self)
@@ -79,8 +79,10 @@ class Portal:
         Functions run in the order in which they were posted. Those that are posted while the loop is busy wake it once.
 
         Raises:
-            ClosedError: The loop was closed.
+            ClosedError: The loop was closed, or a parent process runs it.
         """
+        if self.is_inherited:
+            raise closed()
         self._posted.append(function)
         if not self._is_woken:
             self._is_woken = True
@@ -102,17 +104,8 @@ class Portal:
         """Start a call in the loop; return at once.
 
         Raises:
-            RuntimeError: The loop's own thread asks, which would wait for itself; or a parent process runs the loop.
-            ClosedError: The loop was closed.
+            ClosedError: The loop was closed, or a parent process runs it.
         """
-        refusal = None
-        if self.is_inherited:
-            refusal = "this event loop runs in the parent process, which forked this one"
-        elif get_ident() == self.thread:
-            refusal = "a call from the event loop's own thread would wait for itself"
-        if refusal is not None:
-            call.coroutine.close()
-            raise RuntimeError(refusal)
         try:
             self.post(call.begin)
         except ClosedError:
@@ -131,8 +124,12 @@ class Portal:
         If an exception such as KeyboardInterrupt ends the wait, the coroutine is cancelled.
 
         Raises:
+            RuntimeError: The loop's own thread asks, which would wait for itself.
             TimeoutError: It did not end within ``timeout`` seconds; it is cancelled.
         """
+        if get_ident() == self.thread:
+            coroutine.close()
+            raise RuntimeError("a call from the event loop's own thread would wait for itself")
         call = WaitingCall(self, coroutine)
         try:
             self.begin(call)
@@ -154,6 +151,10 @@ class Portal:
         return self.wait(run(), timeout)
 
     # ------------------------------------------------------------ end
+
+    def has_ended(self) -> bool:
+        """Return whether the thread has ended, so that nothing runs in the loop any more."""
+        return self._is_over
 
     def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]], limit: float) -> None:
         """Run ``close`` when the interpreter exits, unless :meth:`forget` is called before.
@@ -183,15 +184,15 @@ class Portal:
         Args:
             timeout: Seconds for either. A loop that is blocked for longer is left behind in its daemon thread.
         """
-        if self.is_inherited or self._is_closing:
+        if self.is_inherited or self.is_closing:
             return
-        self._is_closing = True
+        self.is_closing = True
         with contextlib.suppress(TimeoutError):
             self.wait(_cancel_all(), timeout)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
         if not self._thread.is_alive():
-            self.is_over = True
+            self._is_over = True
             self.loop.close()
             self._run_posted()  # calls that came too late end with an error
 
@@ -226,7 +227,7 @@ class Call(Generic[_Result]):
 
     def begin(self) -> None:
         """Start the coroutine (in the loop)."""
-        if self._is_abandoned or self._portal.is_over:
+        if self._is_abandoned or self._portal.has_ended():
             self.coroutine.close()
             self.ended(None)
             return
@@ -303,7 +304,7 @@ class CallFuture(Call[_Result], Future[_Result]):
 
 def closed() -> ClosedError:
     """Return the error for calls that come when the loop has ended, or is about to."""
-    return ClosedError("the background event loop has ended, since the interpreter exits or the client was stopped")
+    return ClosedError("the background event loop has ended: the interpreter exits, or this process was forked")
 
 
 # ---------------------------------------------------------------- the loop that all clients of a process share

@@ -212,6 +212,26 @@ class Message(msgspec.Struct, eq=False, gc=False):
             )
         returned(self, answer)
 
+    def __enter__(self) -> Self:
+        """Return the message; for threads, see :mod:`nsq_ha.sync`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish it, or requeue it after an exception; do nothing if it was answered in the block.
+
+        After what is no ``Exception``, such as KeyboardInterrupt, it stays unanswered: it goes back when the consumer
+        stops, without a failed attempt.
+        """
+        if not self.answered:
+            if kind is None:
+                self.finish()
+            elif issubclass(kind, Exception):
+                self.requeue()
+        elif kind is None and hasattr(self.source, "returned"):
+            self._answered_before("finish")
+
     async def __aenter__(self) -> Self:
         """Return the message; at the end of the block it is finished, or requeued after an exception."""
         return self

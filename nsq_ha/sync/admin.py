@@ -1,0 +1,32 @@
+"""The admin client for threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha import admin
+from nsq_ha.sync.facade import Facade, waits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class AdminClient(Facade[admin.AdminClient]):
+    """Administers topics from any thread: :class:`nsq_ha.admin.AdminClient` whose methods wait.
+
+    Takes the same arguments. Use it with ``with``, or just call it: the first call starts it.
+    """
+
+    def __init__(self, lookupd: str | Iterable[str], *, question_timeout: float = 2.0) -> None:
+        """Check the arguments; connect to nothing yet."""
+        urls = (lookupd,) if isinstance(lookupd, str) else tuple(lookupd)
+        super().__init__(lambda: admin.AdminClient(urls, question_timeout=question_timeout))
+
+    create_topic: Final = waits(admin.AdminClient.create_topic)
+    delete_topic: Final = waits(admin.AdminClient.delete_topic)
+    expand: Final = waits(admin.AdminClient.expand)
+    create_channel: Final = waits(admin.AdminClient.create_channel)
+    move_leader: Final = waits(admin.AdminClient.move_leader)
+    describe: Final = waits(admin.AdminClient.describe)
+    topics: Final = waits(admin.AdminClient.topics)
+    nodes: Final = waits(admin.AdminClient.nodes)

@@ -1,0 +1,178 @@
+"""The consumer for threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import nsq_ha
+from nsq_ha import _portal
+from nsq_ha.errors import ConfigError
+from nsq_ha.sync.engine import Engine, is_called_by
+from nsq_ha.sync.facade import Facade, client_of, does, waits
+from nsq_ha.sync.producer import Producer
+from nsq_ha.sync.taking import Handle, Taker
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+    from types import TracebackType
+
+    from nsq_ha._portal import Portal
+    from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.attempts import Publisher
+    from nsq_ha.message import Message
+
+
+class Consumer(Facade[Engine]):
+    """Reads one channel of one topic in threads: :class:`nsq_ha.Consumer` whose methods wait.
+
+    Takes the same options. Use it with ``with``. Iterating hands out messages and answers nothing by itself; any thread
+    may answer them, and ``with message:`` finishes it at the end of the block, or requeues it after an exception.
+    :meth:`run` calls a handler in threads. Meanwhile heartbeats are answered in the background.
+
+    The first use starts it: it returns when all partitions are subscribed, or after ``start_timeout`` with a warning.
+
+    Messages that a thread got by iterating may be answered until ``close_timeout`` after :meth:`stop`, as long as that
+    thread runs. If the thread itself stops the consumer, or leaves the ``with`` block, those that it has not answered
+    go back at once; only an exception counts as a failed attempt.
+
+    Args:
+        topic: The topic.
+        channel: The channel; it is made on first use and starts at the end of the topic.
+        lookupd: One nsqlookupd's HTTP address or several; the others are found from it.
+        producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``; starting the consumer starts it.
+        config: Options as a value. None to take them from ``options``.
+        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`. A plain function as ``on_give_up`` runs in a
+            thread.
+
+    Raises:
+        ConfigError: An option is unknown or out of range, a name is not legal, no lookupd is given, or what is given up
+            could not be published.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        lookupd: str | Iterable[str] = (),
+        producer: Producer | Publisher | None = None,
+        config: ConsumerConfig | None = None,
+        **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
+    ) -> None:
+        """Check the options; connect to nothing yet."""
+        urls = lookupd if isinstance(lookupd, str) else tuple(lookupd)
+        if isinstance(producer, nsq_ha.Producer):
+            raise ConfigError(
+                "producer= of a nsq_ha.sync.Consumer must be a nsq_ha.sync.Producer: a nsq_ha.Producer has a"
+                " loop of its own"
+            )
+
+        def make() -> Engine:
+            publisher = client_of(producer) if isinstance(producer, Producer) else producer
+            return Engine(topic, channel, lookupd=urls, producer=publisher, config=config, options=options)
+
+        super().__init__(make)
+        self._close_limit = self.config.close_timeout
+        self._producer = producer if isinstance(producer, Producer) else None
+        self._local = threading.local()  # "handle": of each thread that iterates
+        self._takers: set[Taker] = set()
+
+    run: Final = waits(nsq_ha.Consumer.run)
+    wait_subscribed: Final = waits(nsq_ha.Consumer.wait_subscribed)
+    set_max_in_flight: Final = does(nsq_ha.Consumer.set_max_in_flight)
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """All options."""
+        return self._client.config
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self._client.topic
+
+    @property
+    def channel(self) -> str:
+        """Name of the channel."""
+        return self._client.channel
+
+    @property
+    def max_in_flight(self) -> int:
+        """Messages that may be unanswered over all partitions."""
+        return self._client.max_in_flight
+
+    # ------------------------------------------------------------ iterating
+
+    def __iter__(self) -> Self:
+        """Iterate over messages until the consumer is closed; several threads may, and share the messages."""
+        return self
+
+    def __next__(self) -> Message:
+        """Wait for the next message and return it.
+
+        If KeyboardInterrupt ends the wait, no message is lost.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            ServerError: A refusal that no retry cures.
+            ConfigError: :meth:`run` is active.
+        """
+        handle: Handle | None = getattr(self._local, "handle", None)
+        if handle is None or self._portal is None or self._portal.is_inherited:
+            if self._is_stopped:
+                raise StopIteration
+            handle = self._new_handle(self._started("__next__"))
+        return handle.taker.take()
+
+    def _new_handle(self, portal: Portal) -> Handle:
+        taker = Taker(portal, self._client)
+        self._takers.add(taker)
+        handle = self._local.handle = Handle(taker, self._dropped, portal)
+        return handle
+
+    def _dropped(self, taker: Taker) -> None:
+        taker.drop()
+        self._takers.discard(taker)
+
+    # ------------------------------------------------------------ life
+
+    def _start(self, call: str) -> Portal:
+        if self._producer is not None:
+            self._producer.start()
+            with _portal.mutex():
+                if self._begun is None:
+                    self._client = self._make()  # with the client that the producer has now
+        return super()._start(call)
+
+    def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        begun = self._begun
+        if begun is not None and not begun.portal.is_inherited and is_called_by(self._client):
+            # To wait would be to wait for the message that this thread handles.
+            self._is_stopped = True
+            begun.portal.submit(self._close(kind, error, trace))
+        else:
+            super()._stop(kind, error, trace)
+
+    def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Coroutine[Any, Any, None]:
+        handle: Handle | None = getattr(self._local, "handle", None)
+        return self._close_after(handle.taker if handle is not None else None, kind, error, trace)
+
+    async def _close_after(
+        self,
+        leaving: Taker | None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if leaving is not None:
+            await leaving.end()
+        for taker in self._takers:
+            taker.give_back()
+        # From here to the end of the inbox nothing else runs, so that nobody takes what was given back.
+        await self._client.__aexit__(kind, error, trace)
+        for taker in [*self._takers]:
+            await taker.end()
+        self._takers.clear()

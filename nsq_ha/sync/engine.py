@@ -1,0 +1,123 @@
+"""The async consumer, with what threads need besides: functions of the application run in threads that are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import nsq_ha
+from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.handling import HandlerThreads, check_handler
+from nsq_ha.transport.single_use import options_of
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from nsq_ha.consumer.attempts import Publisher
+    from nsq_ha.message import Message
+
+GIVING_UP: Final = 8
+"""Functions of ``on_give_up`` that run at once at most."""
+
+_here: Final = threading.local()
+"""Of each thread: ``engines``, the consumers whose functions run in it."""
+
+
+class Engine(nsq_ha.Consumer):
+    """A consumer whose messages threads take, and whose functions know which consumer calls them."""
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        lookupd: str | Iterable[str],
+        producer: Publisher | None,
+        config: ConsumerConfig | None,
+        options: dict[str, Any],
+    ) -> None:
+        """Take the arguments of :class:`nsq_ha.Consumer`."""
+        config = options_of(ConsumerConfig, config, lookupd, options)
+        if callable(config.on_give_up) and not _is_async(config.on_give_up):
+            check_handler(config.on_give_up, "on_give_up")
+            config = dataclasses.replace(config, on_give_up=self._in_thread(config.on_give_up))
+        self._threads = HandlerThreads(GIVING_UP)
+        super().__init__(topic, channel, producer=producer, config=config)
+
+    async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
+        """Run handlers, see :meth:`nsq_ha.Consumer.run`; :func:`is_called_by` knows plain ones."""
+        check_handler(handler)
+        known = handler if _is_async(handler) else self._known(handler)
+        await super().run(known, concurrency=concurrency)
+
+    async def take_into(self, ready: deque[Message], most: int) -> None:
+        """Wait for a message and append it to ``ready``, with those that can be handed out at once.
+
+        Args:
+            ready: Takes the messages.
+            most: The number of messages at most.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+            NsqError: As for an iteration.
+        """
+        messages = self._messages_of_task()
+        ready.append(await anext(messages))
+        waiting = self._inbox.waiting
+        for _ in range(most - 1):
+            if not waiting or waiting[0].attempts >= messages.fine_below:  # would take more than a look at it
+                return
+            ready.append(await anext(messages))
+
+    def take_back(self, message: Message, why: str) -> None:
+        """Put a message that no thread has seen back to the head of the queue; ``why`` is for the log."""
+        self._inbox.take_back(message, why)
+
+    async def _end(self) -> None:
+        await super()._end()
+        self._threads.close()
+
+    def _known(self, function: Callable[[Message], object]) -> Callable[[Message], object]:
+        @functools.wraps(function)
+        def call(message: Message) -> object:
+            engines = _engines()
+            engines.append(self)
+            try:
+                return function(message)
+            finally:
+                engines.remove(self)
+
+        if not hasattr(function, "__qualname__"):
+            call.__qualname__ = type(function).__qualname__
+        return call
+
+    def _in_thread(self, function: Callable[[Message], object]) -> Callable[[Message], Awaitable[None]]:
+        known = self._known(function)
+
+        @functools.wraps(function)
+        async def call(message: Message) -> None:
+            outcome = await self._threads.call(known, message)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+        return call
+
+
+def is_called_by(engine: nsq_ha.Consumer) -> bool:
+    """Return whether this thread runs a function that the consumer has called."""
+    return engine in _engines()
+
+
+def _engines() -> list[Engine]:
+    found: list[Engine] | None = getattr(_here, "engines", None)
+    if found is None:
+        found = _here.engines = []
+    return found
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -1,0 +1,229 @@
+"""Turns an async client into one for threads: its methods wait, and start it when it is first used.
+
+A client for threads lists the methods of the async one (``publish: Final = waits(Producer.publish)``). Names,
+signatures, types and docstrings come from there; nothing is written twice.
+
+The invariants: any number of threads may use one client at the same time; a client that failed to start leaves
+nothing behind and may be started again; one that is not stopped is stopped when the interpreter exits.
+"""
+
+from __future__ import annotations
+
+import inspect
+from concurrent.futures import CancelledError
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
+
+from nsq_ha import _portal
+from nsq_ha.errors import ClosedError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+    from nsq_ha._portal import CallFuture, Portal
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
+
+class AsyncClient(Protocol):
+    """What an async client is, for a facade."""
+
+    async def __aenter__(self) -> object:
+        """Start."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Close; the arguments say how the block ended."""
+
+
+_Client = TypeVar("_Client", bound=AsyncClient)
+_Client_co = TypeVar("_Client_co", bound=AsyncClient, covariant=True)
+
+
+class _Start(NamedTuple):
+    """The start of a client."""
+
+    portal: Portal
+    future: CallFuture[None]
+
+
+class Facade(Generic[_Client_co]):
+    """What all clients for threads have in common."""
+
+    _close_limit: float = 5.0
+    """Seconds that closing may take."""
+
+    def __init__(self, make: Callable[[], _Client_co]) -> None:
+        """Start nothing yet.
+
+        Args:
+            make: Creates the async client, and checks its options.
+        """
+        self._make = make
+        self._client: _Client_co = make()
+        self._begun: _Start | None = None
+        self._portal: Portal | None = None  # once it has started
+        self._is_stopped = False
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> Self:
+        """Start, as the block of a ``with`` statement does at its beginning; return the client.
+
+        You need not call it: the first call that needs the client starts it, too. If it is started already, this does
+        nothing. If starting fails, it may be called again.
+
+        Raises:
+            ClosedError: The client was stopped, or the interpreter exits.
+            ConfigError: A parent process started the client, before it forked this one.
+        """
+        self._started("start")
+        return self
+
+    def stop(self) -> None:
+        """Close the client within ``close_timeout``, as the end of a ``with`` block does. May be called again.
+
+        A client that was never started is not closed by this. In a forked child this does nothing to the client of the
+        parent process.
+
+        Raises:
+            ConfigError: Called in the background event loop, by a coroutine or a callback, where it would wait for
+                itself.
+        """
+        self._stop(None, None, None)
+
+    def __enter__(self) -> Self:
+        """Start, see :meth:`start`."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, see :meth:`stop`."""
+        self._stop(kind, error, trace)
+
+    def _started(self, call: str, *, waits: bool = True) -> Portal:
+        """Return the event loop of the started client; start it if need be.
+
+        Args:
+            call: The method that needs it, for the error.
+            waits: Whether the method waits for the loop.
+        """
+        portal = self._portal
+        if portal is None or portal.is_inherited or self._is_stopped or (waits and get_ident() == portal.thread):
+            portal = self._start(call)
+        return portal
+
+    def _start(self, call: str) -> Portal:
+        name = type(self).__name__
+        with _portal.mutex():
+            if self._is_stopped:
+                raise ClosedError(f"the {name} was stopped: create a new one")
+            begun = self._begun
+            if begun is None:
+                portal = _portal.shared()
+                check_thread(portal, name, call)
+                begun = self._begun = _Start(portal, portal.submit(self._open(self._client, portal)))
+        check_thread(begun.portal, name, call)
+        try:
+            begun.future.result()
+        except BaseException as error:
+            begun.future.cancel()
+            with _portal.mutex():
+                if self._begun is begun and not self._is_stopped:
+                    self._begun, self._client = None, self._make()
+            if isinstance(error, CancelledError):  # by stop(), or since another thread that started it was interrupted
+                return self._start(call)
+            raise
+        self._portal = begun.portal
+        return begun.portal
+
+    async def _open(self, client: AsyncClient, portal: Portal) -> None:
+        await client.__aenter__()
+        portal.close_at_exit(self, lambda: self._close(None, None, None), self._close_limit)
+
+    def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        begun = self._begun
+        if begun is None or begun.portal.is_inherited or begun.portal.is_closing:
+            return
+        check_thread(begun.portal, type(self).__name__, "stop")
+        with _portal.mutex():
+            self._is_stopped = True
+        begun.future.cancel()  # does nothing if it has started
+        begun.portal.wait(self._close(kind, error, trace))
+        begun.portal.forget(self)
+
+    def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Coroutine[Any, Any, None]:
+        """Return a coroutine that closes the async client."""
+        return self._client.__aexit__(kind, error, trace)
+
+
+def check_thread(portal: Portal, name: str, call: str) -> None:
+    """Check that this thread can wait for the event loop.
+
+    Raises:
+        ConfigError: It is the loop's own thread, or a parent process runs the loop.
+    """
+    if portal.is_inherited:
+        raise ConfigError(
+            f"this {name} was started before the process was forked, and its connections belong to the parent process:"
+            f" create it in the child, or start it only after the fork (its first use starts it)"
+        )
+    if get_ident() == portal.thread:
+        raise ConfigError(
+            f"{name}.{call}() was called in the background event loop, by a coroutine or a callback, and would wait for"
+            f" itself: call it in a thread, such as in a handler that is a plain function"
+        )
+
+
+def client_of(facade: Facade[_Client]) -> _Client:
+    """Return the async client."""
+    return facade._client  # noqa: SLF001 - the class is this module's
+
+
+def waits(
+    method: Callable[Concatenate[_Client, _P], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[Facade[_Client], _P], _Result]:
+    """Return a method that calls the async one, and waits for its result."""
+    name = method.__name__
+
+    def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        portal = self._started(name)
+        bound: Callable[_P, Coroutine[Any, Any, _Result]] = getattr(self._client, name)  # its class may override it
+        return portal.wait(bound(*args, **kwargs))
+
+    return described(call, method)
+
+
+def does(
+    method: Callable[Concatenate[_Client, _P], _Result],
+) -> Callable[Concatenate[Facade[_Client], _P], _Result]:
+    """Return a method that calls one which does not wait, in the event loop once the client has started."""
+    name = method.__name__
+
+    def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        portal = self._portal
+        bound: Callable[_P, _Result] = getattr(self._client, name)
+        if portal is None or get_ident() == portal.thread:
+            return bound(*args, **kwargs)
+        return self._started(name).call(lambda: bound(*args, **kwargs))
+
+    return described(call, method)
+
+
+def described(
+    function: Callable[_P, _Result], method: Callable[..., object], doc: str | None = None
+) -> Callable[_P, _Result]:
+    """Return ``function`` with name and signature of ``method``, and its docstring unless ``doc`` is given."""
+    # Not by functools.wraps: from __wrapped__ tools would conclude that the function returns a coroutine.
+    for name in ("__name__", "__qualname__", "__annotations__"):
+        setattr(function, name, getattr(method, name))
+    function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    function.__module__ = "nsq_ha.sync"
+    function.__doc__ = doc or method.__doc__
+    return function

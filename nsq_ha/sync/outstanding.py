@@ -1,0 +1,151 @@
+"""Publishes that nobody waits for: how many may be under way, and what becomes of their errors.
+
+The invariants: the memory of the publishes under way is bounded; an error that no caller has seen is raised by the
+next flush, or logged when the producer closes.
+"""
+
+from __future__ import annotations
+
+import logging
+from _thread import LockType, allocate_lock
+from collections import deque
+from concurrent.futures import wait
+from threading import RLock, get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha._portal import CallFuture
+from nsq_ha.message import Receipt
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine
+
+    from nsq_ha._portal import Portal
+
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
+
+OVERHEAD: Final = 1024
+"""Bytes that a publish takes besides its body: future, task, request."""
+
+MOST_FAILED: Final = 1000
+"""Failed publishes that are kept; of more, the oldest are forgotten."""
+
+
+class PublishFuture(CallFuture[Receipt]):
+    """The future of one publish.
+
+    Attributes:
+        size: Bytes that it counts for.
+        was_seen: Somebody has asked for its outcome.
+    """
+
+    def __init__(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], owner: Outstanding, size: int) -> None:
+        """Start nothing yet."""
+        super().__init__(portal, publish)
+        self.size: int = size
+        self.was_seen: bool = False
+        self._owner = owner
+
+    def ended(self, task: asyncio.Task[Receipt] | None) -> None:
+        """Set the outcome (in the loop)."""
+        super().ended(task)
+        self._owner.ended(self)
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """Return the receipt or raise the error."""
+        try:
+            return super().result(timeout)
+        finally:
+            self.was_seen = self.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error. None if there is none."""
+        try:
+            return super().exception(timeout)
+        finally:
+            self.was_seen = self.done()
+
+
+class Outstanding:
+    """The publishes of one producer that nobody waits for."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """Start without any; ``most_bytes`` may be under way."""
+        self._most_bytes = most_bytes
+        self._futures: set[PublishFuture] = set()
+        self._failed: deque[PublishFuture] = deque(maxlen=MOST_FAILED)
+        self._waiters: deque[LockType] = deque()
+        # Two counters: the loop writes the second one, and never waits for a lock that a thread may hold.
+        self._begun_bytes = 0
+        self._ended_bytes = 0
+        self._counting = RLock()
+
+    def begin(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], body: object) -> PublishFuture:
+        """Start a publish, once there is room; in the loop's own thread do not wait for that."""
+        size = OVERHEAD + (len(body) if isinstance(body, bytes | bytearray | memoryview) else 0)
+        if get_ident() != portal.thread:
+            while self._is_full():
+                self._wait_for_room()
+        future = PublishFuture(portal, publish, self, size)
+        with self._counting:
+            self._begun_bytes += size
+        self._futures.add(future)
+        try:
+            portal.begin(future)
+        except BaseException:
+            future.abandon()
+            self.ended(future)
+            raise
+        return future
+
+    def ended(self, future: PublishFuture) -> None:
+        """Record that a publish has ended (in the loop)."""
+        self._futures.discard(future)
+        self._ended_bytes += future.size
+        if _has_failed(future):
+            self._failed.append(future)
+        if self._waiters and not self._is_full():
+            while self._waiters:
+                self._waiters.popleft().release()
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until all publishes have ended that have begun; see :meth:`nsq_ha.sync.Producer.flush`."""
+        late = wait(self._futures.copy(), timeout).not_done
+        if late:
+            raise TimeoutError(f"{len(late)} publishes are still under way after {timeout:g} s")
+        unseen = self._unseen()
+        if unseen and (error := unseen[0].exception()) is not None:
+            if len(unseen) > 1:
+                error.add_note(f"{len(unseen)} publishes by publish_nowait() have failed")
+            raise error
+
+    def warn(self) -> None:
+        """Log the errors that nobody has seen."""
+        unseen = self._unseen()
+        if unseen:
+            log.warning("%d publishes by publish_nowait() failed: %s", len(unseen), unseen[0].exception())
+
+    def _unseen(self) -> list[PublishFuture]:
+        """Remove and return the failed publishes that nobody has seen."""
+        found = []
+        while self._failed:
+            future = self._failed.popleft()
+            if not future.was_seen:
+                found.append(future)
+        return found
+
+    def _is_full(self) -> bool:
+        return self._begun_bytes - self._ended_bytes >= self._most_bytes
+
+    def _wait_for_room(self) -> None:
+        waiter = allocate_lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        if self._is_full():  # otherwise there was room before anybody could know of the waiter
+            waiter.acquire()
+
+
+def _has_failed(future: PublishFuture) -> bool:
+    if future.cancelled() or future.was_seen:
+        return False
+    return CallFuture.exception(future) is not None

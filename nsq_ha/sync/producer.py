@@ -1,0 +1,116 @@
+"""The producer for threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+
+import nsq_ha
+from nsq_ha.sync.facade import Facade, check_thread, described, waits
+from nsq_ha.sync.outstanding import Outstanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from nsq_ha.config import ProducerConfig
+    from nsq_ha.message import Receipt
+
+_P = ParamSpec("_P")
+
+_NOWAIT: Final = """\
+Publish one message without waiting; return the future of its receipt.
+
+Takes the arguments of :meth:`publish`. Messages of one thread are queued in the order of the calls. Wrong arguments,
+too, are reported by the future.
+
+If publishes of ``max_pending_bytes`` are under way, the call waits for room. A publish counts as its body and 1 KiB. A
+call by a callback of such a future does not wait.
+
+Returns:
+    A future with the Receipt or the error. Cancelling it cancels the publish, see :meth:`publish`.
+
+Raises:
+    ClosedError: The producer was stopped, or the interpreter exits.
+    ConfigError: A parent process started the producer, before it forked this one.
+"""
+
+
+def _without_waiting(
+    publish: Callable[Concatenate[nsq_ha.Producer, _P], Coroutine[Any, Any, Receipt]],
+) -> Callable[Concatenate[Producer, _P], Future[Receipt]]:
+    def publish_nowait(self: Producer, /, *args: _P.args, **kwargs: _P.kwargs) -> Future[Receipt]:
+        portal = self._started("publish_nowait", waits=False)
+        return self._outstanding.begin(portal, publish(self._client, *args, **kwargs), _body_of(args, kwargs))
+
+    described(publish_nowait, publish, _NOWAIT)
+    publish_nowait.__name__ = "publish_nowait"
+    publish_nowait.__qualname__ = "Producer.publish_nowait"
+    return publish_nowait
+
+
+def _body_of(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    return args[1] if len(args) > 1 else kwargs.get("body")
+
+
+class Producer(Facade[nsq_ha.Producer]):
+    """Publishes from any thread: :class:`nsq_ha.Producer` whose methods wait.
+
+    Takes the same options. One per process is enough for all its threads. Use it with ``with``, or keep it for as long
+    as the process runs: its first use starts it, and the exit of the interpreter closes it within ``close_timeout``.
+
+    Raises:
+        ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        lookupd: str | Iterable[str] = (),
+        config: ProducerConfig | None = None,
+        **options: Any,  # noqa: ANN401 - checked against the fields of ProducerConfig
+    ) -> None:
+        """Check the options; connect to nothing yet."""
+        urls = lookupd if isinstance(lookupd, str) else tuple(lookupd)
+        super().__init__(lambda: nsq_ha.Producer(lookupd=urls, config=config, **options))
+        self._close_limit = self.config.close_timeout
+        self._outstanding = Outstanding(self.config.max_pending_bytes)
+
+    publish: Final = waits(nsq_ha.Producer.publish)
+    publish_many: Final = waits(nsq_ha.Producer.publish_many)
+    publish_nowait: Final = _without_waiting(nsq_ha.Producer.publish)
+
+    @property
+    def config(self) -> ProducerConfig:
+        """All options."""
+        return self._client.config
+
+    @property
+    def trace(self) -> bool | frozenset[str]:
+        """See :attr:`nsq_ha.Producer.trace`."""
+        return self._client.trace
+
+    @trace.setter
+    def trace(self, value: bool | Iterable[str]) -> None:
+        self._client.trace = value
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that :meth:`publish_nowait` has taken, from any thread, is stored or has failed.
+
+        Args:
+            timeout: Seconds. None waits until the last one has ended, at most its ``publish_timeout``.
+
+        Raises:
+            TimeoutError: Some are still under way; they go on.
+            PublishError: A publish failed, and nobody has asked its future for the outcome. It is the first such error
+                since the last call; a note says how many there are.
+        """
+        if self._portal is not None:
+            check_thread(self._portal, "Producer", "flush")
+        self._outstanding.flush(timeout)
+
+    async def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super()._close(kind, error, trace)
+        self._outstanding.warn()

@@ -1,0 +1,197 @@
+"""Iterating over a consumer's messages in threads.
+
+Each thread that iterates has a task in the event loop, which takes messages for it. So the consumer knows whose
+messages they are: it waits for those of a thread that still works, and gives back those of one that has left.
+
+A thread that is quick gets several messages at a time, since each exchange between two threads costs more than a
+message. The invariants: a message that the thread has not taken is given back when the consumer closes, and after
+``FRESH`` seconds; a message whose connection has gone is not handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from _thread import LockType, allocate_lock
+from collections import deque
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha._portal import Portal
+    from nsq_ha.message import Message
+    from nsq_ha.sync.engine import Engine
+
+MOST: Final = 64
+"""Messages that a thread gets at a time; of more, the exchange no longer shows in the cost of one."""
+
+QUICK: Final = 0.01
+"""Seconds within which a thread must have handled what it got, to get more the next time."""
+
+FRESH: Final = 0.25
+"""Seconds after which messages that a thread has not taken are given back, so that the consumer checks their age."""
+
+_NOT_TAKEN: Final = "the thread that iterates did not ask for it in time"
+
+
+class Taker:
+    """Takes messages for one thread.
+
+    Attributes:
+        task: Holds the messages. None until it begins.
+    """
+
+    def __init__(self, portal: Portal, engine: Engine) -> None:
+        """Begin.
+
+        Args:
+            portal: The event loop.
+            engine: The consumer.
+        """
+        self.task: asyncio.Task[None] | None = None
+        self._portal = portal
+        self._engine = engine
+        self._ready: deque[Message] = deque()
+        self._fresh_until = 0.0
+        self._failure: BaseException | None = None
+        self._wanting: LockType | None = None
+        self._demand = asyncio.Event()
+        self._most = 1
+        self._is_taking = False
+        self._is_interrupted = False
+        portal.post(self._begin)
+
+    # ------------------------------------------------------------ in the thread
+
+    def take(self) -> Message:
+        """Wait for the next message and return it.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            NsqError: As for an async iteration.
+        """
+        ready = self._ready
+        while True:
+            if ready and monotonic() < self._fresh_until:
+                try:
+                    message = ready.popleft()
+                except IndexError:  # the consumer closes, and has taken it back
+                    continue
+                if getattr(message.source, "is_alive", True):
+                    return message
+            else:
+                self._ask()
+
+    def _ask(self) -> None:
+        wanting = allocate_lock()
+        wanting.acquire()
+        try:
+            self._portal.post(partial(self._wanted, wanting))
+            wanting.acquire()
+        except BaseException:
+            self._portal.post(self._unwanted)
+            raise
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # ------------------------------------------------------------ in the event loop
+
+    def give_back(self) -> None:
+        """Give back what the thread has not taken, in its order."""
+        while self._ready:
+            with contextlib.suppress(IndexError):  # the thread takes it just now
+                self._engine.take_back(self._ready.pop(), _NOT_TAKEN)
+
+    async def end(self) -> None:
+        """End the task: the messages that the thread has not answered go back when the consumer closes."""
+        self.give_back()
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait({self.task})
+
+    def drop(self) -> None:
+        """Begin to end: the thread has ended."""
+        self.give_back()
+        if self.task is not None:
+            self.task.cancel()
+
+    def _begin(self) -> None:
+        self.task = self._portal.loop.create_task(self._run(), name="nsq_ha takes messages for a thread")
+
+    def _wanted(self, wanting: LockType) -> None:
+        self.give_back()
+        self._wanting = wanting
+        if self.task is None or self.task.done():
+            self._answer(StopIteration())
+            return
+        was_quick = monotonic() - (self._fresh_until - FRESH) < QUICK
+        self._most = min(2 * self._most, MOST) if was_quick else 1
+        self._demand.set()
+
+    def _unwanted(self) -> None:
+        self._wanting = None
+        if self._is_taking and self.task is not None:
+            self._is_interrupted = True
+            self.task.cancel()
+        else:
+            self.give_back()
+
+    def _answer(self, failure: BaseException | None = None) -> None:
+        self._failure = failure
+        self._fresh_until = monotonic() + FRESH
+        wanting, self._wanting = self._wanting, None
+        if wanting is not None:
+            wanting.release()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._demand.wait()
+                self._demand.clear()
+                await self._fill()
+        finally:
+            self._answer(StopIteration())
+
+    async def _fill(self) -> None:
+        self._is_taking = True
+        try:
+            await self._engine.take_into(self._ready, self._most)
+        except StopAsyncIteration:
+            self._answer(StopIteration())
+        except asyncio.CancelledError:
+            if not self._is_interrupted:
+                raise
+            self._is_interrupted = False
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            self.give_back()
+        except Exception as error:  # noqa: BLE001 - raised in the thread
+            self._answer(error)
+        else:
+            self._answer()
+        finally:
+            self._is_taking = False
+
+
+class Handle:
+    """Belongs to one thread, which drops it when it ends; then the task of that thread ends, too.
+
+    Attributes:
+        taker: The thread's.
+    """
+
+    def __init__(self, taker: Taker, dropped: Callable[[Taker], None], portal: Portal) -> None:
+        self.taker: Taker = taker
+        self._dropped = dropped
+        self._portal = portal
+
+    def __del__(self) -> None:
+        """End the task of the thread."""
+        with contextlib.suppress(ClosedError):
+            self._portal.post(partial(self._dropped, self.taker))
