@@ -38,6 +38,8 @@ _Result = TypeVar("_Result")
 GRACE: Final = 1.0
 """Seconds that the interpreter's exit waits beyond the time limits of the clients that it closes."""
 
+_ROUNDS: Final = 3
+
 
 class Portal:
     """An event loop in a daemon thread. Any other thread may call the methods.
@@ -69,7 +71,10 @@ class Portal:
                 self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):  # a task raised it; its caller gets it, the others go on
                 continue
-            return
+            break
+        self._is_over = True
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            self.loop.run_until_complete(_cancel_all())
 
     # ------------------------------------------------------------ calls
 
@@ -153,7 +158,7 @@ class Portal:
     # ------------------------------------------------------------ end
 
     def has_ended(self) -> bool:
-        """Return whether the thread has ended, so that nothing runs in the loop any more."""
+        """Return whether the loop starts no calls any more."""
         return self._is_over
 
     def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]], limit: float) -> None:
@@ -182,17 +187,14 @@ class Portal:
         """Cancel all tasks and end the thread. Does nothing if a parent process started it, or when called again.
 
         Args:
-            timeout: Seconds for either. A loop that is blocked for longer is left behind in its daemon thread.
+            timeout: Seconds for both. A loop that is blocked for longer is left behind in its daemon thread.
         """
         if self.is_inherited or self.is_closing:
             return
         self.is_closing = True
-        with contextlib.suppress(TimeoutError):
-            self.wait(_cancel_all(), timeout)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
         if not self._thread.is_alive():
-            self._is_over = True
             self.loop.close()
             self._run_posted()  # calls that came too late end with an error
 
@@ -202,11 +204,12 @@ async def _all_of(closes: list[Callable[[], Coroutine[Any, Any, object]]]) -> No
 
 
 async def _cancel_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)  # lets aborted transports close their sockets
+    for _ in range(_ROUNDS):  # a task that ends may have started another one
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets aborted transports close their sockets
 
 
 class Call(Generic[_Result]):

@@ -80,7 +80,7 @@ class Facade(Generic[_Client_co]):
             ClosedError: The client was stopped, or the interpreter exits.
             ConfigError: A parent process started the client, before it forked this one.
         """
-        self._started("start")
+        self._started("start", waits=False)
         return self
 
     def stop(self) -> None:

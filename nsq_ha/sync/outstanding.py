@@ -6,6 +6,8 @@ next flush, or logged when the producer closes.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from _thread import LockType, allocate_lock
 from collections import deque
@@ -17,7 +19,6 @@ from nsq_ha._portal import CallFuture
 from nsq_ha.message import Receipt
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Coroutine
 
     from nsq_ha._portal import Portal
@@ -79,6 +80,7 @@ class Outstanding:
         self._begun_bytes = 0
         self._ended_bytes = 0
         self._counting = RLock()
+        self._none_left = asyncio.Event()
 
     def begin(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], body: object) -> PublishFuture:
         """Start a publish, once there is room; in the loop's own thread do not wait for that."""
@@ -94,16 +96,22 @@ class Outstanding:
             portal.begin(future)
         except BaseException:
             future.abandon()
-            self.ended(future)
+            self._futures.discard(future)
+            with self._counting:
+                self._begun_bytes -= size
             raise
         return future
 
     def ended(self, future: PublishFuture) -> None:
         """Record that a publish has ended (in the loop)."""
+        if future not in self._futures:  # begin() failed
+            return
         self._futures.discard(future)
         self._ended_bytes += future.size
         if _has_failed(future):
             self._failed.append(future)
+        if not self._futures:
+            self._none_left.set()
         if self._waiters and not self._is_full():
             while self._waiters:
                 self._waiters.popleft().release()
@@ -118,6 +126,14 @@ class Outstanding:
             if len(unseen) > 1:
                 error.add_note(f"{len(unseen)} publishes by publish_nowait() have failed")
             raise error
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until no publish is under way, but no longer than ``timeout`` seconds (in the loop)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._futures:
+                    self._none_left.clear()
+                    await self._none_left.wait()
 
     def warn(self) -> None:
         """Log the errors that nobody has seen."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import nsq_ha
@@ -112,5 +114,16 @@ class Producer(Facade[nsq_ha.Producer]):
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await super()._close(kind, error, trace)
-        self._outstanding.warn()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._close_limit
+        try:
+            # Those that wait for the first look-up of their topic would fail as soon as closing begins.
+            await self._outstanding.drain(self._close_limit)
+        except asyncio.CancelledError:
+            deadline = loop.time()  # nobody waits any more: close at once
+            raise
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await super()._close(kind, error, trace)
+            self._outstanding.warn()

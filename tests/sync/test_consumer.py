@@ -1,0 +1,469 @@
+"""Consuming in threads: iteration, handlers, and every way to stop."""
+
+import contextvars
+import gc
+import logging
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import nsq_ha
+from nsq_ha import Backoff, ConfigError, Message, _portal
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.sync import Consumer, Producer, taking
+from tests.support.nsqd import LIMIT
+from tests.support.threads import at_once, in_thread, signal_when, until
+from tests.sync.conftest import tasks_of
+
+
+@pytest.fixture
+def producer(cluster: DevCluster) -> Iterator[Producer]:
+    with Producer(lookupd=cluster.lookupd) as producer:
+        yield producer
+
+
+def publish(producer: Producer, topic: str, count: int, first: int = 0) -> list[bytes]:
+    bodies = [b"%d" % number for number in range(first, first + count)]
+    producer.publish_many(topic, bodies)
+    return bodies
+
+
+def some(consumer: Consumer, count: int) -> list[bytes]:
+    """Finish the next ``count`` messages; return their bodies."""
+    bodies = []
+    for _ in range(count):
+        with next(consumer) as message:
+            bodies.append(message.body)
+    return bodies
+
+
+# -- iterating
+
+
+def test_iterating_hands_out_every_message(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    bodies = publish(producer, topic, 500)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        assert (consumer.topic, consumer.channel, consumer.max_in_flight) == (topic, "ch", 200)
+        assert sorted(some(consumer, 500)) == sorted(bodies)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        last = publish(producer, topic, 1, 500)
+        assert some(consumer, 1) == last
+
+
+def test_several_threads_share_the_messages(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    bodies = publish(producer, topic, 400)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        found = at_once(4, lambda _: some(consumer, 100))
+    assert Counter(body for part in found for body in part) == Counter(bodies)
+    assert not consumer._takers
+
+
+def test_a_quick_thread_gets_many_messages_at_a_time_and_a_slow_one_gets_one(
+    cluster: DevCluster, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    answer = taking.Taker._answer
+
+    def count(self: taking.Taker, failure: BaseException | None = None) -> None:
+        sizes.append(len(self._ready))
+        answer(self, failure)
+
+    monkeypatch.setattr(taking.Taker, "_answer", count)
+    monkeypatch.setattr(taking, "QUICK", LIMIT)
+    publish(producer, topic, 2000)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        some(consumer, 1000)
+        assert max(sizes) > 1
+        monkeypatch.setattr(taking, "QUICK", 0.0)
+        some(consumer, taking.MOST)  # the rest of what it has got
+        sizes.clear()
+        some(consumer, 100)
+        assert set(sizes) == {1}
+
+
+def test_what_a_thread_does_not_take_in_time_is_given_back_in_order(
+    cluster: DevCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = cluster.create_topic("given_back", 1, 1)
+    with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
+        bodies = publish(producer, name, 100)
+        assert some(consumer, 1) == bodies[:1]
+        taker = consumer._local.handle.taker
+        monkeypatch.setattr(taking, "QUICK", LIMIT)
+        found = bodies[:1]
+        while len(taker._ready) < 2:
+            found += some(consumer, 1)
+        taker._fresh_until = 0.0  # as after a quarter of a second
+        found += some(consumer, 100 - len(found))
+        assert found == bodies
+
+
+def test_after_an_exception_in_its_block_a_message_comes_again(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    publish(producer, topic, 1)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd, requeue_backoff=Backoff(initial=0.01)) as consumer:
+        with pytest.raises(ValueError, match="not now"), next(consumer) as message:
+            raise ValueError("not now")
+        with next(consumer) as again:
+            assert (again.body, again.attempts) == (message.body, 2)
+
+
+def test_any_thread_may_answer(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    publish(producer, topic, 3)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        messages = [next(consumer) for _ in range(3)]
+
+        def answer(index: int) -> None:
+            messages[index].touch()
+            messages[index].requeue(0) if index == 0 else messages[index].finish()
+
+        at_once(3, answer)
+        assert some(consumer, 1) == [messages[0].body]
+
+
+def test_stopping_ends_the_iteration_of_other_threads(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd).start()
+    publish(producer, topic, 4)
+
+    def finish_all() -> None:
+        for message in consumer:
+            message.finish()
+
+    threads = [in_thread(finish_all) for _ in range(3)]
+    until(lambda: len(consumer._takers) == 3)
+    consumer.stop()
+    for thread in threads:
+        thread.result(LIMIT)
+    with pytest.raises(StopIteration):
+        next(consumer)
+
+
+def test_stopping_waits_for_a_thread_that_works_on_a_message(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    publish(producer, topic, 1)
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, close_timeout=3 * LIMIT)
+    got, go_on = threading.Event(), threading.Event()
+
+    def work() -> list[int]:
+        attempts = []
+        for message in consumer:
+            with message:
+                got.set()
+                go_on.wait(LIMIT)
+                attempts.append(message.attempts)
+        return attempts
+
+    working = in_thread(work)
+    assert got.wait(LIMIT)
+    stopping = in_thread(consumer.stop)
+    until(consumer._client._inbox.closing.is_set)
+    assert not stopping.done()
+    go_on.set()
+    stopping.result(LIMIT)
+    assert working.result(LIMIT) == [1]
+    last = publish(producer, topic, 1, 1)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as other:
+        assert some(other, 1) == last
+
+
+def test_leaving_the_block_gives_back_at_once_what_this_thread_has_not_answered(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    publish(producer, topic, 1)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd, close_timeout=3 * LIMIT) as consumer:
+        first = next(consumer)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer, next(consumer) as message:
+        assert (message.body, message.attempts) == (first.body, 1)
+
+
+def test_a_thread_that_ends_holds_up_no_close(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    publish(producer, topic, 1)
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, close_timeout=3 * LIMIT)
+    kept = in_thread(lambda: next(consumer)).result(LIMIT)
+    until(lambda: gc.collect() and not consumer._takers)
+    consumer.stop()
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer, next(consumer) as message:
+        assert message.body == kept.body
+
+
+def test_an_interrupted_wait_loses_no_message(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    class AlarmError(Exception):
+        """What the signal handler raises."""
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    main = threading.get_ident()
+    try:
+        with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+            in_thread(lambda: signal_when(lambda: any(taker._is_taking for taker in consumer._takers), main))
+            with pytest.raises(AlarmError):
+                next(consumer)
+            taker = consumer._local.handle.taker
+            until(lambda: not taker._is_taking)
+            bodies = publish(producer, topic, 3)
+            assert not taker._ready
+            assert sorted(some(consumer, 3)) == bodies
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# -- handlers
+
+
+def test_handlers_run_in_as_many_threads_as_was_asked_for(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    publish(producer, topic, 8)
+    together = threading.Barrier(8)
+    handled = []
+
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+
+        def handle(message: Message) -> None:
+            together.wait(LIMIT)
+            handled.append(message.body)
+            if len(handled) == 8:
+                consumer.stop()
+
+        consumer.run(handle, concurrency=8)
+    assert len(handled) == 8
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_handler_that_stops_the_consumer_is_answered_like_any_other(
+    cluster: DevCluster, topic: str, producer: Producer, *, fails: bool
+) -> None:
+    publish(producer, topic, 1)
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, requeue_backoff=Backoff(initial=0.01))
+
+    def handle(message: Message) -> None:
+        consumer.stop()
+        if fails:
+            raise ValueError("fails")
+
+    consumer.run(handle)
+    consumer.stop()
+    publish(producer, topic, 1, 1)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as other:
+        expected = {b"0": 2, b"1": 1} if fails else {b"1": 1}
+        found = {}
+        for message in other:
+            with message:
+                found[message.body] = message.attempts
+            if len(found) == len(expected):
+                break
+        assert found == expected
+
+
+def test_run_returns_when_a_signal_handler_stops_the_consumer(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
+    main = threading.get_ident()
+    handled: list[bytes] = []
+    try:
+        in_thread(lambda: signal_when(lambda: handled, main))
+        publish(producer, topic, 1)
+        consumer.run(lambda message: handled.append(message.body))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == [b"0"]
+
+
+def test_what_a_handler_raises_to_end_the_program_ends_the_run(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    publish(producer, topic, 1)
+
+    def leave(message: Message) -> None:
+        raise SystemExit(3)
+
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        with pytest.raises(SystemExit):
+            consumer.run(leave)
+        assert some(consumer, 1) == [b"0"]
+        assert producer.publish(topic, b"the loop still runs").topic == topic
+
+
+def test_a_handler_does_not_delay_heartbeats(
+    cluster: DevCluster, topic: str, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It works until three heartbeats were answered; the connection stays, and the message is finished once."""
+    caplog.set_level(logging.DEBUG, "nsq_ha")
+    publish(producer, topic, 1)
+
+    def heartbeats() -> int:
+        return sum(record.getMessage().endswith("> NOP") for record in caplog.records)
+
+    def handle(message: Message) -> None:
+        seen = heartbeats()
+        until(lambda: heartbeats() >= seen + 3)
+        assert message.attempts == 1
+        consumer.stop()
+
+    with Consumer(topic, "ch", lookupd=cluster.lookupd, heartbeat_interval=1.0) as consumer:
+        consumer.run(handle)
+    subscribed = [record for record in caplog.records if record.message.startswith("subscribed to")]
+    assert len(subscribed) == 2  # once for each partition
+
+
+def test_handlers_have_the_context_of_the_call(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
+    seen = []
+    publish(producer, topic, 1)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+
+        def handle(message: Message) -> None:
+            seen.append(word.get())
+            consumer.stop()
+
+        word.set("given")
+        consumer.run(handle)
+    assert seen == ["given"]
+
+
+def test_a_coroutine_as_handler_runs_in_the_loop_and_cannot_wait_for_itself(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    errors = []
+    publish(producer, topic, 1)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+
+        async def handle(message: Message) -> None:
+            for call in (consumer.stop, lambda: producer.publish(topic, b"x")):
+                try:
+                    call()
+                except ConfigError as error:
+                    errors.append(str(error))
+
+        running = in_thread(lambda: consumer.run(handle))
+        until(lambda: len(errors) == 2)
+        consumer.stop()
+        running.result(LIMIT)
+    assert "Consumer.stop() was called in the background event loop" in errors[0]
+
+
+class Shop:
+    """An object as handler."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.sold: list[bytes] = []
+
+    def __call__(self, message: Message) -> None:
+        self.sold.append(message.body)
+        self.consumer.stop()
+
+
+def test_an_object_may_be_the_handler_but_not_a_generator(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    publish(producer, topic, 1)
+
+    def generate(message: Message) -> Iterator[None]:
+        yield
+
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        with pytest.raises(ConfigError, match="not a generator"):
+            consumer.run(generate)
+        with pytest.raises(ConfigError, match="one argument"):
+            consumer.run(lambda: None)  # type: ignore[arg-type, misc]
+        shop = Shop(consumer)
+        consumer.run(shop)
+    assert shop.sold == [b"0"]
+
+
+def test_a_paused_consumer_goes_on(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
+    consumer.set_max_in_flight(0)
+    with consumer:
+        publish(producer, topic, 1)
+        consumer.wait_subscribed()
+        assert consumer.max_in_flight == 0
+        consumer.set_max_in_flight(10)
+        assert some(consumer, 1) == [b"0"]
+
+
+# -- giving up
+
+
+def test_dead_letters_are_published_by_a_producer_for_threads(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    letters = cluster.create_topic(topic + ".dead", 1, 1)
+    publish(producer, topic, 1)
+    other = Producer(lookupd=cluster.lookupd)  # starting the consumer starts it
+    with (
+        Consumer(letters, "ch", lookupd=cluster.lookupd) as dead,
+        Consumer(
+            topic,
+            "ch",
+            lookupd=cluster.lookupd,
+            producer=other,
+            max_attempts=1,
+            on_give_up="dead_letter",
+            dead_letter_topic=letters,
+        ) as consumer,
+    ):
+
+        def fail(message: Message) -> None:
+            consumer.stop()
+            raise ValueError("cannot be booked")
+
+        consumer.run(fail)
+        assert some(dead, 1) == [b"0"]
+    other.stop()
+
+
+def test_a_function_that_is_given_what_is_given_up_may_publish_and_stop(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    publish(producer, topic, 1)
+    given_up: list[bytes] = []
+
+    def bury(message: Message) -> None:
+        given_up.append(message.body)
+        producer.publish(topic, b"buried", partition=0)
+        consumer.stop()
+
+    def fail(message: Message) -> None:
+        raise ValueError("cannot be booked")
+
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, max_attempts=1, on_give_up=bury)
+    consumer.run(fail)
+    consumer.stop()
+    assert given_up == [b"0"]
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as other:
+        assert some(other, 1) == [b"buried"]
+
+
+def test_an_async_producer_is_refused(cluster: DevCluster, topic: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be a nsq_ha\.sync\.Producer"):
+        Consumer(
+            topic,
+            "ch",
+            lookupd=cluster.lookupd,
+            producer=nsq_ha.Producer(lookupd=cluster.lookupd),
+            max_attempts=1,
+            on_give_up="republish",
+        )
+
+
+def test_wrong_options_are_refused_at_once(cluster: DevCluster) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'max_in_flight'"):
+        Consumer("t", "c", lookupd=cluster.lookupd, max_inflight=3)
+    with pytest.raises(ConfigError, match="on_give_up"):
+        Consumer("t", "c", lookupd=cluster.lookupd, max_attempts=1, on_give_up=lambda: None)
+    with pytest.raises(ConfigError, match="lookupd"):
+        Consumer("t", "c")
+
+
+def test_nothing_of_a_consumer_stays_in_the_loop(cluster: DevCluster, topic: str) -> None:
+    before = tasks_of(_portal.shared())
+    with Consumer(topic, "ch", lookupd=cluster.lookupd):
+        assert len(tasks_of(_portal.shared())) > len(before)
+    until(lambda: tasks_of(_portal.shared()) == before)

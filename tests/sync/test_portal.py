@@ -1,0 +1,228 @@
+"""The background event loop: calls from threads, and everything that may go wrong with them."""
+
+import asyncio
+import contextvars
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures import wait as wait_for
+
+import pytest
+
+from nsq_ha import ClosedError
+from nsq_ha._portal import Portal
+from tests.support.nsqd import LIMIT
+from tests.support.threads import at_once, in_thread, signal_when, until
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    portal = Portal("test")
+    yield portal
+    portal.close()
+    assert portal.has_ended()
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+async def fail() -> None:
+    raise LookupError("as told")
+
+
+class Endless:
+    """A coroutine that waits for ever, and says when it was started and cancelled."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def __call__(self) -> None:
+        self.began.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.cancelled.set()
+
+
+def test_calls_of_many_threads_get_their_own_results(portal: Portal) -> None:
+    results = at_once(8, lambda index: [portal.wait(double(1000 * index + number)) for number in range(200)])
+    assert results == [[2 * (1000 * index + number) for number in range(200)] for index in range(8)]
+
+
+def test_errors_reach_the_caller(portal: Portal) -> None:
+    with pytest.raises(LookupError, match="as told"):
+        portal.wait(fail())
+    assert isinstance(portal.submit(fail()).exception(LIMIT), LookupError)
+
+
+def test_posted_functions_run_in_their_order_and_wake_the_loop_once(portal: Portal) -> None:
+    ran: list[int] = []
+    free = threading.Event()
+    portal.post(lambda: free.wait(LIMIT))
+    wakes = 0
+    wake = portal.loop.call_soon_threadsafe
+
+    def count(*arguments: object, **keywords: object) -> object:
+        nonlocal wakes
+        wakes += 1
+        return wake(*arguments, **keywords)  # type: ignore[arg-type]
+
+    portal.loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
+    for number in range(1000):
+        portal.post(lambda number=number: ran.append(number))  # type: ignore[misc]
+    free.set()
+    portal.call(lambda: None)
+    assert ran == list(range(1000))
+    assert wakes <= 2
+
+
+def test_a_time_limit_cancels_the_call(portal: Portal) -> None:
+    endless = Endless()
+    with pytest.raises(TimeoutError, match=r"0\.01 s"):
+        portal.wait(endless(), timeout=0.01)
+    until(lambda: endless.cancelled.is_set() or not endless.began.is_set())
+    assert portal.wait(double(2)) == 4
+
+
+def test_a_cancelled_future_cancels_the_call(portal: Portal) -> None:
+    endless = Endless()
+    future = portal.submit(endless())
+    assert endless.began.wait(LIMIT)
+    assert future.cancel()
+    assert endless.cancelled.wait(LIMIT)
+    with pytest.raises(CancelledError):
+        future.result(LIMIT)
+    assert wait_for([future], LIMIT).done == {future}
+    assert future.cancel()
+
+
+def test_a_future_that_is_cancelled_before_the_loop_sees_it_never_starts(portal: Portal) -> None:
+    free, endless = threading.Event(), Endless()
+    portal.post(lambda: free.wait(LIMIT))
+    future = portal.submit(endless())
+    assert future.cancel()
+    free.set()
+    assert wait_for([future], LIMIT).done == {future}
+    assert not endless.began.is_set()
+
+
+def test_a_call_from_the_loops_own_thread_fails_instead_of_waiting_for_itself(portal: Portal) -> None:
+    def call() -> None:
+        portal.wait(double(1))
+
+    with pytest.raises(RuntimeError, match="own thread"):
+        portal.call(call)
+
+
+def test_what_ends_a_program_ends_one_call_only(portal: Portal) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        portal.wait(leave())
+    assert portal.wait(double(4)) == 8
+
+
+def test_context_variables_reach_the_call(portal: Portal) -> None:
+    word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
+
+    async def read() -> str:
+        return word.get()
+
+    word.set("given")
+    assert portal.wait(read()) == "given"
+
+
+def test_an_exception_of_a_signal_handler_ends_the_wait_and_cancels_the_call(portal: Portal) -> None:
+    class AlarmError(Exception):
+        """What the handler raises."""
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    endless = Endless()
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        main = threading.get_ident()
+        killer = in_thread(lambda: signal_when(endless.began.is_set, main))
+        with pytest.raises(AlarmError):
+            portal.wait(endless())
+        assert endless.cancelled.wait(LIMIT)
+        killer.result(LIMIT)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert portal.wait(double(5)) == 10
+
+
+def test_a_signal_handler_may_make_a_call_while_the_thread_waits_for_one(portal: Portal) -> None:
+    answers: list[int] = []
+    release = asyncio.Event()
+    began = threading.Event()
+
+    async def hold() -> str:
+        began.set()
+        await release.wait()
+        return "released"
+
+    def handle(*_: object) -> None:
+        answers.append(portal.wait(double(6)))
+        portal.post(release.set)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        main = threading.get_ident()
+        in_thread(lambda: signal_when(began.is_set, main))
+        assert portal.wait(hold(), 2 * LIMIT) == "released"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert answers == [12]
+
+
+def test_closing_ends_all_calls_that_wait() -> None:
+    portal, endless = Portal("test"), Endless()
+    waiting = in_thread(lambda: portal.wait(endless()))
+    future = portal.submit(Endless()())
+    assert endless.began.wait(LIMIT)
+    portal.close()
+    for one in (waiting, future):
+        assert isinstance(one.exception(LIMIT), ClosedError)
+    portal.close()
+    for call in (lambda: portal.wait(double(1)), lambda: portal.submit(double(1)), lambda: portal.post(print)):
+        with pytest.raises(ClosedError, match="has ended"):
+            call()
+
+
+def test_calls_that_come_while_it_closes_end() -> None:
+    """Each gets a result or an error, however the moments fall."""
+    for _ in range(20):
+        portal = Portal("test")
+        go = threading.Event()
+
+        def call(portal: Portal = portal, go: threading.Event = go) -> bool:
+            go.wait(LIMIT)
+            try:
+                while True:
+                    portal.wait(double(1))
+            except ClosedError:
+                return True
+
+        callers = [in_thread(call) for _ in range(4)]
+        go.set()
+        portal.wait(double(1))
+        portal.close()
+        assert [caller.result(LIMIT) for caller in callers] == [True] * 4
+
+
+def test_a_blocked_loop_does_not_hold_up_the_close() -> None:
+    portal, free = Portal("test"), threading.Event()
+    portal.post(lambda: free.wait(LIMIT))
+    portal.close(timeout=0.05)
+    assert portal.is_closing
+    assert not portal.has_ended()
+    free.set()
+    until(lambda: not portal.loop.is_running())
+    portal.loop.close()

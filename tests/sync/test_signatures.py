@@ -1,0 +1,64 @@
+"""The clients for threads have the names, options, types and docstrings of the async ones."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+import nsq_ha
+from nsq_ha import admin, sync
+
+CLIENTS = [(sync.Producer, nsq_ha.Producer), (sync.Consumer, nsq_ha.Consumer), (sync.AdminClient, admin.AdminClient)]
+NAMES = [one.__name__ for one, _ in CLIENTS]
+OTHER_NAMES = {"aclose": "stop"}
+OURS = {"start", "stop", "publish_nowait", "flush"}
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in inspect.getmembers(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("threads", "original"), CLIENTS, ids=NAMES)
+def test_every_public_name_is_there(threads: type, original: type) -> None:
+    expected = {OTHER_NAMES.get(name, name) for name in public(original)}
+    assert public(threads).keys() - expected <= OURS | {"config", "topic", "channel"}
+    assert expected <= public(threads).keys()
+
+
+@pytest.mark.parametrize(("threads", "original"), CLIENTS, ids=NAMES)
+def test_signatures_and_docstrings_are_those_of_the_async_ones(threads: type, original: type) -> None:
+    compared = 0
+    for name, value in public(original).items():
+        if not inspect.isfunction(value) or name in OTHER_NAMES:
+            continue
+        ours = getattr(threads, name)
+        assert inspect.signature(ours) == inspect.signature(value), name
+        assert inspect.getdoc(ours) == inspect.getdoc(value)
+        assert (ours.__name__, ours.__module__) == (name, "nsq_ha.sync")
+        assert not inspect.iscoroutinefunction(ours)
+        compared += 1
+    assert compared >= 2
+
+
+@pytest.mark.parametrize(("threads", "original"), CLIENTS, ids=NAMES)
+def test_they_are_made_with_the_same_options(threads: type, original: type) -> None:
+    def parameters(kind: type) -> dict[str, inspect.Parameter]:
+        found = dict(inspect.signature(kind).parameters)
+        if "producer" in found:  # the one option whose value is another client
+            found["producer"] = found["producer"].replace(annotation="Producer")
+        return found
+
+    assert parameters(threads) == parameters(original)
+
+
+def test_publish_nowait_takes_what_publish_takes() -> None:
+    assert inspect.signature(sync.Producer.publish_nowait) == inspect.signature(nsq_ha.Producer.publish)
+    assert sync.Producer.publish_nowait.__name__ == "publish_nowait"
+    assert "future" in (sync.Producer.publish_nowait.__doc__ or "")
+
+
+def test_what_is_public_is_described() -> None:
+    assert sync.__all__ == ["AdminClient", "Consumer", "Producer"]
+    for name in sync.__all__:
+        for member, value in public(getattr(sync, name)).items():
+            assert inspect.getdoc(value), f"{name}.{member}"
