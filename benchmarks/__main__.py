@@ -1,6 +1,6 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
-``guard`` and ``parts`` need no server. ``peers`` and most of ``growth`` need an upstream nsqd,
+``guard``, ``parts`` and ``sync`` need no server. ``peers`` and most of ``growth`` need an upstream nsqd,
 whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a
 part of ``growth`` need a cluster of the HA server, whose nsqlookupd
 ``NSQ_HA_TEST_LOOKUPD`` names.
@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import canned_publish, figures, growth, ha, parts, spark
+from benchmarks import canned_publish, figures, growth, ha, parts, spark, sync
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -39,6 +39,7 @@ def guard(record: Record) -> None:
 PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "peers": peers.main,
     "parts": parts.main,
+    "sync": sync.main,
     "ha": ha.main,
     "growth": growth.main,
     "spark": lambda _: spark.main([]),  # its figures are on Spark's own page

@@ -226,19 +226,34 @@ class Call(Generic[_Result]):
         self._portal = portal
         self._context = contextvars.copy_context()
         self._is_abandoned = False
-        self._task: asyncio.Task[_Result] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Start the coroutine (in the loop)."""
         if self._is_abandoned or self._portal.has_ended():
             self.coroutine.close()
-            self.ended(None)
-            return
-        self._task = self._portal.loop.create_task(self.coroutine, context=self._context)
-        self._task.add_done_callback(self.ended)
+            self.failed(closed())
+        else:
+            self._task = self._portal.loop.create_task(self._run(), context=self._context)
 
-    def ended(self, task: asyncio.Task[_Result] | None) -> None:
-        """Take the outcome (in the loop); without a task the coroutine never started."""
+    async def _run(self) -> None:
+        # What it raises goes to the caller, also if it would end a program; and at once: the callback of a task would
+        # come a turn of the loop later.
+        try:
+            result = await self.coroutine
+        except asyncio.CancelledError:
+            self.failed(closed())
+        except BaseException as error:  # noqa: BLE001 - see above
+            self.failed(error)
+        else:
+            self.succeeded(result)
+
+    def succeeded(self, result: _Result) -> None:
+        """Take what the coroutine returned (in the loop)."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        """Take what the coroutine raised (in the loop)."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -264,38 +279,45 @@ class WaitingCall(Call[_Result]):
     def __init__(self, portal: Portal, coroutine: Coroutine[Any, Any, _Result]) -> None:
         """Start nothing yet."""
         super().__init__(portal, coroutine)
+        self._error: BaseException | None = None
+        self._result: list[_Result] = []
         # A bare lock: half the price of an Event, and signal handlers can interrupt the wait for it as well.
         self.over = allocate_lock()
         self.over.acquire()
 
-    def ended(self, task: asyncio.Task[_Result] | None) -> None:
+    def succeeded(self, result: _Result) -> None:
         """Wake the thread."""
-        self._task = task
+        self._result.append(result)
+        self.over.release()
+
+    def failed(self, error: BaseException) -> None:
+        """Wake the thread."""
+        self._error = error
         self.over.release()
 
     def outcome(self) -> _Result:
         """Return what the coroutine returned, or raise what it raised."""
-        task = self._task
-        if task is None or task.cancelled():
-            raise closed()
-        return task.result()
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
+        return self._result[0]
 
 
 class CallFuture(Call[_Result], Future[_Result]):
     """A call whose outcome is a future's; to cancel the future cancels the coroutine."""
 
-    def ended(self, task: asyncio.Task[_Result] | None) -> None:
-        """Set the outcome."""
-        if not self.set_running_or_notify_cancel():
-            if task is not None and not task.cancelled():
-                task.exception()  # marks it as seen: nobody wants it
-            return
-        if task is None or task.cancelled():
-            self.set_exception(closed())
-        elif (error := task.exception()) is not None:
+    def succeeded(self, result: _Result) -> None:
+        """Set the result."""
+        if self.set_running_or_notify_cancel():
+            self.set_result(result)
+
+    def failed(self, error: BaseException) -> None:
+        """Set the error."""
+        if self.set_running_or_notify_cancel():
             self.set_exception(error)
-        else:
-            self.set_result(task.result())
 
     def cancel(self) -> bool:
         """Cancel the coroutine unless it has ended; return whether it was cancelled."""

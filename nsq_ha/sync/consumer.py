@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import nsq_ha
+import nsq_ha.sync.producer
 from nsq_ha import _portal
 from nsq_ha.errors import ConfigError
 from nsq_ha.sync.engine import Engine, is_called_by
@@ -56,7 +56,7 @@ class Consumer(Facade[Engine]):
         channel: str,
         *,
         lookupd: str | Iterable[str] = (),
-        producer: Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
         config: ConsumerConfig | None = None,
         **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
     ) -> None:

@@ -47,10 +47,15 @@ class PublishFuture(CallFuture[Receipt]):
         self.was_seen: bool = False
         self._owner = owner
 
-    def ended(self, task: asyncio.Task[Receipt] | None) -> None:
-        """Set the outcome (in the loop)."""
-        super().ended(task)
-        self._owner.ended(self)
+    def succeeded(self, result: Receipt) -> None:
+        """Set the result (in the loop)."""
+        super().succeeded(result)
+        self._owner.ended(self, has_failed=False)
+
+    def failed(self, error: BaseException) -> None:
+        """Set the error (in the loop)."""
+        super().failed(error)
+        self._owner.ended(self, has_failed=not self.cancelled())
 
     def result(self, timeout: float | None = None) -> Receipt:
         """Return the receipt or raise the error."""
@@ -102,13 +107,13 @@ class Outstanding:
             raise
         return future
 
-    def ended(self, future: PublishFuture) -> None:
+    def ended(self, future: PublishFuture, *, has_failed: bool) -> None:
         """Record that a publish has ended (in the loop)."""
         if future not in self._futures:  # begin() failed
             return
         self._futures.discard(future)
         self._ended_bytes += future.size
-        if _has_failed(future):
+        if has_failed and not future.was_seen:
             self._failed.append(future)
         if not self._futures:
             self._none_left.set()
@@ -159,9 +164,3 @@ class Outstanding:
         self._waiters.append(waiter)
         if self._is_full():  # otherwise there was room before anybody could know of the waiter
             waiter.acquire()
-
-
-def _has_failed(future: PublishFuture) -> bool:
-    if future.cancelled() or future.was_seen:
-        return False
-    return CallFuture.exception(future) is not None
