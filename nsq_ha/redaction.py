@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import threading
 import traceback
@@ -26,7 +27,7 @@ MAX_SECRETS: Final = 1000
 """Maximum number of secrets; the oldest is forgotten, so that new tokens every hour do not fill the memory."""
 
 _secrets: Final[dict[str, tuple[str, ...]]] = {}
-_lock: Final = threading.Lock()
+_lock = threading.Lock()
 _pattern: re.Pattern[str] | None = None
 
 
@@ -94,3 +95,12 @@ def _forms(secret: str) -> tuple[str, ...]:
         data.hex(),
     )
     return (secret, *escaped, *encoded, quote(data, safe=""), quote_plus(data))
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old one, and does not run here
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

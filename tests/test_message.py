@@ -165,3 +165,24 @@ def test_an_id_of_upstream_holds_no_trace_id() -> None:
     assert (upstream.internal_id, upstream.trace_id) == (0x0C1D2E3F40516273, 0)
     largest = Message((1023 << 50).to_bytes(8, "big") + b"01234567", b"x", 1, 1, NoSource())
     assert (largest.internal_id, largest.trace_id) == (1023 << 50, int.from_bytes(b"01234567", "big"))
+
+
+def test_a_block_in_a_thread_finishes_it_or_requeues_it() -> None:
+    good, failed, answered = message(), message(), message()
+    with good as same:
+        assert same is good
+    with pytest.raises(ValueError, match="not now"), failed:
+        raise ValueError("not now")
+    with answered:
+        answered.requeue(3.0)
+    assert (answers(good), answers(failed)) == ([("finish", None)], [("requeue", None)])
+    assert answers(answered) == [("requeue", 3.0)]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_a_block_that_ends_with_the_program_leaves_it_to_the_consumer(kind: type[BaseException]) -> None:
+    one = message()
+    with pytest.raises(kind), one:
+        raise kind
+    assert not one.answered
+    assert answers(one) == []

@@ -10,6 +10,7 @@ nothing behind and may be started again; one that is not stopped is stopped when
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
@@ -189,15 +190,26 @@ def client_of(facade: Facade[_Client]) -> _Client:
 def waits(
     method: Callable[Concatenate[_Client, _P], Coroutine[Any, Any, _Result]],
 ) -> Callable[Concatenate[Facade[_Client], _P], _Result]:
-    """Return a method that calls the async one, and waits for its result."""
+    """Return a method that calls the async one, and waits for its result.
+
+    An iterator among the arguments is read in the caller's thread: it may be slow, or use a client itself.
+    """
     name = method.__name__
+    reads_iterators = any("Iterable" in str(parameter) for parameter in inspect.signature(method).parameters.values())
 
     def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         portal = self._started(name)
-        bound: Callable[_P, Coroutine[Any, Any, _Result]] = getattr(self._client, name)  # its class may override it
+        bound: Callable[..., Coroutine[Any, Any, _Result]] = getattr(self._client, name)  # its class may override it
+        if reads_iterators:
+            read = [_read(each) for each in args]
+            return portal.wait(bound(*read, **{key: _read(each) for key, each in kwargs.items()}))
         return portal.wait(bound(*args, **kwargs))
 
     return described(call, method)
+
+
+def _read(argument: object) -> object:
+    return [*argument] if isinstance(argument, Iterator) else argument
 
 
 def does(

@@ -293,6 +293,49 @@ def test_forks_while_other_threads_publish(programs: Programs) -> None:
     assert stored.count(b"child") == 8
 
 
+def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs: Programs) -> None:
+    ended = programs.run("""
+        import logging
+        from nsq_ha import _portal, redaction, unexpected
+        held, release = threading.Event(), threading.Event()
+
+        def hold():
+            with _portal.mutex(), redaction._lock, unexpected._lock:
+                held.set()
+                release.wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        held.wait()
+
+        def work():
+            unexpected.report_unexpected(logging.getLogger("quiet"), "here", OSError())
+            with Producer(lookupd=lookupd, auth_secret="a new secret") as own:
+                own.publish(topic, b"child")
+
+        logging.getLogger("quiet").disabled = True
+        print(child(work))
+        release.set()
+    """)
+    assert ended == Ended(0, ["0"], "")
+    assert programs.stored(1) == [b"child"]
+
+
+def test_a_child_that_leaves_the_block_of_an_embedded_cluster_leaves_it_alone(programs: Programs) -> None:
+    ended = programs.run("""
+        from nsq_ha.devcluster import DevCluster
+        with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
+            cluster.create_topic("here", 1, 1)
+            pid = os.fork()
+            if not pid:
+                print(error(lambda: cluster.leader("here")))
+            else:
+                print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), cluster.leader("here"))
+    """)
+    assert (ended.code, ended.complaints) == (0, "")
+    assert ended.lines[0].startswith("ClosedError: the background event loop has ended")
+    assert ended.lines[1] == "0 nsqd-0"
+
+
 def test_a_pool_of_forked_processes(programs: Programs) -> None:
     """A producer of the module that nobody used before, as in a preforking server."""
     ended = programs.run("""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -32,6 +33,22 @@ def test_a_publish_returns_its_receipt(cluster: DevCluster, topic: str) -> None:
         assert isinstance(producer.publish(topic, b"one", key="k"), Receipt)
         assert len(producer.publish_many(topic, [b"two", b"three"])) == 2
     assert sorted(read(cluster, topic, 3)) == [b"one", b"three", b"two"]
+
+
+def test_an_iterator_of_messages_is_read_in_the_callers_thread(cluster: DevCluster, topic: str) -> None:
+    """It may block, or publish itself."""
+    threads: set[int] = set()
+    with Producer(lookupd=cluster.lookupd) as producer:
+
+        def bodies() -> Iterator[bytes]:
+            threads.add(threading.get_ident())
+            producer.publish(topic, b"first")
+            yield b"second"
+
+        assert len(producer.publish_many(topic, bodies())) == 1
+        assert len(producer.publish_many(topic, messages=iter([b"third"]))) == 1
+    assert threads == {threading.get_ident()}
+    assert sorted(read(cluster, topic, 3)) == [b"first", b"second", b"third"]
 
 
 def test_the_first_use_starts_it_once_whatever_thread_comes_first(cluster: DevCluster, topic: str) -> None:
