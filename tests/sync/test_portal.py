@@ -53,6 +53,14 @@ def test_calls_of_many_threads_get_their_own_results(portal: Portal) -> None:
     assert results == [[2 * (1000 * index + number) for number in range(200)] for index in range(8)]
 
 
+def test_what_a_function_leaves_to_the_next_turn_is_done_when_its_call_returns(portal: Portal) -> None:
+    """As a cluster's sockets are closed when ``kill`` returns."""
+    for _ in range(50):
+        done: list[int] = []
+        assert portal.call(lambda done=done: portal.loop.call_soon(done.append, 1)) is not None  # type: ignore[misc]
+        assert done == [1]
+
+
 def test_errors_reach_the_caller(portal: Portal) -> None:
     with pytest.raises(LookupError, match="as told"):
         portal.wait(fail())
