@@ -42,8 +42,7 @@ class Consumer(Facade[Engine]):
         lookupd: One nsqlookupd's HTTP address or several; the others are found from it.
         producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``; starting the consumer starts it.
         config: Options as a value. None to take them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`. A plain function as ``on_give_up`` runs in a
-            thread.
+        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`.
 
     Raises:
         ConfigError: An option is unknown or out of range, a name is not legal, no lookupd is given, or what is given up

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import nsq_ha
 from nsq_ha.config import ConsumerConfig
-from nsq_ha.consumer.handling import HandlerThreads, check_handler
+from nsq_ha.consumer.handling import check_handler
+from nsq_ha.consumer.threads import is_async
 from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.attempts import Publisher
     from nsq_ha.message import Message
-
-GIVING_UP: Final = 8
-"""Functions of ``on_give_up`` that run at once at most."""
 
 _here: Final = threading.local()
 """Of each thread: ``engines``, the consumers whose functions run in it."""
@@ -42,16 +39,15 @@ class Engine(nsq_ha.Consumer):
     ) -> None:
         """Take the arguments of :class:`nsq_ha.Consumer`."""
         config = options_of(ConsumerConfig, config, lookupd, options)
-        if callable(config.on_give_up) and not _is_async(config.on_give_up):
+        if callable(config.on_give_up) and not is_async(config.on_give_up):
             check_handler(config.on_give_up, "on_give_up")
-            config = dataclasses.replace(config, on_give_up=self._in_thread(config.on_give_up))
-        self._threads = HandlerThreads(GIVING_UP)
+            config = dataclasses.replace(config, on_give_up=self._known(config.on_give_up))
         super().__init__(topic, channel, producer=producer, config=config)
 
     async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
         """Run handlers, see :meth:`nsq_ha.Consumer.run`; :func:`is_called_by` knows plain ones."""
         check_handler(handler)
-        known = handler if _is_async(handler) else self._known(handler)
+        known = handler if is_async(handler) else self._known(handler)
         await super().run(known, concurrency=concurrency)
 
     async def take_into(self, ready: deque[Message], most: int) -> None:
@@ -77,10 +73,6 @@ class Engine(nsq_ha.Consumer):
         """Put a message that no thread has seen back to the head of the queue; ``why`` is for the log."""
         self._inbox.take_back(message, why)
 
-    async def _end(self) -> None:
-        await super()._end()
-        self._threads.close()
-
     def _known(self, function: Callable[[Message], object]) -> Callable[[Message], object]:
         @functools.wraps(function)
         def call(message: Message) -> object:
@@ -95,17 +87,6 @@ class Engine(nsq_ha.Consumer):
             call.__qualname__ = type(function).__qualname__
         return call
 
-    def _in_thread(self, function: Callable[[Message], object]) -> Callable[[Message], Awaitable[None]]:
-        known = self._known(function)
-
-        @functools.wraps(function)
-        async def call(message: Message) -> None:
-            outcome = await self._threads.call(known, message)
-            if inspect.isawaitable(outcome):
-                await outcome
-
-        return call
-
 
 def is_called_by(engine: nsq_ha.Consumer) -> bool:
     """Return whether this thread runs a function that the consumer has called."""
@@ -117,7 +98,3 @@ def _engines() -> list[Engine]:
     if found is None:
         found = _here.engines = []
     return found
-
-
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
