@@ -179,7 +179,8 @@ class ProducerConfig(ClientConfig):
     """Hash of keys: ``murmur3`` (as in Go programs), ``java``, ``modulo`` or a function. All producers of a topic must
     use the same one."""
     strategy: Literal["round_robin", "least_loaded"] = "round_robin"
-    """Partition of a message without a key: each writable one in turn, or the less loaded of two neighbours."""
+    """Partition of a message without a key: each writable one in turn, or the less loaded of two neighbours. Among
+    plain nsqds it is always the less loaded of two."""
     trace: bool | frozenset[str] = False
     """Whether to publish with trace ids: never, always, or for these topics. Can be changed on a running producer."""
     on_unreachable: Literal["retry", "fail"] = "retry"
@@ -286,9 +287,27 @@ class ConsumerConfig(ClientConfig):
         """
         ClientConfig.__post_init__(self)
         if self.nsqd:
-            _check_plain(self)
+            check_plain(self)
         check_read(self.start_from, self.partitions)
         _check_giving_up(self)
+
+
+def check_plain(config: ConsumerConfig) -> None:
+    """Reject options that only the partitioned server supports.
+
+    Raises:
+        ConfigError: An option is such a one.
+    """
+    reasons = {
+        "partitions": "has no partitions",
+        "start_from": "supports no start positions",
+        "tag": "has no tags and would deliver every message",
+    }
+    for option, reason in reasons.items():
+        if getattr(config, option) is not None:
+            raise ConfigError(f"remove {option}=: it needs the partitioned server, and plain nsqd {reason}")
+    if config.ordered is True:
+        raise ConfigError("remove ordered=True: it needs the partitioned server, and plain nsqd keeps no order")
 
 
 def traced_topics(trace: object) -> bool | frozenset[str]:
@@ -311,17 +330,6 @@ def _partitions(values: Iterable[object]) -> tuple[int, ...]:
         if one == following:
             raise ConfigError(f"partitions names partition {one} twice: name each one once")
     return tuple(numbers)
-
-
-def _check_plain(config: ConsumerConfig) -> None:
-    """Reject options that only the partitioned server supports."""
-    plain = "nsqds given by nsqd="
-    if config.start_from is not None:
-        raise ConfigError(f"start_from needs lookupd=: {plain} support no start positions")
-    if config.ordered is True:
-        raise ConfigError(f"ordered=True needs lookupd=: {plain} have no ordered channels")
-    if config.tag is not None:
-        raise ConfigError(f"tag needs lookupd=: {plain} have no tags and would deliver every message")
 
 
 def _check_giving_up(config: ConsumerConfig) -> None:

@@ -277,7 +277,7 @@ def test_one_topic_to_trace_is_no_set_of_letters() -> None:
 
 
 def test_nsqds_that_are_named_take_no_start_positions() -> None:
-    with pytest.raises(ConfigError, match="start_from needs lookupd="):
+    with pytest.raises(ConfigError, match="remove start_from=: it needs the partitioned server"):
         ConsumerConfig.of({"nsqd": "a:4150", "start_from": StartFrom.beginning()})
 
 

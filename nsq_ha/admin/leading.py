@@ -29,13 +29,15 @@ from nsq_ha.errors import (
     TransportError,
     server_error,
 )
-from nsq_ha.policy.topology import Node, TopicView, merge
+from nsq_ha.policy.plain_topology import first_view
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
     from types import TracebackType
 
     import httpx
+
+    from nsq_ha.policy.topology import Node, TopicView
 
 PAUSE: Final = 0.3
 """Seconds between two checks of a pending change."""
@@ -178,7 +180,7 @@ class Leading:
         while True:
             result = await self.servers.look_up(topic, access)
             if result.error is None:
-                return merge(None, result.answers, topic=topic)
+                return first_view(topic, result.answers)
             if call is None:
                 raise result.error
             call.last = result.error

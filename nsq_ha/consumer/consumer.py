@@ -106,7 +106,10 @@ class Consumer(SingleUseClient):
         self._watch.refresh_soon()
         try:
             async with asyncio.timeout(self.config.start_timeout):
-                await self.wait_subscribed()
+                # A plain topic that no nsqd has keeps its messages for its first channel: nothing is missed.
+                await self._wait_until(
+                    lambda: self._is_subscribed() or (self._watch is not None and self._watch.is_nowhere)
+                )
         except TimeoutError:
             self._partitions.warn_at_start(asyncio.get_running_loop().time())
 
@@ -119,9 +122,15 @@ class Consumer(SingleUseClient):
             ConfigError: Called from another event loop than the one that entered it.
         """
         self._check_loop()
+        await self._wait_until(self._is_subscribed)
+
+    def _is_subscribed(self) -> bool:
+        return self._partitions is not None and self._partitions.are_subscribed()
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while True:
             self._inbox.check_open()
-            if self._partitions is not None and self._partitions.are_subscribed():
+            if condition():
                 return
             self._inbox.changed.clear()
             await self._inbox.changed.wait()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from nsq_ha.config import check_plain
 from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError
@@ -53,14 +54,19 @@ class Partitions:
 
     def are_subscribed(self) -> bool:
         """Return whether all partitions to read are subscribed; False while none is known."""
-        wanted = self._wanted()
+        view = self._watch.view
+        wanted = set(view.leaders) if view is not None and _is_plain(view) else self._wanted()
         return bool(wanted) and all(self._is_subscribed(partition) for partition in wanted)
 
     def _wanted(self) -> set[int]:
         if self._config.partitions is not None:
             return set(self._config.partitions)
         view = self._watch.view
-        return set(range(view.partition_num)) | set(view.leaders) if view is not None else set()
+        if view is None:
+            return set()
+        # An nsqd of a plain cluster that nobody lists any more is read while its connection lasts.
+        numbers = view.known if _is_plain(view) else range(view.partition_num)
+        return {*numbers, *view.leaders}
 
     def _is_subscribed(self, partition: int) -> bool:
         subscription = self._subscriptions.get(partition)
@@ -74,9 +80,7 @@ class Partitions:
             group: Runs the subscriptions' tasks. None starts no subscription.
         """
         wanted = self._wanted()
-        if self._names_absent(view):
-            return
-        if view.meta is not None and self._is_refused(view.meta):
+        if (view.meta is not None and self._is_refused(view.meta)) or self._names_absent(view):
             return
         for partition in sorted(wanted - self._subscriptions.keys()):
             if group is not None:
@@ -146,10 +150,7 @@ class Partitions:
             if absent:
                 has, last = f"topic {view.topic!r} has", view.partition_num - 1
                 numbers = f"partitions 0..{last}" if last else "only partition 0"
-                text = f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}"
-                if self._config.nsqd:
-                    text = f"leave {option}= out: nsqds given by nsqd= have no partitions"
-                self._inbox.refused(ConfigError(text))
+                self._inbox.refused(ConfigError(f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}"))
                 return True
         return False
 
@@ -158,6 +159,12 @@ class Partitions:
         config, topic = self._config, self._watch.topic
         if self._subscriptions:
             return False
+        if not meta.is_partitioned:
+            try:
+                check_plain(config)
+            except ConfigError as error:
+                self._inbox.refused(error)
+                return True
         if config.tag is not None and not meta.extend_support:
             self._inbox.refused(
                 ConfigError(
@@ -202,5 +209,11 @@ class Partitions:
         if watch.error is not None:
             return str(watch.error)
         if watch.view is not None and not watch.view.exists:
+            if watch.view.is_plain:
+                return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"
             return f"no nsqlookupd knows topic {watch.topic!r}: create it (nsq-ha topic create {watch.topic})"
         return "no partition has a leader yet"
+
+
+def _is_plain(view: TopicView) -> bool:
+    return view.meta is not None and not view.meta.is_partitioned

@@ -200,7 +200,7 @@ class Subscription:
             await self._try()
             return
         act, limit = life.act, None
-        if act is Act.ASK:
+        if act is Act.ASK and not self._is_unlisted():
             self._watch.refresh_soon()
             limit = delay_after(self._config.backoff, life.failures, random.random)
         elif self._trouble.is_open:
@@ -253,11 +253,16 @@ class Subscription:
         view = self._watch.view
         return view.leaders.get(self.partition) if view is not None and view.meta is not None else None
 
+    def _is_unlisted(self) -> bool:
+        """Return whether this is an nsqd of a plain cluster that no nsqlookupd lists any more; it may never return."""
+        meta = self._meta()
+        return meta is not None and not meta.is_partitioned and self._leader() is None
+
     def _check_leader(self) -> None:
         life, leader = self._life, self._leader()
         old = life.node
         life.check(leader)
-        if life.act is Act.ASK:
+        if life.act is Act.ASK and not self._is_unlisted():
             no_leader = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
             self._trouble.failed(self._loop.time(), no_leader)
         elif life.act is Act.CONNECT and old is not None:

@@ -56,7 +56,7 @@ class _Meta(msgspec.Struct):
 
 
 class _Lookup(msgspec.Struct):
-    partitions: dict[str, msgspec.Raw] | None = None
+    partitions: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     producers: list[msgspec.Raw] | None = None
     channels: list[str] | None = None
     meta: msgspec.Raw = _NULL
@@ -80,6 +80,7 @@ class _Producer(msgspec.Struct):
     version: str = ""
     partitions: dict[str, list[str] | None] | None = None
     topics: list[str] | None = None
+    tombstones: list[bool] | None = None
 
 
 class _Nodes(msgspec.Struct):
@@ -127,12 +128,16 @@ class NodeInfo:
         hostname: The machine's name, as nsqd reports it.
         version: The server's version.
         partitions: Partitions it leads, by topic.
+        topics: Its topics.
+        tombstoned: Those of its topics that clients should no longer find there.
     """
 
     node: Node
     hostname: str
     version: str
     partitions: Mapping[str, tuple[int, ...]]
+    topics: tuple[str, ...] = ()
+    tombstoned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,8 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     Refusals because of the topic are answers, too: the topic is unknown, or it has no
     channel (by default nsqlookupd hides such a topic from publishers).
 
+    The answer of a plain nsqlookupd has neither partitions nor meta.
+
     Raises:
         RemoteProtocolError: It is not such an answer; ask again, or ask another nsqlookupd.
     """
@@ -159,7 +166,10 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return _refused_lookup(body, lookupd)
     content = decode_json(body.data, _Lookup)
     meta = try_json(bytes(content.meta), _Meta)
-    if content.partitions is None and content.producers is None and meta is None:
+    if content.partitions is msgspec.UNSET and content.producers is not None and meta is None:
+        nodes = (_node(raw, is_plain=True) for raw in content.producers)
+        return _plain_answer(lookupd, tuple(node for node in nodes if node is not None))
+    if not content.partitions and content.producers is None and meta is None:
         raise RemoteProtocolError(
             "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
         )
@@ -174,25 +184,6 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     return LookupAnswer(
         lookupd, leads=False, meta=_meta(meta), partitions=partitions, exists=not unknown, note="" if unknown else note
     )
-
-
-def decode_plain_nodes(body: Body) -> tuple[Node, ...] | None:
-    """Decode the answer of a plain nsqlookupd to ``/lookup``: the nodes of a topic, none if it is unknown.
-
-    Returns:
-        The nodes. None if the topic has partitions, since a list of nodes does not suffice then.
-
-    Raises:
-        RemoteProtocolError: It is not such an answer; ask again, or ask another nsqlookupd.
-    """
-    if body.status != 200:
-        _refused_lookup(body, "")
-        return ()
-    content = decode_json(body.data, _Lookup)
-    if content.partitions or _meta(try_json(bytes(content.meta), _Meta)) is not None:
-        return None
-    nodes = (_node(raw) for raw in content.producers or ())
-    return tuple(node for node in nodes if node is not None)
 
 
 def decode_lookupd_list(body: Body, scheme: str) -> LookupdList:
@@ -223,7 +214,8 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
     """
     found: list[NodeInfo] = []
     for raw in decode_json(_accepted(body), _Nodes).producers or []:
-        node, entry = _node(raw), try_json(bytes(raw), _Producer)
+        entry = try_json(bytes(raw), _Producer)
+        node = _node(raw, is_plain=entry is not None and entry.partitions is None)
         if node is None or entry is None:
             continue
         partitions = {
@@ -231,7 +223,10 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
             for topic, numbers in (entry.partitions or {}).items()
             if is_valid_name(topic)
         }
-        found.append(NodeInfo(node, entry.hostname, entry.version, partitions))
+        topics = [topic for topic in entry.topics or () if is_valid_name(topic)]
+        marks = zip(entry.topics or (), entry.tombstones or (), strict=False)
+        tombstoned = frozenset(topic for topic, is_marked in marks if is_marked)
+        found.append(NodeInfo(node, entry.hostname, entry.version, partitions, tuple(topics), tombstoned))
     return tuple(found)
 
 
@@ -283,11 +278,17 @@ def is_port(number: int) -> bool:
 
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
     text = body.message.lower()
-    if body.status in (404, 500) and ("key not found" in text or "topic_not_found" in text):
+    if body.status in (404, 500) and "topic_not_found" in text:  # only a plain one says so
+        return _plain_answer(lookupd, (), exists=False, note=NOT_CREATED)
+    if body.status in (404, 500) and "key not found" in text:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=NOT_CREATED)
     if body.status in (404, 500) and "topic has no channel" in text:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=True, note=body.message)
     raise _unusable(body)
+
+
+def _plain_answer(lookupd: str, nodes: tuple[Node, ...], *, exists: bool = True, note: str = "") -> LookupAnswer:
+    return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=exists, note=note, nodes=nodes)
 
 
 def _accepted(body: Body) -> bytes:
@@ -306,12 +307,12 @@ def _unusable(body: Body) -> RemoteProtocolError:
     )
 
 
-def _node(raw: msgspec.Raw) -> Node | None:
+def _node(raw: msgspec.Raw, *, is_plain: bool = False) -> Node | None:
     peer = try_json(bytes(raw), _Peer)
     if peer is None or not is_host(peer.broadcast_address) or not is_port(peer.tcp_port):
         return None
     http_port = peer.http_port if is_port(peer.http_port) else 0
-    return Node(peer.broadcast_address, peer.tcp_port, http_port, peer.distributed_id)
+    return Node(peer.broadcast_address, peer.tcp_port, http_port, peer.distributed_id, is_plain=is_plain)
 
 
 def _meta(meta: _Meta | None) -> TopicMeta | None:

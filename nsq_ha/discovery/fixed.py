@@ -32,7 +32,7 @@ class FixedNodes:
         nodes = {}
         for number, address in enumerate(addresses):
             host, _, port = address.rpartition(":")
-            nodes[number] = Node(host.strip("[]"), int(port), 0)
+            nodes[number] = Node(host.strip("[]"), int(port), 0, is_plain=True)
         self._answer = LookupAnswer(
             lookupd="",
             leads=True,

@@ -8,6 +8,7 @@ Source: protocol reference 12.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nsq_ha.checks import check_topic, lookupd_urls
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
     from nsq_ha.discovery.body import Body
-    from nsq_ha.policy.topology import LookupAnswer, Node
+    from nsq_ha.policy.topology import LookupAnswer
 
 T = TypeVar("T")
 
@@ -55,6 +56,9 @@ class LookupClient(HttpPeer):
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
         """Ask who leads the partitions of ``topic``.
 
+        A plain nsqlookupd answers with the nsqds that have the topic. If none has it, and ``access`` is ``w``, this
+        asks for all nsqds, since each creates a topic that is published to it.
+
         Returns:
             The answer, even if the topic does not exist. ``leads`` is always
             False; :meth:`list_lookupd` names the leading nsqlookupd.
@@ -66,20 +70,11 @@ class LookupClient(HttpPeer):
         Cancellation leaves nothing behind.
         """
         params = {"topic": check_topic(topic), "access": access, "metainfo": "true"}
-        return await self._ask("/lookup", params, lambda body: answers.decode_lookup(body, self.lookupd))
-
-    async def plain_nodes(self, topic: str) -> tuple[Node, ...]:
-        """Ask a plain nsqlookupd for the nsqds of a topic without partitions; none for an unknown topic.
-
-        Raises:
-            ConfigError: The topic's name is not legal, or the topic has partitions: use :meth:`lookup`.
-            LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
-        """
-        params = {"topic": check_topic(topic), "metainfo": "true"}
-        nodes = await self._ask("/lookup", params, answers.decode_plain_nodes)
-        if nodes is None:
-            raise ConfigError(f"topic {topic!r} has partitions: call lookup() instead of plain_nodes()")
-        return nodes
+        answer = await self._ask("/lookup", params, lambda body: answers.decode_lookup(body, self.lookupd))
+        if access == "w" and answer.nodes == ():
+            spare = tuple(info.node for info in await self.nodes() if topic not in info.tombstoned)
+            answer = dataclasses.replace(answer, spare=spare, exists=answer.exists or bool(spare))
+        return answer
 
     async def list_lookupd(self) -> LookupdList:
         """Ask for all nsqlookupds; ``supported`` is False if the server does not know the route.

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.checks import check_topic
@@ -24,8 +24,9 @@ from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
+from nsq_ha.policy.plain_topology import PlainTopic, is_plain
 from nsq_ha.policy.timing import gap_after
-from nsq_ha.policy.topology import TopicMeta, TopicView, difference, merge
+from nsq_ha.policy.topology import LookupAnswer, TopicChange, TopicMeta, TopicView, difference, merge
 from nsq_ha.unexpected import log_traceback, report_unexpected
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class TopicWatch:
     def __init__(self, topic: str, access: Access, servers: Servers | FixedNodes, config: ClientConfig) -> None:
         self.topic = topic
         self.view: TopicView | None = None
+        self._plain = PlainTopic()
         self.rounds: int = 0
         self.error: DiscoveryError | None = None
         self._access: Access = access
@@ -83,6 +85,12 @@ class TopicWatch:
     def lookupds(self) -> tuple[str, ...]:
         """Base URLs of all nsqlookupds in use."""
         return self._servers.urls
+
+    @property
+    def is_nowhere(self) -> bool:
+        """Whether every nsqlookupd of a plain cluster answered that it does not know the topic."""
+        view = self.view
+        return view is not None and view.is_plain and not view.exists and set(self.lookupds) <= set(self._plain.answers)
 
     def refresh_soon(self) -> None:
         """Look up as soon as the pace allows; all requests until then share one round.
@@ -190,7 +198,7 @@ class TopicWatch:
         result = await self._servers.look_up(self.topic, self._access)
         old = self.view
         if result.answers:
-            self.view = merge(old, result.answers, topic=self.topic)
+            self.view = self._merge(result.answers)
         self._report_error(result.error)
         self.error = result.error
         changed = self.view is not None and self.view != old
@@ -201,6 +209,12 @@ class TopicWatch:
                 self._report(old, self.view)
             finally:  # each view is reported to the listeners once
                 self._tell(self.view)
+
+    def _merge(self, answers: Sequence[LookupAnswer]) -> TopicView:
+        if is_plain(self.view, answers):
+            self._plain = self._plain.after([answer for answer in answers if answer.nodes is not None])
+            return self._plain.view(self.topic)
+        return merge(self.view, [answer for answer in answers if answer.nodes is None], topic=self.topic)
 
     def _end_round(self) -> None:
         self.rounds = self._begun
@@ -233,6 +247,9 @@ class TopicWatch:
         if not _log.isEnabledFor(logging.INFO):
             return
         change = difference(old, new)
+        if new.is_plain:
+            self._report_nodes(change)
+            return
         for partition, node in change.gained.items():
             self._say(partition, "is led by %s", node.address)
         for partition, (before, after) in change.moved.items():
@@ -243,6 +260,13 @@ class TopicWatch:
             _log.info("topic %s does not exist", self.topic, extra={"topic": self.topic})
         if change.meta is not None and change.meta[0] is not None:
             _log.info("topic %s changed: %s", self.topic, _changes(*change.meta), extra={"topic": self.topic})
+
+    def _report_nodes(self, change: TopicChange) -> None:
+        for text, nodes in (("is on nsqd %s", change.gained), ("is no longer listed for nsqd %s", change.lost)):
+            for node in nodes.values():
+                _log.info(
+                    "topic %s " + text, self.topic, node.address, extra={"topic": self.topic, "nsqd": node.address}
+                )
 
     def _say(self, partition: int, text: str, *nodes: str) -> None:
         extra = {"topic": self.topic, "partition": partition, "nsqd": nodes[0]}

@@ -37,12 +37,14 @@ class Node:
         http_port: Port of the HTTP API.
         distributed_id: The cluster's name for it (``ip:rpc:tcp:n``), needed to
             move partitions. Empty if the server sent none. Not compared.
+        is_plain: Whether it is an upstream nsqd without partitions. Not compared.
     """
 
     host: str
     tcp_port: int
     http_port: int
     distributed_id: str = field(default="", compare=False)
+    is_plain: bool = field(default=False, compare=False)
 
     @property
     def address(self) -> str:
@@ -74,8 +76,8 @@ class TopicMeta:
         ordered: Consumers must subscribe ordered.
         multi_part: Several partitions may share a node.
         disable_channel_auto_create: Channels must be registered before use.
-        is_partitioned: False for plain nsqds given by address: their commands
-            have no partition, and they support no keys, traces or headers.
+        is_partitioned: False for plain nsqds: their commands have no partition,
+            and they support no keys, traces or headers.
     """
 
     partition_num: int
@@ -98,6 +100,10 @@ class LookupAnswer:
         partitions: Leader by partition, only for partitions that have one.
         exists: False if the answer says that the topic does not exist.
         note: Why partitions are missing, if the server says so; else empty.
+        nodes: The nsqds that have the topic, if the nsqlookupd is of a plain cluster
+            (see ``policy.plain_topology``). None if it is of a partitioned one.
+        spare: Nsqds of a plain cluster that would create the topic if it were
+            published to them.
     """
 
     lookupd: str
@@ -106,6 +112,8 @@ class LookupAnswer:
     partitions: Mapping[int, Node]
     exists: bool
     note: str = ""
+    nodes: tuple[Node, ...] | None = None
+    spare: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,8 @@ class TopicView:
             before).
         last_known: Last leader of each partition that is missing in ``leaders``. Its
             healthy connections stay in use; new ones are opened only to ``leaders``.
+        is_plain: The nsqlookupds are of a plain cluster: its partitions are nsqds, see
+            ``policy.plain_topology``.
         note: Why partitions are missing, if a server says so; else empty.
         pending: A change that waits for confirmation. Not compared.
     """
@@ -148,6 +158,7 @@ class TopicView:
     complete: bool
     exists: bool
     last_known: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
+    is_plain: bool = False
     note: str = field(default="", compare=False)
     pending: Pending = field(default=Pending(), compare=False)
 

@@ -44,6 +44,7 @@ class PartitionChoice:
         self._repartition = repartition
         self._senders = senders
         self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
+        self._is_plain = False
         self._routes_of: TopicView | None = None
         self._routes_used = 0
         self._takes_keyless = self._takes_keys = False
@@ -69,7 +70,10 @@ class PartitionChoice:
         if meta is None:
             raise LookupUnavailableError(f"no nsqlookupd named a partition of topic {self._topic!r}")
         if not meta.is_partitioned and (partition is not None or key is not None):
-            raise ConfigError("nsqds given as nsqd= have no partitions: key= and partition= need lookupd=")
+            raise ConfigError(
+                "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish"
+                " without them"
+            )
         if partition is not None:
             if not 0 <= partition < meta.partition_num:
                 raise ConfigError(
@@ -105,7 +109,7 @@ class PartitionChoice:
         if not candidates:
             candidates = [p for p in self.routes if p != avoid] or range(used)
         self._turn += 1
-        if not self._is_round_robin:
+        if not self._is_round_robin or self._is_plain:
             return least_loaded(candidates, self._turn, self._load)
         return round_robin(candidates, self._turn)
 
@@ -139,7 +143,8 @@ class PartitionChoice:
         if view.meta is None or not self._repartition.is_calm:
             return
         self._look_up_routes(view, self._repartition.used)
-        self._takes_keyless = not view.meta.ordered and self._is_round_robin and bool(self.routes)
+        is_round_robin = self._is_round_robin and not self._is_plain
+        self._takes_keyless = not view.meta.ordered and is_round_robin and bool(self.routes)
         # The result of a caller's function has to be checked each time.
         self._takes_keys = view.meta.is_partitioned and not self._is_own_hash and self._routes_used > 0
         self._calm_view = view
@@ -148,6 +153,8 @@ class PartitionChoice:
         if self._routes_of is not view or self._routes_used != used:
             self._routes_of, self._routes_used = view, used
             self.routes = tuple(sorted(p for p in view.publishable if p < used))
+            # The nsqds of a plain cluster are machines of different load, not equal shares of one topic.
+            self._is_plain = view.meta is not None and not view.meta.is_partitioned and len(self.routes) > 1
 
     def _any_in_trouble(self) -> bool:
         for sender in self._senders.values():  # noqa: SIM110 - a third of the time of any(), once for each publish

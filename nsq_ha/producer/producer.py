@@ -23,7 +23,7 @@ from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, si
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.topic import TopicPublisher
-from nsq_ha.producer.validate import KEY_TYPES, check_message
+from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
@@ -182,6 +182,7 @@ class Producer(SingleUseClient):
         trace_id: int | None = None,
         headers: Mapping[str, object] | None = None,
         tag: str | None = None,
+        defer: float | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Publish one message and return when the leader has stored it.
@@ -197,6 +198,8 @@ class Producer(SingleUseClient):
                 and size. None follows :attr:`trace`.
             headers: Extension header, on extended topics.
             tag: Dispatch tag, on extended topics.
+            defer: Seconds until nsqd delivers the message, 0..3600, for plain nsqd only. nsqd keeps waiting messages
+                in memory: a crash loses them.
             timeout: Seconds for the whole call, including lookups and retries.
                 None uses ``publish_timeout``.
 
@@ -217,6 +220,7 @@ class Producer(SingleUseClient):
             and partition is None
             and headers is None
             and tag is None
+            and defer is None
             and not self._trace
             and type(body) is bytes
             and 0 < len(body) <= MAX_MESSAGE_BYTES
@@ -225,7 +229,7 @@ class Producer(SingleUseClient):
             request = PubRequest(topic=topic, future=pending.new_future(), size=len(body), body=body, key=key)
         else:
             message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
-            request = self._checked_request(pending, topic, message)
+            request = self._checked_request(pending, topic, message, defer)
         try:
             publisher = self._topics[topic]
         except (KeyError, TypeError):  # a new topic, or not a name
@@ -239,7 +243,9 @@ class Producer(SingleUseClient):
             pending.let_go(request)
             raise
 
-    def _checked_request(self, pending: PendingPublishes, topic: str, message: OutgoingMessage) -> PubRequest:
+    def _checked_request(
+        self, pending: PendingPublishes, topic: str, message: OutgoingMessage, defer: float | None
+    ) -> PubRequest:
         """Return the request for a message that has more than a body and a key."""
         if not isinstance(topic, str):
             check_topic(topic)
@@ -253,7 +259,8 @@ class Producer(SingleUseClient):
             partition=message.partition,
             trace_id=checked.trace_id,
             ext=checked.ext,
-            is_plain=checked.trace_id is None and checked.ext is None,
+            defer_ms=check_defer(defer, checked),
+            is_plain=checked.trace_id is None and checked.ext is None and defer is None,
             began_ns=0 if checked.trace_id is None else time.time_ns(),
         )
 

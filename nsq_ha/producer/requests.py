@@ -15,6 +15,7 @@ from nsq_ha.policy.lane import Entry
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.encoding import (
     encode_bodies,
+    encode_dpub,
     encode_mpub_ext,
     encode_mpub_of,
     encode_mpub_trace,
@@ -59,6 +60,7 @@ class Request(Entry, eq=False, kw_only=True):
         partition: The caller's partition. None if the key or the producer chooses.
         trace_id: The trace id of a PUB. None for no trace.
         ext: The extension header of a PUB, as JSON. None for no header.
+        defer_ms: Of a PUB, the milliseconds until its delivery. None for no delay.
         count: Number of messages.
         is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
         closes_when_refused: Whether the connection is unusable after a refusal.
@@ -77,6 +79,7 @@ class Request(Entry, eq=False, kw_only=True):
     partition: int | None = None
     trace_id: int | None = None
     ext: bytes | None = None
+    defer_ms: int | None = None
     count: int = 1
     is_plain: bool = True
     closes_when_refused: bool = False
@@ -114,7 +117,9 @@ class PubRequest(Request, eq=False, kw_only=True):
     """One message."""
 
     def encode(self, partition: int | None) -> bytes:
-        """Return a PUB, PUB_TRACE or PUB_EXT."""
+        """Return a PUB, PUB_TRACE, PUB_EXT or DPUB."""
+        if self.defer_ms is not None:
+            return encode_dpub(self.topic, self.defer_ms, self.body)
         if self.ext is not None:
             return encode_pub_ext(self.topic, partition, self.ext, self.body)
         if self.trace_id is not None:

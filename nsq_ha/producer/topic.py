@@ -161,7 +161,7 @@ class TopicPublisher:
     def _admit(self, request: Request, view: TopicView) -> None:
         """Choose the partition of a request and queue it there."""
         self.choice.prepare_quick(view)
-        check_kind(view, request.trace_id, request.ext)
+        check_kind(view, request.trace_id, request.ext, request.defer_ms)
         partition, is_free = self.choice.partition_for(request.key, request.partition, view)
         if not is_free:
             request.keys = (lane_key(request.key),)
@@ -256,6 +256,11 @@ class TopicPublisher:
         return NoLeaderError(f"topic {self.watch.topic!r} accepts no messages yet: nsqlookupd says {note!r}{cure}")
 
     def _unknown(self) -> TopicNotFoundError:
+        if self.watch.view is not None and self.watch.view.is_plain:
+            return TopicNotFoundError(
+                f"no nsqlookupd lists an nsqd for topic {self.watch.topic!r}: start nsqd with the option"
+                f" -lookupd-tcp-address (asked {', '.join(self.watch.lookupds)})"
+            )
         return TopicNotFoundError(
             f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
         )

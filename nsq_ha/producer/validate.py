@@ -11,7 +11,7 @@ import msgspec
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY
-from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
+from nsq_ha.protocol.encoding import MAX_DEFER_MS, MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
 from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
     return ext
 
 
-def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None) -> None:
-    """Check that the topic accepts a message with this trace id and extension header.
+def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_ms: int | None = None) -> None:
+    """Check that the topic accepts a message with this trace id, extension header and delay.
 
     Raises:
         ConfigError: It does not.
@@ -131,7 +131,27 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None) -> None
             f"topic {view.topic!r} accepts no headers or tags: create it extended (nsq-ha topic create --extended)"
         )
     if trace_id is not None and not meta.is_partitioned:
-        raise ConfigError("nsqds given by nsqd= cannot trace: use lookupd=, or publish without a trace")
+        raise ConfigError("trace_id= and trace= need the partitioned server: publish without them")
+    if defer_ms is not None and meta.is_partitioned:
+        raise ConfigError(
+            "defer= needs plain nsqd: the partitioned server cannot delay a message. Publish it later, or let the"
+            " consumer requeue it with a delay"
+        )
+
+
+def check_defer(defer: object, checked: CheckedMessage) -> int | None:
+    """Return a delay in milliseconds.
+
+    Raises:
+        ConfigError: It is not a number of 0..3600, or the message has what no plain nsqd knows.
+    """
+    if defer is None:
+        return None
+    if isinstance(defer, bool) or not isinstance(defer, int | float) or not 0 <= defer <= MAX_DEFER_MS / 1000:
+        raise ConfigError(f"defer must be a number of seconds, 0..{MAX_DEFER_MS // 1000}, not {defer!r}")
+    if checked.trace_id is not None or checked.ext is not None:
+        raise ConfigError("defer= cannot be combined with a trace, headers or a tag: plain nsqd knows none of them")
+    return round(defer * 1000)
 
 
 def lane_key(key: Key | None) -> Hashable:

@@ -42,6 +42,9 @@ MAX_EXT_BYTES: Final = 0xFFFF
 MAX_TRACE_ID: Final = 2**64 - 1
 """Maximum trace id, since ids are unsigned and have 64 bits."""
 
+MAX_DEFER_MS: Final = 3_600_000
+"""Longest delay of a DPUB: nsqd's default ``-max-req-timeout``. It closes the connection for a longer one."""
+
 MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
 """Above this the server's arithmetic overflows and it requeues at once. It limits delays to 3 days, far below this."""
 
@@ -108,6 +111,34 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
     if not 0 < size <= MAX_MESSAGE_BYTES:
         raise refuse_size("message body", size, MAX_MESSAGE_BYTES)
     return _head("PUB", topic, partition) + _SIZE.pack(size) + body
+
+
+def encode_dpub(topic: str, defer_ms: int, body: bytes) -> bytes:
+    r"""Encode ``DPUB``, which plain nsqd delivers after a delay; answered by ``OK``.
+
+    Bytes::
+
+        DPUB <topic> <milliseconds>\n
+        0   4 bytes  size of the body, signed, 1..1048576
+        4   ...      the body
+
+    Args:
+        topic: Name of the topic.
+        defer_ms: Milliseconds until the first delivery, 0..3600000.
+        body: 1 byte to 1 MiB.
+
+    Raises:
+        ConfigError: As for :func:`encode_pub`; or ``defer_ms`` is out of range, for which nsqd would close the
+            connection.
+
+    Source: upstream ``protocol_v2.go`` ``DPUB``.
+    """
+    if type(defer_ms) is not int or not 0 <= defer_ms <= MAX_DEFER_MS:
+        raise ConfigError(f"the delay of a deferred message must be an int of 0..{MAX_DEFER_MS} ms, not {defer_ms!r}")
+    body = as_bytes("message body", body)
+    if not 0 < len(body) <= MAX_MESSAGE_BYTES:
+        raise refuse_size("message body", len(body), MAX_MESSAGE_BYTES)
+    return b"DPUB %b %d\n" % (check_topic(topic).encode(), defer_ms) + _SIZE.pack(len(body)) + body
 
 
 def encode_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> bytes:

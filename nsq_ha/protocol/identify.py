@@ -94,7 +94,15 @@ class Offer:
     ext_filter: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, config: ClientConfig, *, hostname: str, user_agent: str, extend_support: bool = False) -> Self:
+    def of(
+        cls,
+        config: ClientConfig,
+        *,
+        hostname: str,
+        user_agent: str,
+        extend_support: bool = False,
+        is_plain: bool = False,
+    ) -> Self:
         """Return the offer for ``config``; a :class:`ConsumerConfig` adds fields.
 
         Args:
@@ -102,6 +110,7 @@ class Offer:
             hostname: Name of this machine; also the client id if ``config`` has none.
             user_agent: Name and version of the library.
             extend_support: Whether the connection is for an extended topic (consumers only).
+            is_plain: Whether the nsqd is an upstream one, which accepts only longer ``output_buffer_timeout``.
         """
         consumer = config if isinstance(config, ConsumerConfig) else None
         # A host name need not be UTF-8; other bytes become surrogates, which JSON cannot represent.
@@ -112,7 +121,7 @@ class Offer:
             user_agent=user_agent,
             heartbeat_interval=round(config.heartbeat_interval * 1000),
             output_buffer_size=config.output_buffer_bytes,
-            output_buffer_timeout=_gather_ms(config),
+            output_buffer_timeout=_gather_ms(config, is_plain=is_plain),
             sample_rate=consumer.sample_rate if consumer else 0,
             msg_timeout=round((consumer.msg_timeout or 0) * 1000) if consumer else 0,
             tls=config.tls is not None,
@@ -280,10 +289,10 @@ def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, .
     return tuple(order)
 
 
-def _gather_ms(config: ClientConfig) -> int:
+def _gather_ms(config: ClientConfig, *, is_plain: bool) -> int:
     if config.output_buffer_timeout is not None:
         return round(config.output_buffer_timeout * 1000)
-    return LEAST_UPSTREAM_GATHER_MS if config.nsqd else LEAST_GATHER_MS
+    return LEAST_UPSTREAM_GATHER_MS if is_plain else LEAST_GATHER_MS
 
 
 def named_refusal(error: ServerError) -> ServerError:

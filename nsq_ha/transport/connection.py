@@ -151,7 +151,13 @@ class Connection:
 
     async def _handshake(self, extend_support: bool) -> None:
         config, node = self.config, self.node
-        offer = Offer.of(config, hostname=socket.gethostname(), user_agent=USER_AGENT, extend_support=extend_support)
+        offer = Offer.of(
+            config,
+            hostname=socket.gethostname(),
+            user_agent=USER_AGENT,
+            extend_support=extend_support,
+            is_plain=node.is_plain,
+        )
         handshake = Handshake(self._protocol, offer, address=node.address, secret=config.auth_secret)
 
         def arrived(data: bytes | memoryview) -> None:

@@ -96,7 +96,7 @@ async def test_forcing_order_on_an_unordered_topic_is_warned_about_once(
 
 @pytest.mark.parametrize("option", [{"ordered": True}, {"tag": "blue"}])
 def test_nsqds_named_by_address_have_neither_order_nor_tags(option: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(option))}.* needs lookupd="):
+    with pytest.raises(ConfigError, match=f"remove {next(iter(option))}.* needs the partitioned server"):
         ConsumerConfig(nsqd=("127.0.0.1:4150",), **option)  # type: ignore[arg-type]
     assert ConsumerConfig(nsqd=("127.0.0.1:4150",), ordered=False).tag is None
 

@@ -382,7 +382,7 @@ async def test_a_topic_that_a_named_nsqd_does_not_have_says_what_to_give(stage: 
 
 
 async def test_partitions_of_named_nsqds_are_refused(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="leave partitions= out: nsqds given by nsqd= have no partitions"):
+    with pytest.raises(ConfigError, match="remove partitions=: it needs the partitioned server"):
         await direct(stage, partitions=[3]).__aenter__()
 
 

@@ -8,6 +8,7 @@ import pytest
 from nsq_ha import TlsConfig
 from nsq_ha.policy import subscription, timing
 from nsq_ha.protocol import Command
+from tests.discovery.loopback import lookup_body
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import OK, Peer, Subscribe
@@ -126,7 +127,7 @@ async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There used to be only one line, at the start."""
-    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    stage.lookupd.answer("/lookup", lookup_body({}))
     async with stage.consumer(start_timeout=0.05, lookup_interval=0.1):
         await eventually(lambda: len(warnings(caplog, "still looking")) == 2)
         assert "orders/ch: nothing to read" in warnings(caplog, "still looking")[0]
@@ -140,7 +141,7 @@ async def test_a_topic_that_is_not_there_is_one_warning_at_a_time_and_says_what_
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There used to be two at once, and neither said so."""
-    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    stage.lookupd.answer("/lookup", lookup_body({}))
     async with stage.consumer(start_timeout=2 * SOON, lookup_interval=0.1):
         assert warnings(caplog, "not all partitions") == []
         assert warnings(caplog, "nothing to read")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from nsq_ha.discovery.http import MAX_BODY_BYTES, ask, ask_time, new_client
-from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -22,7 +22,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
-from nsq_ha.policy.topology import Node, TopicMeta
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.waiting import dawdle, eventually
@@ -53,20 +53,42 @@ async def test_a_look_up_asks_for_meta_in_the_bare_form(respx_mock: respx.MockRo
     assert answer.partitions == {0: Node("127.0.0.1", 4150, 4151), 1: Node("127.0.0.1", 4160, 4161)}
 
 
-async def test_a_plain_server_names_the_nodes_of_a_topic(respx_mock: respx.MockRouter) -> None:
-    peer = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151}
-    route = respx_mock.get(f"{URL}/lookup")
+PEER = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151, "version": "1.3.0"}
+OTHER = {**PEER, "broadcast_address": "10.0.0.2"}
+NODE, SPARE = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
+
+
+@pytest.mark.parametrize("access", ["r", "w"])
+async def test_a_plain_nsqlookupd_names_the_nsqds_of_a_topic(respx_mock: respx.MockRouter, access: Access) -> None:
+    body = {"channels": ["c"], "producers": [PEER, {**OTHER, "tcp_port": 0}]}
+    respx_mock.get(f"{URL}/lookup").respond(json=body)
     async with LookupClient(URL) as client:
-        route.respond(json={"channels": ["c"], "producers": [peer, {**peer, "tcp_port": 0}]})
-        assert await client.plain_nodes("orders") == (Node("10.0.0.1", 4150, 4151),)
-        route.respond(404, json={"message": "TOPIC_NOT_FOUND"})
-        assert await client.plain_nodes("orders") == ()
-        route.respond(json=lookup_body({0: 4150}))
-        with pytest.raises(ConfigError, match="topic 'orders' has partitions"):
-            await client.plain_nodes("orders")
-        route.respond(500, json={"message": "on fire"})
-        with pytest.raises(LookupUnavailableError):
-            await client.plain_nodes("orders")
+        answer = await client.lookup("orders", access)
+    assert answer == LookupAnswer(URL, leads=False, meta=None, partitions={}, exists=True, nodes=(NODE,))
+    assert answer.nodes is not None
+    assert answer.nodes[0].is_plain
+
+
+async def test_nobody_has_a_new_topic_of_a_plain_cluster(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders")
+    assert (answer.nodes, answer.spare, answer.exists) == ((), (), False)
+
+
+async def test_every_nsqd_of_a_plain_cluster_takes_a_new_topic(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
+    marked = {**OTHER, "topics": ["a", "orders"], "tombstones": [False, True]}
+    nodes = respx_mock.get(f"{URL}/nodes").respond(json={"producers": [PEER, OTHER]})
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders", "w")
+        nodes.respond(json={"producers": [PEER, marked]})
+        without_marked = await client.lookup("orders", "w")
+        nodes.respond(json={"producers": []})
+        without_any = await client.lookup("orders", "w")
+    assert (answer.nodes, answer.spare, answer.exists) == ((), (NODE, SPARE), True)
+    assert all(node.is_plain for node in answer.spare)
+    assert (without_marked.spare, without_any.spare, without_any.exists) == ((NODE,), (), False)
 
 
 async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:

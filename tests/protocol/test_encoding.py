@@ -16,6 +16,7 @@ from nsq_ha.protocol.encoding import (
     MAX_MESSAGE_BYTES,
     MAX_TRACE_ID,
     encode_bodies,
+    encode_dpub,
     encode_fin,
     encode_fins,
     encode_mpub,
@@ -49,6 +50,7 @@ every_publish = pytest.mark.parametrize("word", PUBLISHES)
 
 def test_layouts_byte_for_byte() -> None:
     assert encode_pub("t", 3, b"ab") == b"PUB t 3\n\0\0\0\2ab"
+    assert encode_dpub("t", 250, b"ab") == b"DPUB t 250\n\0\0\0\2ab"
     assert encode_pub_trace("t", 3, 0x0102, b"ab") == b"PUB_TRACE t 3\n\0\0\0\x0a\0\0\0\0\0\0\1\2ab"
     assert encode_pub_ext("t", 3, b"{}", b"ab") == b"PUB_EXT t 3\n\0\0\0\6\0\2{}ab"
     assert encode_mpub("t", 3, [b"a", b"bc"]) == b"MPUB t 3\n\0\0\0\x0f\0\0\0\2\0\0\0\1a\0\0\0\2bc"
@@ -217,3 +219,18 @@ def test_why_a_publish_is_refused(encode: Callable[[], bytes], text: str) -> Non
     with pytest.raises(ConfigError) as refused:
         encode()
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("delay", [-1, 3_600_001, 1.5, True, None])
+def test_a_delay_that_would_cost_the_connection_is_refused(delay: Any) -> None:  # noqa: ANN401 - anything
+    with pytest.raises(ConfigError, match=r"an int of 0\.\.3600000 ms"):
+        encode_dpub("t", delay, b"x")
+    assert encode_dpub("t", 3_600_000, b"x").startswith(b"DPUB t 3600000\n")
+
+
+@pytest.mark.parametrize(
+    ("topic", "body"), [("no topic", b"x"), ("t", b""), ("t", bytes(MAX_MESSAGE_BYTES + 1)), ("t", "x")]
+)
+def test_what_cannot_be_published_cannot_be_deferred(topic: str, body: Any) -> None:  # noqa: ANN401 - anything
+    with pytest.raises(ConfigError):
+        encode_dpub(topic, 0, body)

@@ -1,6 +1,6 @@
 """A scripted cluster: one nsqlookupd and some nsqds, of which a test says who leads what."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
@@ -55,6 +55,14 @@ class Stage:
         )
         body["meta"]["extend_support"] = extended
         self.lookupd.answer("/lookup", body)
+
+    def list_plain(self, *nsqds: FakeNsqd, spare: Sequence[FakeNsqd] = ()) -> None:
+        """Say from now on which plain nsqds have the topic, and which others there are."""
+        peers, others = (
+            [{"broadcast_address": "127.0.0.1", "tcp_port": nsqd.port} for nsqd in each] for each in (nsqds, spare)
+        )
+        self.lookupd.answer("/lookup", {"channels": [], "producers": peers})
+        self.lookupd.answer("/nodes", {"producers": [*peers, *others]})
 
     def producer(self, **options: Any) -> Producer:  # noqa: ANN401 - ProducerConfig's fields
         return Producer(lookupd=self.lookupd.url, **options)

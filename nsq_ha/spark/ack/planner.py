@@ -240,14 +240,16 @@ class AckPlanner:
         for url in self._options.lookupd:
             try:
                 async with LookupClient(url, timeout=TIMEOUT) as client:
-                    found |= {node.address: node for node in await client.plain_nodes(topic)}
-                answered = True
+                    answer = await client.lookup(topic)
             except LookupUnavailableError as error:
                 failed = error
-            except ConfigError as error:
+                continue
+            answered = True
+            if answer.nodes is None and answer.exists:
                 raise ConfigError(
                     f"option 'delivery': topic {topic!r} has partitions, and so offsets: remove delivery=ack"
-                ) from error
+                )
+            found |= {node.address: node for node in answer.nodes or ()}
         if failed is not None and not answered:
             raise failed
         return list(found.values())

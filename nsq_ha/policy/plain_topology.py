@@ -1,0 +1,134 @@
+"""The view of a topic in a cluster of plain nsqds, merged from what independent nsqlookupds say.
+
+A plain topic has no partitions: each nsqd that has it holds messages of its own. Here each of these nsqds gets a
+number, a *slot*, in the place of a partition's number, so that producers and consumers treat both kinds of cluster
+alike. ``policy.topology`` has the rules for the partitioned kind.
+
+The invariant: an nsqd keeps its slot while it is listed and for ``FORGET_ROUNDS`` rounds after, so the number of slots
+is bounded by the nsqds that are listed in that time. Independent nsqlookupds know different nsqds, so the union of
+their answers counts. The last answer of one that is silent counts for as many rounds.
+
+Source: upstream nsqlookupd's ``/lookup`` and ``/nodes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, merge
+
+FORGET_ROUNDS: Final = 120
+"""Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take ten
+minutes at the default ``lookup_interval`` of 5 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastAnswer:
+    """The last answer of one nsqlookupd.
+
+    Attributes:
+        answer: The answer.
+        age: Rounds since then; 0 if it is of the last round.
+    """
+
+    answer: LookupAnswer
+    age: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The nsqd that a number stands for.
+
+    Attributes:
+        node: The nsqd.
+        age: Rounds since it was listed last; 0 if it was listed in the last round.
+    """
+
+    node: Node
+    age: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTopic:
+    """What is remembered of a plain topic from round to round.
+
+    Attributes:
+        answers: The last answer of each nsqlookupd, by its base URL.
+        slots: The nsqds by slot.
+    """
+
+    answers: Mapping[str, LastAnswer] = field(default_factory=lambda: MappingProxyType({}))
+    slots: Mapping[int, Slot] = field(default_factory=lambda: MappingProxyType({}))
+
+    def after(self, answers: Sequence[LookupAnswer]) -> PlainTopic:
+        """Return what to remember after a round in which these plain nsqlookupds answered."""
+        kept = {url: LastAnswer(last.answer, last.age + 1) for url, last in self.answers.items()}
+        kept = {url: last for url, last in kept.items() if last.age <= FORGET_ROUNDS}
+        kept |= {answer.lookupd: LastAnswer(answer) for answer in answers}
+        has_topic = _union(last.answer.nodes or () for last in kept.values())
+        nodes = has_topic or _union(last.answer.spare for last in kept.values())
+        return PlainTopic(MappingProxyType(kept), MappingProxyType(_assign(self.slots, nodes)))
+
+    def view(self, topic: str) -> TopicView:
+        """Return the view of the topic.
+
+        It exists if any nsqlookupd knows the topic, or knows an nsqd that would create it.
+        """
+        answers = [last.answer for last in self.answers.values()]
+        slot_num = max(self.slots, default=-1) + 1
+        leaders = {number: slot.node for number, slot in self.slots.items() if not slot.age}
+        unlisted = {number: slot.node for number, slot in self.slots.items() if slot.age}
+        return TopicView(
+            topic=topic,
+            meta=TopicMeta(partition_num=slot_num, is_partitioned=False) if slot_num else None,
+            leaders=MappingProxyType(leaders),
+            complete=bool(leaders),
+            exists=bool(slot_num) or any(answer.exists for answer in answers),
+            last_known=MappingProxyType(unlisted),
+            is_plain=True,
+            note=next((answer.note for answer in answers if answer.note), ""),
+        )
+
+
+def first_view(topic: str, answers: Sequence[LookupAnswer]) -> TopicView:
+    """Return the view that the answers of one round give of a topic in a cluster of either kind."""
+    if answers and is_plain(None, answers):
+        return PlainTopic().after(answers).view(topic)
+    return merge(None, [answer for answer in answers if answer.nodes is None], topic=topic)
+
+
+def is_plain(known: TopicView | None, answers: Sequence[LookupAnswer]) -> bool:
+    """Return whether the topic's cluster is a plain one.
+
+    The first answers that name nodes decide: a cluster does not change its kind while a client runs, so an answer of
+    the other kind is of a server that belongs to another cluster. Until then a partitioned answer wins, since any
+    broken server may know nothing.
+
+    Args:
+        known: The view so far. None at the beginning.
+        answers: Those of one round; at least one.
+    """
+    if known is not None and known.meta is not None:
+        return known.is_plain
+    return all(answer.nodes is not None for answer in answers)
+
+
+def _union(lists: Iterable[Iterable[Node]]) -> list[Node]:
+    """Return each nsqd once, in an order that does not depend on the order of the lists."""
+    nodes = {(node.host, node.tcp_port): node for listed in lists for node in listed}
+    return [nodes[address] for address in sorted(nodes)]
+
+
+def _assign(slots: Mapping[int, Slot], listed: Sequence[Node]) -> dict[int, Slot]:
+    """Return the slots after a round that listed these nsqds."""
+    numbers = {slot.node.address: number for number, slot in slots.items()}
+    known = {numbers[node.address]: Slot(node) for node in listed if node.address in numbers}
+    unlisted = {number: Slot(slot.node, slot.age + 1) for number, slot in slots.items() if number not in known}
+    assigned = known | {number: slot for number, slot in unlisted.items() if slot.age <= FORGET_ROUNDS}
+    new = [node for node in listed if node.address not in numbers]
+    free = [number for number in range(len(assigned) + len(new)) if number not in assigned]
+    assigned |= {number: Slot(node) for number, node in zip(free, new, strict=False)}
+    return dict(sorted(assigned.items()))

@@ -1,0 +1,126 @@
+"""Reading a topic of a plain cluster: every nsqd that has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from nsq_ha import ConfigError, StartFrom
+from nsq_ha.policy import plain_topology
+from nsq_ha.protocol import Layout, Sub
+from nsq_ha.protocol.commands import Identify
+from tests.support.nsqd import Subscribe
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("any_may_wait")
+
+
+def read(stage: Stage) -> set[int]:
+    """Return the numbers of the nsqds that have a subscribed connection."""
+    return {number for number, nsqd in enumerate(stage.nsqds) if any(peer.ready for peer in nsqd.open_peers)}
+
+
+async def looked_up_again(stage: Stage) -> None:
+    """Wait for a look-up that began after this call."""
+    count = stage.lookupd.count("/lookup")
+    await eventually(lambda: stage.lookupd.count("/lookup") >= count + 2)
+
+
+async def test_every_nsqd_of_the_topic_is_subscribed(stage: Stage) -> None:
+    stage.list_plain(*stage.nsqds[:2])
+    async with stage.consumer(max_in_flight=10):
+        for nsqd in stage.nsqds[:2]:
+            peer = await nsqd.subscriber()
+            assert peer.of(*Subscribe) == [Sub(TOPIC, "ch", None)]
+            assert peer.ready == 5
+    assert not stage.nsqds[2].peers
+
+
+async def test_a_plain_nsqd_is_offered_no_time_below_its_minimum(stage: Stage) -> None:
+    stage.list_plain(stage.nsqd)
+    async with stage.consumer():
+        peer = await stage.nsqd.subscriber()
+    (identify,) = peer.of(Identify)
+    assert isinstance(identify, Identify)
+    assert json.loads(identify.body)["output_buffer_timeout"] == 25
+
+
+async def test_an_nsqd_that_is_listed_later_is_subscribed(stage: Stage) -> None:
+    stage.list_plain(stage.nsqds[0])
+    async with stage.consumer():
+        await stage.nsqds[0].subscriber()
+        stage.list_plain(*stage.nsqds[:2])
+        await eventually(lambda: read(stage) == {0, 1})
+
+
+async def test_a_connection_to_an_nsqd_that_is_no_longer_listed_stays_in_use(stage: Stage) -> None:
+    """It is tombstoned, and may hold messages."""
+    stage.list_plain(*stage.nsqds[:2])
+    async with stage.consumer(lookup_interval=1.0) as consumer:
+        peer = await stage.nsqds[0].subscriber()
+        stage.list_plain(stage.nsqds[1])
+        await looked_up_again(stage)
+        assert read(stage) == {0, 1}
+        peer.message(b"left over", layout=Layout.PLAIN)
+        message = await anext(consumer)
+        message.finish()
+        assert message.body == b"left over"
+
+
+async def test_an_nsqd_that_has_gone_is_neither_asked_for_nor_warned_about(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
+    caplog.set_level(logging.INFO)
+    stage.list_plain(*stage.nsqds[:2])
+    async with stage.consumer(lookup_interval=1.0):
+        await eventually(lambda: read(stage) == {0, 1})
+        stage.list_plain(stage.nsqds[1])
+        await stage.nsqds[0].stop()
+        rounds = stage.lookupd.count("/lookup")
+        await eventually(lambda: "orders-0 is no longer a partition of the topic" in caplog.text)
+        assert 4 <= stage.lookupd.count("/lookup") - rounds <= 7
+        assert read(stage) == {1}
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "topic orders is no longer listed for nsqd" in caplog.text
+
+
+async def test_an_nsqd_that_comes_back_is_read_again(stage: Stage) -> None:
+    stage.list_plain(*stage.nsqds[:2])
+    async with stage.consumer():
+        await eventually(lambda: read(stage) == {0, 1})
+        stage.list_plain(stage.nsqds[1])
+        await stage.nsqds[0].stop()
+        await eventually(lambda: read(stage) == {1})
+        await stage.nsqds[0].start()
+        stage.list_plain(*stage.nsqds[:2])
+        await eventually(lambda: read(stage) == {0, 1})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"partitions": [0]}, {"start_from": StartFrom.beginning()}, {"tag": "blue"}, {"ordered": True}],
+    ids=lambda option: next(iter(option)),
+)
+async def test_options_of_the_partitioned_server_are_refused(stage: Stage, option: dict[str, Any]) -> None:
+    stage.list_plain(stage.nsqd)
+    with pytest.raises(ConfigError, match=f"remove {next(iter(option))}=.*: it needs the partitioned server"):
+        await stage.consumer(**option).__aenter__()
+
+
+async def test_a_topic_that_nobody_has_is_read_once_it_is_published_to(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, status=404)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with stage.consumer(start_timeout=60.0):
+        assert loop.time() - began < 5
+        await eventually(lambda: "no nsqd has topic 'orders' yet: the first publish creates it" in caplog.text)
+        stage.list_plain(stage.nsqd)
+        await eventually(lambda: read(stage) == {0})
