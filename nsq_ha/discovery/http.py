@@ -11,6 +11,7 @@ Source: failures reference 2, 5 "Lookup answers".
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
 from typing import TYPE_CHECKING, Final, Self
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of an answer; a cluster of 10,000 partitions needs a third of it."""
+
+_NO_REASON: Final = "All connection attempts failed"
+"""The text of anyio's error for a refused connection; its cause says why."""
 
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
@@ -223,4 +227,15 @@ def _ours(error: Exception) -> NsqError:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     if "CERTIFICATE_VERIFY_FAILED" in text:
         text += "; for your own certificate, set the environment variable SSL_CERT_FILE to its PEM file"
+    if text == _NO_REASON:
+        text = _system_text(error) or text
     return ConnectError(f"cannot connect: {text}")
+
+
+def _system_text(error: BaseException | None) -> str | None:
+    """Return the system's text for the cause of an error, such as "Connection refused". None if there is none."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return os.strerror(error.errno)
+        error = error.__cause__ or error.__context__
+    return None

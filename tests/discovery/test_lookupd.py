@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 import ssl
 from typing import TYPE_CHECKING
 
@@ -401,3 +402,13 @@ async def test_the_clock_of_a_server_is_read(
     respx_mock.get(f"{URL}/ping").respond(200, headers=headers)
     async with new_client() as client:
         assert await ask_time(client, f"{URL}/ping", timeout=1.0) == seconds
+
+
+async def test_a_refused_connection_says_so() -> None:
+    """It was "All connection attempts failed", the text of the library below."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    async with LookupClient(f"127.0.0.1:{port}") as client:
+        with pytest.raises(LookupUnavailableError, match="cannot connect: Connection refused"):
+            await client.topics()
