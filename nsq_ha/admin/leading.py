@@ -205,7 +205,7 @@ class Leading:
             LookupUnavailableError: None of them gave one.
         """
         causes: list[tuple[str, str]] = []
-        tasks = [asyncio.ensure_future(self._put(question, url)) for url in self.servers.urls]
+        tasks = [asyncio.ensure_future(self._ask(question, url)) for url in self.servers.urls]
         try:
             for ended in asyncio.as_completed(tasks):
                 try:
@@ -222,7 +222,7 @@ class Leading:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
         return NsqdHttp(node, timeout=self.timeout, client=self.http)
 
-    async def _put(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> T:
+    async def _ask(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> T:
         return await question(LookupClient(url, timeout=self.timeout, client=self.http))
 
 

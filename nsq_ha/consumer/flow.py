@@ -128,7 +128,7 @@ class Flow:
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         is_one_full = self._needs.look({p: s.seen for p, s in live.items()})
         for subscription in live.values():
-            subscription.looked_at()
+            subscription.reset_peak()
         # Send nothing while no partition can use more.
         if is_one_full or len(live) > self._limit:
             self.share()

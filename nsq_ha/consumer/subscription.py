@@ -136,7 +136,7 @@ class Subscription:
             return Seen(0, 0, 0, 0)
         return Seen(delivery.ready, delivery.in_flight, delivery.peak, delivery.delivered)
 
-    def looked_at(self) -> None:
+    def reset_peak(self) -> None:
         """Reset the peak of messages in flight."""
         if self.delivery is not None:
             self.delivery.peak = self.delivery.in_flight
@@ -197,7 +197,7 @@ class Subscription:
         """Connect, or wait for the next event and decide what to do."""
         life = self._life
         if life.act is Act.CONNECT:
-            await self._try()
+            await self._attempt()
             return
         act, limit = life.act, None
         if act is Act.ASK and not self._is_unlisted():
@@ -268,7 +268,7 @@ class Subscription:
         elif life.act is Act.CONNECT and old is not None:
             log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, old.address)
 
-    async def _try(self) -> None:
+    async def _attempt(self) -> None:
         """Connect to the leader, leave the old connection, subscribe; report the result to ``policy``."""
         node, meta = self._life.target, self._meta()
         if node is None or meta is None:

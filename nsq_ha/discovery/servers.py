@@ -82,7 +82,7 @@ class Server:
         self.aliases: set[tuple[str, int]] = {_address(url)}
         # Requests wait here before their time limit starts, so that a burst over many topics does not look like a slow
         # server.
-        self.turns: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+        self.slots: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class Servers:
             task.exception()  # else asyncio would log it; the failure is already counted
 
     async def _question(self, server: Server, topic: str, access: Access) -> LookupAnswer:
-        async with server.turns:
+        async with server.slots:
             began = self._loop.time()
             try:
                 try:
@@ -273,7 +273,7 @@ class Servers:
 
     async def _ask_list(self, server: Server) -> None:
         try:
-            async with server.turns:
+            async with server.slots:
                 server.list = await server.client.list_lookupd()
             self._learn(server, server.list)
         except NsqError as error:

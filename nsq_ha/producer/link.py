@@ -123,7 +123,7 @@ class Link:
         self._clock = asyncio.get_running_loop().time
         self._work = asyncio.Event()
         self._news = asyncio.Event()
-        self._current: object = None
+        self._current: object = None  # the token of the connection in use; the ends of others are ignored
         self._failure: NsqError | None = None
         self._used_since = 0.0
 

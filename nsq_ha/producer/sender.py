@@ -183,11 +183,11 @@ class Sender:
             return
         self._answered_at = self._clock()
         try:
-            self._went_well(self._outcomes.all_stored(count, apart=apart))
+            self._recovered(self._outcomes.all_stored(count, apart=apart))
         except RemoteProtocolError as error:
             connection.abort(error)
             return
-        self._go_on(count, apart=apart)
+        self._after_answers(count, apart=apart)
 
     def answers(self, answers: list[bytes | ServerError], *, apart: bool = False) -> None:
         """Take other answers, one by one."""
@@ -202,13 +202,13 @@ class Sender:
                 self._refused(answer, apart=apart)
                 continue
             try:
-                self._went_well(self._outcomes.stored(answer, apart=apart))
+                self._recovered(self._outcomes.stored(answer, apart=apart))
             except RemoteProtocolError as error:
                 connection.abort(error)
                 break
-        self._go_on(len(answers), apart=apart)
+        self._after_answers(len(answers), apart=apart)
 
-    def _go_on(self, count: int, *, apart: bool) -> None:
+    def _after_answers(self, count: int, *, apart: bool) -> None:
         """Write waiting publishes, after ``count`` answers."""
         lane = self.lane
         if apart and not lane.unanswered_apart:
@@ -223,7 +223,8 @@ class Sender:
             # in one write.
             self.kick()
 
-    def _went_well(self, request: Request) -> None:
+    def _recovered(self, request: Request) -> None:
+        """End the trouble: ``request`` was stored."""
         self._retry_pause.refusals = 0
         self.link.life.answered()
         if self._log.is_on:
