@@ -22,7 +22,8 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import HEARTBEAT, OK, Frame, FrameDecoder, FrameType
 from nsq_ha.protocol.messages import decode_message, decode_traced, layout_for
 from nsq_ha.protocol.server.command_lines import Malformed
-from nsq_ha.protocol.server.decoder import CommandDecoder, Limits, PublishHeader
+from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
+from nsq_ha.protocol.server.stream import Limits
 from nsq_ha.redaction import REDACTED, excerpt, redact
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from nsq_ha.protocol import ClientProtocol, Layout, Received, Sub, Traced
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import encode_message, encode_traced
-from nsq_ha.protocol.server.decoder import CommandDecoder, Limits, PublishHeader, decode_commands
+from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader, decode_commands
 
 if TYPE_CHECKING:
     from nsq_ha.protocol.server.decoder import Event
+    from nsq_ha.protocol.server.stream import Limits
 
 LARGEST = 1024 * 1024
 ID = b"\x00\x00\x00\x00\x00\x00\x00\x09\n \r\n\x00\xff\n\n"

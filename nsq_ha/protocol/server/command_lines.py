@@ -153,7 +153,7 @@ def _subscribe(words: list[bytes]) -> commands.Command | Malformed:
     fault = _complaint_of_start(start)
     if fault is not None:
         return refusal(word, "E_INVALID", fault, early=True)
-    complaint = _complaint_of_names(words)
+    complaint = complaint_of_names(words)
     if complaint is not None:
         return complaint
     topic, channel = text_of(words[1]), text_of(words[2])
@@ -165,7 +165,8 @@ def _subscribe(words: list[bytes]) -> commands.Command | Malformed:
     return _SUBS[word](topic, channel, partition)
 
 
-def _complaint_of_names(words: list[bytes]) -> Malformed | None:
+def complaint_of_names(words: list[bytes]) -> Malformed | None:
+    """Return the complaint about topic and channel of a SUB, or None."""
     word = words[0]
     if len(words) < 3:
         return refusal(word, "E_INVALID", "SUB insufficient number of parameters")

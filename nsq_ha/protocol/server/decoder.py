@@ -31,16 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final
 
 from nsq_ha.errors import LocalProtocolError, MessageRefusedError
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.encoding import MAGIC, MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, parse_line, parse_partition, refusal, text_of
 from nsq_ha.protocol.server.headers import trace_id_of
-
-MAX_LINE_BYTES: Final = 65536
-"""Longest command line; nsqd resets the connection of a longer one without an answer."""
+from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 
 _AnyMpub = commands.Mpub | commands.MpubTrace | commands.MpubExt
 
@@ -62,29 +58,13 @@ class PublishHeader:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of the server.
-
-    Attributes:
-        max_message_bytes: Largest message, including trace id and header.
-        max_body_bytes: Largest body of IDENTIFY, AUTH and a batch.
-        max_ready_count: Largest RDY.
-    """
-
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    max_body_bytes: int = MAX_BODY_BYTES
-    max_ready_count: int = 2500
-
-
 Event = commands.Command | Announced | PublishHeader | Malformed
 """An event of :meth:`CommandDecoder.next_event`."""
 
 _Reading = Generator[Event | None, None, None]
-_Waiting = Generator[None, None, bytes]
 
 
-class CommandDecoder:
+class CommandDecoder(StreamDecoder[Event]):
     """Reads the commands of one connection, one at a time.
 
     Args:
@@ -93,18 +73,9 @@ class CommandDecoder:
     """
 
     def __init__(self, limits: Limits | None = None, *, magic: bool = True) -> None:
-        self._limits = limits or Limits()
-        self._buffer = bytearray()
-        self._position = 0
+        super().__init__(limits or Limits(), magic=magic)
         self._extended = False
         self._waits_for_accept = False
-        self._ended = False
-        self._events = self._run(magic)
-
-    def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Add bytes. Take all events before feeding more; otherwise the buffer grows."""
-        if not self._ended:
-            self._buffer += data
 
     def next_event(self) -> Event | None:
         """Return the next event. None if more data is needed.
@@ -117,15 +88,7 @@ class CommandDecoder:
         """
         if self._waits_for_accept:
             raise LocalProtocolError("a publish must be accepted before its body is read")
-        event = next(self._events, None)
-        if event is None:
-            del self._buffer[: self._position]
-            self._position = 0
-        elif isinstance(event, Malformed) and event.fatal:
-            self._ended = True
-            self._events.close()
-            self._buffer.clear()
-        return event
+        return super().next_event()
 
     def accept(self, *, extended: bool) -> None:
         """Continue with the body of the last :class:`PublishHeader`.
@@ -138,34 +101,7 @@ class CommandDecoder:
         self._extended = extended
         self._waits_for_accept = False
 
-    def take_buffered(self) -> bytes:
-        """Return and drop the unread bytes: they belong to the next layer."""
-        rest = bytes(self._buffer[self._position :])
-        self._buffer.clear()
-        self._position = 0
-        return rest
-
     # ------------------------------------------------------------ reading
-
-    def _take(self, count: int) -> _Waiting:
-        while len(self._buffer) - self._position < count:
-            yield
-        start = self._position
-        self._position += count
-        return bytes(self._buffer[start : self._position])
-
-    def _take_size(self) -> Generator[None, None, int]:
-        return int.from_bytes((yield from self._take(4)), "big", signed=True)
-
-    def _find_end(self, searched: int) -> Generator[None, None, int | None]:
-        """Return the length up to the next newline, searching from ``searched``; None if the line is too long."""
-        while (found := self._buffer.find(b"\n", self._position + searched)) < 0:
-            searched = max(searched, len(self._buffer) - self._position)
-            if searched >= MAX_LINE_BYTES:
-                return None
-            yield
-        length = found - self._position + 1
-        return length if length <= MAX_LINE_BYTES else None
 
     def _take_words(self) -> Generator[None, None, list[bytes] | None]:
         """Read one line; return None if it is too long.
@@ -193,33 +129,15 @@ class CommandDecoder:
         line = yield from self._take(length)
         return line[:-1].removesuffix(b"\r").split(b" ")
 
-    def _run(self, magic: bool) -> _Reading:
-        if magic and (yield from self._take(4)) != MAGIC:
-            yield Malformed(b"", b"E_BAD_PROTOCOL")
+    def _run(self) -> _Reading:
         while (words := (yield from self._take_words())) is not None:
             event = parse_line(words, self._limits.max_ready_count)
             if event is not None:
                 yield event
             elif words[0] in (b"IDENTIFY", b"AUTH"):
-                yield from self._read_plain_body(words)
+                yield from self._read_body(words)
             else:
                 yield from self._read_publish(words)
-        yield Malformed(b"", b"")
-
-    def _read_plain_body(self, words: list[bytes]) -> _Reading:
-        word = words[0]
-        name = word.decode("ascii")
-        yield Announced(word)
-        if word == b"AUTH" and len(words) != 1:
-            yield refusal(word, "E_INVALID", "AUTH invalid number of parameters")
-        size = yield from self._take_size()
-        largest = self._limits.max_body_bytes
-        if size > largest:
-            yield refusal(word, "E_BAD_BODY", f"{name} body too big {size} > {largest}")
-        if size <= 0:
-            yield refusal(word, "E_BAD_BODY", f"{name} invalid body size {size}")
-        body = yield from self._take(size)
-        yield commands.Auth(body) if word == b"AUTH" else commands.Identify(body)
 
     # ------------------------------------------------------------ publishing
 

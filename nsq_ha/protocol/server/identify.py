@@ -14,12 +14,12 @@ import msgspec
 from nsq_ha.protocol.identify import Identity
 from nsq_ha.protocol.server.command_lines import Malformed, refusal
 
-_MAX_HEARTBEAT_MS: Final = 60_000
-_MAX_OUTPUT_BUFFER: Final = 65536
+MAX_HEARTBEAT_MS: Final = 60_000
+MAX_OUTPUT_BUFFER: Final = 65536
 _MAX_OUTPUT_TIMEOUT_MS: Final = 1000
-_MAX_MSG_TIMEOUT_MS: Final = 900_000
+MAX_MSG_TIMEOUT_MS: Final = 900_000
 _MAX_TAG_BYTES: Final = 100
-_MAX_DEFLATE_LEVEL: Final = 6
+MAX_DEFLATE_LEVEL: Final = 6
 _WORD: Final = b"IDENTIFY"
 
 
@@ -75,8 +75,8 @@ class SessionSettings:
             msg_timeout=self.msg_timeout,
             tls_v1=tls and self.tls_v1,
             deflate=self.deflate,
-            deflate_level=max(0, min(self.deflate_level, _MAX_DEFLATE_LEVEL)) if self.deflate else 0,
-            max_deflate_level=_MAX_DEFLATE_LEVEL,
+            deflate_level=max(0, min(self.deflate_level, MAX_DEFLATE_LEVEL)) if self.deflate else 0,
+            max_deflate_level=MAX_DEFLATE_LEVEL,
             snappy=self.snappy,
             sample_rate=self.sample_rate,
             output_buffer_size=self.output_buffer_size,
@@ -89,7 +89,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class _Body(msgspec.Struct):
+class IdentifyBody(msgspec.Struct):
     """The JSON of IDENTIFY; null counts as absent, as in Go's decoder."""
 
     short_id: str | None = None
@@ -112,10 +112,17 @@ class _Body(msgspec.Struct):
     ext_filter: dict[str, Any] | None = None
 
 
-def _decode(data: bytes) -> _Body:
-    """Decode as Go does: names in any case, invalid UTF-8 replaced, a bare null for an empty object."""
-    content = msgspec.json.decode(data.decode("utf-8", "replace"), type=dict[str, Any] | None)
-    return msgspec.convert({name.lower(): value for name, value in (content or {}).items()}, _Body)
+def decode_identify(data: bytes) -> IdentifyBody:
+    """Decode as Go does: names in any case, invalid UTF-8 replaced, a bare null for an empty object.
+
+    Raises:
+        ValueError: It is not such an object.
+    """
+    try:
+        content = msgspec.json.decode(data.decode("utf-8", "replace"), type=dict[str, Any] | None)
+        return msgspec.convert({name.lower(): value for name, value in (content or {}).items()}, IdentifyBody)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def read_identify(data: bytes, before: SessionSettings | None = None) -> SessionSettings | Malformed:
@@ -128,8 +135,8 @@ def read_identify(data: bytes, before: SessionSettings | None = None) -> Session
     """
     before = before or SessionSettings()
     try:
-        body = _decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        body = decode_identify(data)
+    except ValueError:
         return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     complaint = _complaint(body)
     if complaint is not None:
@@ -140,9 +147,9 @@ def read_identify(data: bytes, before: SessionSettings | None = None) -> Session
         hostname=body.hostname or body.long_id or "",
         user_agent=body.user_agent or "",
         feature_negotiation=bool(body.feature_negotiation),
-        heartbeat_interval=_interval(body.heartbeat_interval, before.heartbeat_interval),
-        output_buffer_size=1 if size == -1 else min(size, _MAX_OUTPUT_BUFFER) or before.output_buffer_size,
-        output_buffer_timeout=_interval(_floor(body.output_buffer_timeout), before.output_buffer_timeout),
+        heartbeat_interval=interval(body.heartbeat_interval, before.heartbeat_interval),
+        output_buffer_size=1 if size == -1 else min(size, MAX_OUTPUT_BUFFER) or before.output_buffer_size,
+        output_buffer_timeout=interval(_floor(body.output_buffer_timeout), before.output_buffer_timeout),
         sample_rate=body.sample_rate or 0,
         msg_timeout=body.msg_timeout or before.msg_timeout,
         tls_v1=bool(body.tls_v1),
@@ -156,7 +163,8 @@ def read_identify(data: bytes, before: SessionSettings | None = None) -> Session
     )
 
 
-def _interval(value: int | None, before: int) -> int:
+def interval(value: int | None, before: int) -> int:
+    """Return the setting that a value asks for: -1 switches off, 0 and None change nothing."""
     return 0 if value == -1 else value or before
 
 
@@ -164,19 +172,30 @@ def _floor(timeout: int | None) -> int | None:
     return 10 if timeout is not None and 0 < timeout < 10 else timeout
 
 
-def _complaint(body: _Body) -> str | None:
+def _complaint(body: IdentifyBody) -> str | None:
     """Check the ranges in the server's order."""
-    ranges = (
-        ("heartbeat interval", body.heartbeat_interval, range(1000, _MAX_HEARTBEAT_MS + 1), (-1, 0)),
+    complaint = complaint_of_ranges(
+        ("heartbeat interval", body.heartbeat_interval, range(1000, MAX_HEARTBEAT_MS + 1), (-1, 0)),
         ("output buffer size", body.output_buffer_size, range(64, 2**63), (-1, 0)),
         ("output buffer timeout", body.output_buffer_timeout, range(1, _MAX_OUTPUT_TIMEOUT_MS + 1), (-1, 0)),
         ("sample rate", body.sample_rate, range(100), ()),
-        ("msg timeout", body.msg_timeout, range(1000, _MAX_MSG_TIMEOUT_MS + 1), (0,)),
+        ("msg timeout", body.msg_timeout, range(1000, MAX_MSG_TIMEOUT_MS + 1), (0,)),
     )
-    for name, value, legal, special in ranges:
-        if value is not None and value not in legal and value not in special:
-            return f"{name} ({value}) is invalid"
+    if complaint is not None:
+        return complaint
     length = len((body.desired_tag or "").encode())
     if length > _MAX_TAG_BYTES:
         return f"invalid tag len {length}, exceed limit {_MAX_TAG_BYTES}"
+    return None
+
+
+def complaint_of_ranges(*ranges: tuple[str, int | None, range, tuple[int, ...]]) -> str | None:
+    """Return the server's complaint about the first number that is neither legal nor special, or None.
+
+    Args:
+        ranges: For each number its name, the number, the legal ones and the special ones.
+    """
+    for name, value, legal, special in ranges:
+        if value is not None and value not in legal and value not in special:
+            return f"{name} ({value}) is invalid"
     return None
