@@ -77,7 +77,7 @@ class Embedded(Cluster):
         await asyncio.to_thread(controls[sig], name)
 
     def _terminate(self, name: str) -> None:
-        in_cluster(self.cluster, lambda: self.cluster._begin_stop(name))
+        in_cluster(self.cluster, lambda: self.cluster._control().stop(self.cluster._node(name)))
 
     async def start(self, name: str) -> None:
         """Start a node; nothing happens when it runs."""

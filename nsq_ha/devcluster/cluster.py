@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.plain_control import PlainControl
 from nsq_ha.devcluster.faults import Faults
 from nsq_ha.devcluster.storage.replica import TopicOptions
 
@@ -17,7 +18,7 @@ SYNC_EVERY: Final = 2500
 
 
 class DevCluster(Faults):
-    """A cluster of nsqlookupds and nsqds on the loopback.
+    """A cluster of nsqlookupds and nsqds on the loopback: a partitioned one, or with ``plain=True`` an upstream one.
 
     Use it as a context manager::
 
@@ -39,7 +40,13 @@ class DevCluster(Faults):
             channel, as nsqlookupd does by default.
         slow_leaders: Seconds, times ``time_scale``, during which ``access=r`` names a newly elected leader
             that refuses everything as not writable. Real leaders take from 0 seconds to a minute.
-        lookupd_ports: HTTP ports of the first nsqlookupds. The others, and all nsqds, use free ports.
+        lookupd_ports: HTTP ports of the first nsqlookupds; the others use free ports. In a plain cluster the TCP port
+            is one below.
+        nsqd_ports: TCP ports of the first nsqds, whose HTTP ports are one above; the others use free ports.
+        plain: Imitate upstream's nsqd and nsqlookupd, without partitions, replicas and leaders. The arguments of
+            elections (``write_without_channels``, ``slow_leaders``) then mean nothing.
+        retain_bytes: Bytes of messages that a partition keeps after all its channels finished them. None keeps all
+            of them. A plain nsqd keeps none in any case.
         tls: The server's context. None for a server without TLS.
         tls_required: All commands but IDENTIFY need TLS, and the HTTP of the nsqds refuses everything, as
             with ``-tls-required``.
@@ -67,6 +74,8 @@ class DevCluster(Faults):
     ) -> str:
         """Create a topic and wait until every nsqlookupd names all its partitions as writable.
 
+        In a plain cluster every running nsqd creates it. The other arguments must then have their defaults.
+
         Args:
             name: The name of the topic.
             partitions: Number of partitions.
@@ -85,7 +94,14 @@ class DevCluster(Faults):
         Raises:
             ChangeRefusedError: The topic exists with other options, or needs more nodes.
             TimeoutError: The topic did not become usable within 60 s.
+            ValueError: A plain cluster has no such options.
         """
+        control = self._control()
+        if isinstance(control, PlainControl):
+            if (partitions, ordered, extended, disable_channel_auto_create) != (1, False, False, False):
+                raise ValueError("a plain cluster has no partitions, and so no options of topics")
+            self._call(lambda: control.create_topic(name))
+            return name
         if multi_part is None:
             multi_part = not ordered and partitions * replicas > len(self._state().nsqds)
         options = TopicOptions(
@@ -108,6 +124,10 @@ class DevCluster(Faults):
         Raises:
             ChangeRefusedError: There is no such topic.
         """
+        control = self._control()
+        if isinstance(control, PlainControl):
+            self._call(lambda: control.delete_topic(name))
+            return
         self._call(lambda: self._change().delete(name))
 
     def expand(self, name: str, partitions: int) -> None:

@@ -7,13 +7,7 @@ Source: failures reference 3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.runtime import Runtime
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
 
 
 class Faults(Runtime):
@@ -25,99 +19,36 @@ class Faults(Runtime):
     def kill(self, node: str) -> None:
         """Kill a process: its connections are reset, new ones are refused, its data stays.
 
-        Followers of an nsqd take over once its key has expired.
+        Followers of an nsqd take over once its key has expired. An nsqd of a plain
+        cluster loses what it had in memory.
         """
-
-        def act() -> None:
-            found = self._node(node)
-            if found.alive:
-                found.kill()
-                self._went(found, link=self._timing.link_broken)
-
-        self._call(act)
-
-    def _went(self, node: Nsqd | Nsqlookupd, *, link: float) -> None:
-        if isinstance(node, Nsqd):
-            self._state().went(node, link=link, key=self._timing.key_expires)
-        else:
-            self._state().lookupd_went(node)
+        self._call(lambda: self._control().kill(self._node(node)))
 
     def stop(self, node: str) -> None:
         """Shut a process down cleanly, and wait until it has ended.
 
-        An nsqd hands over its partitions within about a second (scaled).
+        An nsqd hands over its partitions within about a second (scaled). An nsqd of
+        a plain cluster keeps its messages for its next start.
         """
-        self._call(lambda: self._begin_stop(node))
+        self._call(lambda: self._control().stop(self._node(node)))
         found = self._node(node)
         self._until(lambda: not found.alive, f"{node} has stopped")
 
-    def _begin_stop(self, node: str) -> None:
-        found, coordinator = self._node(node), self._state()
-        if not isinstance(found, Nsqd):
-            if found.alive:
-                found.kill()
-                coordinator.lookupd_went(found)
-            return
-        if not found.reachable:
-            if found.alive:  # A frozen process cannot shut down cleanly.
-                found.kill()
-            return
-        if found.exiting:
-            return
-        found.leave()
-        coordinator.went(found, link=0.0, key=self._timing.handover)
-
-        def end() -> None:
-            if found.exiting:
-                found.kill()
-                coordinator.check_followers_of(found)
-
-        coordinator.host.after(self._timing.exiting, end)
-
     def start(self, node: str) -> None:
         """Start a process that was killed or stopped; it catches up after the cluster's own delays."""
-
-        def act() -> None:
-            found, coordinator = self._node(node), self._state()
-            if found.alive:
-                return
-            found.start()
-            if isinstance(found, Nsqd):
-                coordinator.came(found)
-            else:
-                coordinator.lookupd_came(found)
-
-        self._call(act)
+        self._call(lambda: self._control().start(self._node(node)))
 
     def freeze(self, node: str) -> None:
         """Freeze a process: connections stay open and silent, and only the kernel accepts new ones."""
-
-        def act() -> None:
-            found = self._node(node)
-            if found.reachable:
-                found.freeze()
-                self._went(found, link=self._timing.link_silent)
-
-        self._call(act)
+        self._call(lambda: self._control().freeze(self._node(node)))
 
     def thaw(self, node: str) -> None:
         """Continue a frozen process: first it learns what changed, then it processes waiting requests."""
-
-        def act() -> None:
-            found = self._node(node)
-            if not found.frozen:
-                return
-            found.thaw()
-            if isinstance(found, Nsqd):
-                self._state().arrived(found)
-            else:
-                self._state().lookupd_came(found)
-
-        self._call(act)
+        self._call(lambda: self._control().thaw(self._node(node)))
 
     def cut(self, node: str) -> None:
         """Reset the connections of all clients; they may reconnect at once."""
-        self._call(lambda: self._node(node).cut())
+        self._call(lambda: self._control().cut(self._node(node)))
 
     def delay(self, node: str, seconds: float) -> None:
         """Delay everything that a node receives by ``seconds``; 0 ends the delay."""
@@ -132,17 +63,12 @@ class Faults(Runtime):
 
         nsqd then answers publishes with ``E_FAILED_ON_NOT_LEADER``. With None,
         ``access=w`` answers ``null`` too.
+
+        Raises:
+            ValueError: The cluster is a plain one, whose nodes cannot do this.
         """
-
-        def act() -> None:
-            if node is None:
-                self._state().disable_writes(disabled=refuse)
-                return
-            found = self._nsqd(node)
-            found.writes_disabled = refuse
-            found.update_refusals()
-
-        self._call(act)
+        target = None if node is None else self._node(node)
+        self._call(lambda: self._control().refuse_writes(target, refuse=refuse))
 
     def is_up(self, node: str) -> bool:
         """Return whether a node runs and is not frozen."""

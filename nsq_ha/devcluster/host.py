@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = "0.3.7-HA.1.13.0"
 """The version that the nodes report and imitate."""
+PLAIN_VERSION: Final = "1.3.0"
+"""The version of upstream NSQ that the nodes of a plain cluster report and imitate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class Timing:
     """From a node's start or failure until the leading nsqlookupd has checked everything and reports it as stable."""
     slow_leader: float = 0.0
     """How long ``access=r`` names a new leader that does not work yet; from 0 to a minute on real clusters."""
+    scale: float = 1.0
+    """Factor of the times that a plain cluster's own modules name."""
 
     @classmethod
     def scaled(cls, factor: float, *, slow_leader: float = 0.0) -> Self:
@@ -107,14 +111,23 @@ class Host:
         security: TLS and HTTP access of all nodes.
         chance: The only source of randomness, seeded.
         writes_disabled: An operator disabled writing in the whole cluster.
+        retain_bytes: Bytes of finished messages that a partition keeps. None for all.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, timing: Timing, seed: int, security: Security) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        timing: Timing,
+        seed: int,
+        security: Security,
+        retain_bytes: int | None = None,
+    ) -> None:
         self.loop = loop
         self.timing = timing
         self.security = security
         self.chance: random.Random = random.Random(seed)  # noqa: S311 - a test cluster's dice
         self.writes_disabled = False
+        self.retain_bytes = retain_bytes
         self._timers: set[asyncio.TimerHandle] = set()
 
     def now(self) -> float:
@@ -157,7 +170,12 @@ class Node:
         writes_disabled: An operator disabled writing on this node (an nsqd).
         delay: Seconds by which everything that arrives is delayed.
         absence: Set while the node is away. None while it is there.
+        tcp_port: The port of its TCP.
+        http_port: The port of its HTTP.
     """
+
+    tcp_port: int
+    http_port: int
 
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
@@ -198,3 +216,9 @@ class Node:
     def thaw(self) -> None:
         """Continue."""
         self.frozen = False
+
+    def cut(self) -> None:
+        """Reset the open connections; the nodes with ports do it."""
+
+    def release(self) -> None:
+        """Stop and release the ports; the nodes with ports do it."""

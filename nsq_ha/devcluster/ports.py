@@ -28,6 +28,7 @@ log: logging.Logger = logging.getLogger("nsq_ha.devcluster")
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512
+_LONGEST_LINE: Final = 65536
 
 
 class Listener:
@@ -197,7 +198,7 @@ class WebServer:
         self._listener.thaw()
 
     def _protocol(self) -> asyncio.Protocol:
-        protocol = H11Protocol(self._config, self._state, {})
+        protocol = _PatientProtocol(self._config, self._state, {})
         protocol.logger = cast("logging.Logger", _Named(log, {"port": self.port}))
         return protocol
 
@@ -220,6 +221,25 @@ class WebServer:
             await send(message)
 
         await self._app(scope, receive, dated)
+
+
+class _PatientProtocol(H11Protocol):
+    """Waits for the first whole line, as Go's server does, before it refuses what is no HTTP.
+
+    A client that takes this port for one of nsqd's protocol thus reads the refusal.
+    """
+
+    _line: bytes | None = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        if self._line is not None:
+            data = self._line + data
+            if b"\n" not in data and len(data) < _LONGEST_LINE:
+                self._line = data
+                return
+            self._line = None
+        super().data_received(data)
 
 
 class _Named(logging.LoggerAdapter[logging.Logger]):

@@ -14,20 +14,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha._portal import Portal
-from nsq_ha.devcluster.control.changes import Changes
-from nsq_ha.devcluster.control.coordinator import Coordinator
+from nsq_ha.devcluster.control.ha_control import HaControl
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
+from nsq_ha.devcluster.control.plain_control import PlainControl
+from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
 from nsq_ha.devcluster.host import Host, Timing
 from nsq_ha.devcluster.http.nsqd_routes import nsqd_app
 from nsq_ha.devcluster.http.nsqlookupd_routes import lookupd_app
+from nsq_ha.devcluster.http.plain_lookupd_routes import plain_lookupd_app
+from nsq_ha.devcluster.http.plain_nsqd_routes import plain_nsqd_app
 from nsq_ha.devcluster.nsqd.node import Nsqd
+from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security
 
 if TYPE_CHECKING:
     import ssl
 
+    from nsq_ha.devcluster.control.changes import Changes
+    from nsq_ha.devcluster.control.controls import Control
+    from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.control.placement import Partition
+    from nsq_ha.devcluster.host import Node
     from nsq_ha.devcluster.security import App
 
 TICK: Final = 0.05
@@ -43,7 +51,7 @@ class Runtime:
     """Starts, holds and stops the nodes; see :class:`nsq_ha.devcluster.DevCluster`.
 
     Raises:
-        ValueError: There are no nodes, a time is not above 0, or TLS is required but not configured.
+        ValueError: There are no nodes, a number is out of range, or TLS is required but not configured.
     """
 
     def __init__(
@@ -56,6 +64,9 @@ class Runtime:
         write_without_channels: bool = True,
         slow_leaders: float = 0.0,
         lookupd_ports: Sequence[int] = (),
+        nsqd_ports: Sequence[int] = (),
+        plain: bool = False,
+        retain_bytes: int | None = None,
         tls: ssl.SSLContext | None = None,
         tls_required: bool = False,
         tls_write_deadline: float | None = None,
@@ -68,12 +79,16 @@ class Runtime:
         self._seed = seed
         self._write_without_channels = write_without_channels
         self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds]
+        self._nsqd_ports = [*nsqd_ports, *[0] * nsqds]
+        self._plain = plain
+        if retain_bytes is not None and retain_bytes < 0:
+            raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
+        self._retain_bytes = retain_bytes
         self._security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
         )
         self._background: Portal | None = None
-        self._coordinator: Coordinator | None = None
-        self._changes: Changes | None = None
+        self._running: Control | None = None
         self._ticker: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ life
@@ -106,44 +121,62 @@ class Runtime:
             background.close()
 
     async def _start(self) -> None:
-        host = Host(asyncio.get_running_loop(), self._timing, self._seed, self._security)
-        coordinator = self._coordinator = Coordinator(host)
-        changes = self._changes = Changes(coordinator)
-        lookupds, nsqds = self._sizes
+        host = Host(asyncio.get_running_loop(), self._timing, self._seed, self._security, self._retain_bytes)
+        if self._plain:
+            self._make_plain(host)
+        else:
+            self._make(host)
+        self._control().begin()
+        self._ticker = asyncio.create_task(self._tick())
+
+    def _make(self, host: Host) -> None:
+        control = self._running = HaControl(host)
+        coordinator, changes, guarded = control.coordinator, control.changes, self._security.guarded
 
         def lookupd_http(lookupd: Nsqlookupd) -> App:
             answering = self._write_without_channels
-            return self._security.guarded(lookupd_app(lookupd, coordinator, changes, write_without_channels=answering))
+            return guarded(lookupd_app(lookupd, coordinator, changes, write_without_channels=answering))
 
         def nsqd_http(node: Nsqd) -> App:
-            return self._security.guarded(nsqd_app(node, coordinator.placement), plain=False)
+            return guarded(nsqd_app(node, coordinator.placement), plain=False)
 
-        for number, port in enumerate(self._lookupd_ports[:lookupds]):
-            lookupd = Nsqlookupd(f"nsqlookupd-{number}", host, coordinator.placement, lookupd_http, port)
-            coordinator.lookupds.append(lookupd)
-        for number in range(nsqds):
-            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", host, nsqd_http))
-        for lookupd in coordinator.lookupds:
-            lookupd.start()
-            coordinator.lookupd_came(lookupd)
-        for node in coordinator.nsqds:
-            node.start()
-        self._ticker = asyncio.create_task(self._tick())
+        for name, port in self._lookupds():
+            control.lookupds.append(Nsqlookupd(name, host, coordinator.placement, lookupd_http, port))
+        for name, ports in self._nsqds():
+            control.nsqds.append(Nsqd(name, host, nsqd_http, ports))
+
+    def _make_plain(self, host: Host) -> None:
+        control = self._running = PlainControl(host)
+        guarded = self._security.guarded
+        for name, port in self._lookupds():
+            ports = (port - 1 if port else 0, port)  # as 4160 and 4161 are
+            lookupd = PlainNsqlookupd(name, host, lambda lookupd: guarded(plain_lookupd_app(lookupd)), ports)
+            control.lookupds.append(lookupd)
+        for number, (name, ports) in enumerate(self._nsqds()):
+            nsqd = PlainNsqd(name, number, host, lambda nsqd: guarded(plain_nsqd_app(nsqd), plain=False), ports)
+            control.nsqds.append(nsqd)
+
+    def _lookupds(self) -> list[tuple[str, int]]:
+        """Return name and HTTP port of each nsqlookupd."""
+        return [(f"nsqlookupd-{number}", port) for number, port in enumerate(self._lookupd_ports[: self._sizes[0]])]
+
+    def _nsqds(self) -> list[tuple[str, tuple[int, int]]]:
+        """Return name, TCP port and HTTP port of each nsqd."""
+        ports = self._nsqd_ports[: self._sizes[1]]
+        return [(f"nsqd-{number}", (port, port + 1 if port else 0)) for number, port in enumerate(ports)]
 
     async def _tick(self) -> None:
-        coordinator = self._state()
+        control = self._control()
         while True:
             await asyncio.sleep(TICK)
-            now = coordinator.host.now()
-            for node in coordinator.nsqds:
-                node.tick(now)
+            control.tick(control.host.now())
 
     async def _stop(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        if self._coordinator is not None:
-            self._coordinator.host.close()
-            for node in self._nodes():
+        if self._running is not None:
+            self._running.host.close()
+            for node in (*self._running.nsqds, *self._running.lookupds):
                 node.release()
 
     # ------------------------------------------------------------ addresses
@@ -151,17 +184,17 @@ class Runtime:
     @property
     def lookupd(self) -> list[str]:
         """Base URLs of the nsqlookupds."""
-        return [f"http://{HOST}:{lookupd.http_port}" for lookupd in self._state().lookupds]
+        return [f"http://{HOST}:{lookupd.http_port}" for lookupd in self._control().lookupds]
 
     @property
     def lookupds(self) -> list[str]:
         """Names of the nsqlookupds."""
-        return [lookupd.name for lookupd in self._state().lookupds]
+        return [lookupd.name for lookupd in self._control().lookupds]
 
     @property
     def nsqds(self) -> dict[str, str]:
         """Name of each nsqd and its TCP address ``host:port``."""
-        return {node.name: f"{HOST}:{node.tcp_port}" for node in self._state().nsqds}
+        return {node.name: f"{HOST}:{node.tcp_port}" for node in self._control().nsqds}
 
     def http_address(self, node: str) -> str:
         """Base URL of a node's HTTP."""
@@ -169,30 +202,39 @@ class Runtime:
 
     # ------------------------------------------------------------ plumbing
 
-    def _state(self) -> Coordinator:
-        if self._coordinator is None:
+    def _control(self) -> Control:
+        if self._running is None:
             raise RuntimeError(_NOT_RUNNING)
-        return self._coordinator
+        return self._running
+
+    def _ha(self) -> HaControl:
+        control = self._control()
+        if not isinstance(control, HaControl):
+            raise ValueError("a plain cluster has no partitions, no leaders and no replicas")  # noqa: TRY004
+        return control
+
+    def _state(self) -> Coordinator:
+        return self._ha().coordinator
 
     def _change(self) -> Changes:
-        if self._changes is None:
-            raise RuntimeError(_NOT_RUNNING)
-        return self._changes
+        return self._ha().changes
+
+    def _node(self, name: str) -> Node:
+        nodes = self._nodes()
+        for node in nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(node.name for node in nodes)}")
+
+    def _nodes(self) -> list[Node]:
+        control = self._control()
+        return [*control.nsqds, *control.lookupds]
 
     def _nsqd(self, name: str) -> Nsqd:
         node = self._node(name)
         if not isinstance(node, Nsqd):
             raise KeyError(f"{name!r} is not an nsqd; the nsqds are {', '.join(self.nsqds)}")
         return node
-
-    def _node(self, name: str) -> Nsqd | Nsqlookupd:
-        for node in self._nodes():
-            if node.name == name:
-                return node
-        raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(node.name for node in self._nodes())}")
-
-    def _nodes(self) -> list[Nsqd | Nsqlookupd]:
-        return [*self._state().nsqds, *self._state().lookupds]
 
     def _partition(self, topic: str, partition: int) -> Partition:
         found = self._state().placement.partition(topic, partition)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.devcluster.http.envelope import NOT_EXIST, HttpError, replica_of
+from nsq_ha.devcluster.http.requests import counted_messages, read_body
 from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
@@ -70,8 +71,8 @@ class PubRoutes:
     async def mpub(self, request: Request) -> str:
         """``/mpub``: lines, or counted messages if ``binary`` is set."""
         replica = replica_of(self._node, request)
-        body = await _body(request, MAX_BODY_BYTES, "BODY_TOO_BIG")
-        messages = _binary(body) if "binary" in request.query_params else [m for m in body.split(b"\n") if m]
+        body = await read_body(request, MAX_BODY_BYTES, "BODY_TOO_BIG")
+        messages = counted_messages(body) if "binary" in request.query_params else [m for m in body.split(b"\n") if m]
         if any(len(message) > MAX_MESSAGE_BYTES for message in messages):
             raise HttpError(413, "MSG_TOO_BIG")
         await self._store(replica, [Draft(message) for message in messages])
@@ -83,7 +84,7 @@ class PubRoutes:
         Raises:
             HttpError: The body is empty or too big, or this node has no replica that leads.
         """
-        body = await _body(request, MAX_MESSAGE_BYTES, "MSG_TOO_BIG")
+        body = await read_body(request, MAX_MESSAGE_BYTES, "MSG_TOO_BIG")
         if not body:
             raise HttpError(406, "MSG_EMPTY")
         try:
@@ -100,20 +101,6 @@ class PubRoutes:
         records = replica.store(drafts)
         replica.deliver(self._node.host.now())
         return records
-
-
-async def _body(request: Request, largest: int, too_big: str) -> bytes:
-    """Read the body.
-
-    Raises:
-        HttpError: It is larger than ``largest``.
-    """
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > largest:
-            raise HttpError(413, too_big)
-    return bytes(body)
 
 
 def _may_write(replica: Replica) -> None:
@@ -169,26 +156,6 @@ def _traced(record: Record, trace_id: str) -> dict[str, Any]:
         "queue_offset": record.offset,
         "rawsize": record.raw_size,
     }
-
-
-def _binary(body: bytes) -> list[bytes]:
-    """Split a counted batch.
-
-    Raises:
-        HttpError: Its counts do not match its length.
-    """
-    count = int.from_bytes(body[:4], "big", signed=True)
-    if count <= 0 or count > len(body):
-        raise HttpError(413, "BAD_BODY")
-    messages, position = [], 4
-    for _ in range(count):
-        size = int.from_bytes(body[position : position + 4], "big", signed=True)
-        position += 4
-        if size <= 0 or position + size > len(body):
-            raise HttpError(413, "BAD_MESSAGE")
-        messages.append(body[position : position + size])
-        position += size
-    return messages
 
 
 async def get_message(node: StorageNode, request: Request) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from nsq_ha.errors import RemoteProtocolError
@@ -26,9 +27,27 @@ if TYPE_CHECKING:
 
 HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
-_SILENT_INTERVALS: Final = 3
-_CONSUMER_BUFFER: Final = 4096
-_DEFAULT_BUFFER: Final = SessionSettings().output_buffer_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How the nsqds of one kind treat a connection.
+
+    Attributes:
+        settings: The settings of a client that did not identify.
+        consumer_buffer: Bytes to which SUB enlarges the default buffer.
+        silent_intervals: Heartbeat intervals without a byte of the client after which the connection ends.
+        flushes_at_zero: Gathering for 0 seconds means writing at once. Otherwise it means waiting for a reason to
+            write: a full buffer, a client that can take no more messages, an answer or a heartbeat.
+    """
+
+    settings: SessionSettings
+    consumer_buffer: int
+    silent_intervals: int
+    flushes_at_zero: bool = True
+
+
+HA_MANNER: Final = Manner(settings=SessionSettings(), consumer_buffer=4096, silent_intervals=3)
 
 
 class Reader(Protocol):
@@ -58,9 +77,11 @@ class Connection(asyncio.Protocol):
         reader: Interprets what the client sends.
         client_id: Number of the connection on its node.
         connections: The open connections of the node; the connection adds and removes itself.
+        manner: How the node treats its connections.
 
     Attributes:
         node: The nsqd.
+        reader: Interprets what the client sends.
         client_id: Number of the connection on its node, as in error texts.
         settings: The settings from IDENTIFY.
         gather_bytes: Bytes of messages that it gathers before it writes; SUB enlarges the small default.
@@ -69,14 +90,17 @@ class Connection(asyncio.Protocol):
         is_secured: The connection has switched to TLS.
     """
 
-    def __init__(self, node: Node, reader: Reader, client_id: int, connections: set[Connection]) -> None:
+    def __init__(
+        self, node: Node, reader: Reader, client_id: int, connections: set[Connection], manner: Manner = HA_MANNER
+    ) -> None:
         self.node = node
         self.client_id = client_id
         self.peer: str = ""
         self.connected_time: float = time.time()
         self.is_secured: bool = False
         self._host = node.host
-        self._reader = reader
+        self._manner = manner
+        self.reader: Reader = reader
         self._connections = connections
         self._codec: Codec | None = None
         self._transport: asyncio.Transport | None = None
@@ -92,13 +116,14 @@ class Connection(asyncio.Protocol):
         self._deadline: float | None = None  # every write from this time on fails
         self._answering = False  # the gathered frames include an answer
         self._heartbeat = 0.0
-        self.settle(SessionSettings())
+        self.settle(manner.settings)
 
     def settle(self, settings: SessionSettings) -> None:
         """Use new settings; another heartbeat interval starts now."""
         self.settings = settings
         size = settings.output_buffer_size
-        self.gather_bytes: int = _CONSUMER_BUFFER if size == _DEFAULT_BUFFER else size
+        manner = self._manner
+        self.gather_bytes: int = manner.consumer_buffer if size == manner.settings.output_buffer_size else size
         self._gather_timeout = settings.output_buffer_timeout / 1000
         heartbeat = settings.heartbeat_interval / 1000
         if heartbeat != self._heartbeat:
@@ -124,7 +149,7 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._reader.end()
+        self.reader.end()
 
     def data_received(self, data: bytes) -> None:
         """Interpret data after the node's delay."""
@@ -159,7 +184,7 @@ class Connection(asyncio.Protocol):
             except RemoteProtocolError:
                 self.abort()
                 return
-        self._reader.feed(data)
+        self.reader.feed(data)
         self.work()
 
     def work(self) -> None:
@@ -168,7 +193,7 @@ class Connection(asyncio.Protocol):
             return
         self._working = True
         try:
-            self._reader.run()
+            self.reader.run()
         finally:
             self._working = False
         if self._urgent:
@@ -239,7 +264,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes += len(frame)
         if at_once or self._out_bytes >= self.gather_bytes:
             self._flush_soon()
-        elif self._timer is None and not self._urgent:
+        elif self._timer is None and not self._urgent and (self._gather_timeout or self._manner.flushes_at_zero):
             self._timer = self._host.loop.call_later(self._gather_timeout, self.flush)
 
     def _flush_soon(self) -> None:
@@ -275,20 +300,20 @@ class Connection(asyncio.Protocol):
         if answering:
             self.abort()
         else:
-            self._reader.fall_silent()
+            self.reader.fall_silent()
 
     def close(self) -> None:
         """Write the gathered frames, then close."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
-        self._reader.end()
+        self.reader.end()
 
     def abort(self) -> None:
         """Reset the connection."""
         if self._transport is not None:
             self._transport.abort()
-        self._reader.end()
+        self.reader.end()
 
     # ------------------------------------------------------------ time
 
@@ -301,7 +326,7 @@ class Connection(asyncio.Protocol):
             self._next_heartbeat = max(self._next_heartbeat + interval, now)
             self._out.append(HEARTBEAT_FRAME)
             self._flush_soon()
-        if now - self._last_read > _SILENT_INTERVALS * interval + 0.02 and not self.blocked:
+        if now - self._last_read > self._manner.silent_intervals * interval + 0.02 and not self.blocked:
             self.close()
 
     # ------------------------------------------------------------ layers
@@ -310,7 +335,7 @@ class Connection(asyncio.Protocol):
         """Switch to TLS, then to compression; send ``OK`` inside each new layer."""
         self.flush()
         self._delayed.clear()
-        self._reader.forget_unread()
+        self.reader.forget_unread()
         if not tls:
             self._switch_codec(codec)
             return

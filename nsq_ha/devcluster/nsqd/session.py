@@ -1,83 +1,55 @@
-"""Execute the commands of one connection, in the order and with the answers of nsqd.
+"""Execute the commands of one connection, in the order and with the answers of the partitioned nsqd.
 
-``pub`` has the publishes, ``sub`` the subscription and its messages.
+``any_session`` has what both kinds of server do, ``pub`` the publishes, ``sub`` the subscription and its messages.
 
 Source: protocol reference 3 - 7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.host import VERSION
-from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Connection
+from nsq_ha.devcluster.nsqd.any_session import AnySession
+from nsq_ha.devcluster.nsqd.connection import HA_MANNER
 from nsq_ha.devcluster.nsqd.pub import PubCommands
-from nsq_ha.devcluster.nsqd.sub import Subscriber, subscribe
+from nsq_ha.devcluster.nsqd.sub import subscribe
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
-from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
-from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now
-from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader
+from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.identify import read_identify
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.replicas import StorageNode
-    from nsq_ha.protocol.compression import Codec
+    from nsq_ha.protocol.identify import Identity
+    from nsq_ha.protocol.server.command_lines import Malformed
+    from nsq_ha.protocol.server.identify import SessionSettings
 
-_CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)
-_NO_MAGIC: Final = Malformed(b"", b"E_BAD_PROTOCOL")
 _IN_CLUSTER: Final = b"E_CREATE_TOPIC_FAILED CREATE_TOPIC is not allowed here while cluster feature enabled."
-_WORDS_BEFORE_SUB: Final = frozenset((b"IDENTIFY", b"AUTH", b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED"))
-_WORDS_OF_CONSUMERS: Final = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
-class Stage(enum.Enum):
-    """The stages of a session."""
-
-    OPEN = enum.auto()
-    SUBSCRIBED = enum.auto()
-    CLOSING = enum.auto()  # after CLS
-    ENDED = enum.auto()
-
-
-class Session:
-    """Executes the commands of one connection; its :class:`~nsq_ha.devcluster.nsqd.connection.Reader`.
+class Session(AnySession):
+    """Executes the commands of one connection of a partitioned nsqd.
 
     Args:
         node: The nsqd.
         connections: The open connections of the node.
         client_id: Number of the connection on its node.
-
-    Attributes:
-        connection: The connection that sends the answers.
     """
 
+    auth_disabled = b"E_AUTH_DISABLED AUTH Disabled"
+
     def __init__(self, node: StorageNode, connections: set[Connection], client_id: int) -> None:
-        self.connection: Connection = Connection(node, self, client_id, connections)
-        self._security = node.host.security
+        self._commands = CommandDecoder()
+        super().__init__(node, connections, client_id, self._commands, HA_MANNER)
         self._node = node
-        self._stage = Stage.OPEN
-        self._subscriber: Subscriber | None = None
-        self._decoder = CommandDecoder()
         self._pub = PubCommands(self.connection, node)
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Announced: self._announced,
-            Malformed: self._malformed,
+        self._handlers |= {
             PublishHeader: self._publish_header,
-            commands.Identify: self._identify,
-            commands.Auth: self._auth,
             commands.Sub: self._subscribe,
             commands.SubAdvanced: self._subscribe,
             commands.SubOrdered: self._subscribe,
-            commands.Ready: self._ready,
-            commands.Finish: self._finish,
-            commands.Requeue: self._requeue,
-            commands.Touch: self._touch,
-            commands.Close: self._close,
-            commands.Nop: self._nop,
             commands.InternalCreateTopic: self._create_topic,
             commands.Pub: self._pub.pub,
             commands.PubTrace: self._pub.pub_trace,
@@ -87,154 +59,24 @@ class Session:
             commands.MpubExt: self._pub.mpub_ext,
         }
 
-    # ------------------------------------------------------------ Reader
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes; :meth:`run` interprets them."""
-        self._decoder.feed(data)
-
-    def forget_unread(self) -> None:
-        """Drop the bytes that were not read yet, as nsqd does: its reader belongs to the old layer."""
-        self._decoder.take_buffered()
-
-    def run(self) -> None:
-        """Execute all complete commands, until one waits."""
-        connection, handlers, next_event = self.connection, self._handlers, self._decoder.next_event
-        while not connection.blocked and self._stage is not Stage.ENDED:
-            event: Event | None = next_event()
-            if event is None or self._lacks_tls(event):
-                break
-            handlers[type(event)](event)
+    def _deliver(self) -> None:
         self._pub.deliver()
 
-    def _lacks_tls(self, event: Event) -> bool:
-        """Close with the server's answer to a command that needs TLS first."""
-        if not self._security.required or self.connection.is_secured or event.word == b"IDENTIFY":
-            return False
-        if event == _NO_MAGIC:
-            return False
-        self.connection.fail(b"E_INVALID cannot " + event.word + b" in current state (TLS required)")
-        return True
+    def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
+        return read_identify(body, self.connection.settings)
 
-    def fall_silent(self) -> None:
-        """Take no more messages, but keep those in flight: writes fail from now on."""
-        if self._subscriber is not None:
-            self._subscriber.fall_silent()
-
-    def end(self) -> None:
-        """Release what the client held, and execute no more commands."""
-        self._stage = Stage.ENDED
-        subscriber, self._subscriber = self._subscriber, None
-        if subscriber is not None:
-            subscriber.leave()
-
-    # ------------------------------------------------------------ events
-
-    def _is_forbidden(self, word: bytes) -> bool:
-        """Close with the server's answer if the stage of the session forbids the command."""
-        stage = self._stage
-        if word in _WORDS_BEFORE_SUB:
-            forbidden = stage is not Stage.OPEN
-        elif word in _WORDS_OF_CONSUMERS or word == b"RDY":
-            forbidden = stage is Stage.OPEN
-        elif word == b"CLS":
-            forbidden = stage is not Stage.SUBSCRIBED
-        else:
-            forbidden = False
-        if forbidden:
-            self.connection.fail(forbidden_now(word).data)
-        return forbidden
-
-    def _announced(self, announced: Announced) -> None:
-        self._is_forbidden(announced.word)
-
-    def _malformed(self, malformed: Malformed) -> None:
-        if not malformed.early:
-            if malformed.word == b"RDY" and self._stage is Stage.CLOSING:
-                return
-            if self._is_forbidden(malformed.word):
-                return
-        if malformed.fatal:
-            self.connection.fail(malformed.data)
-        else:
-            self.connection.refuse(malformed.data)
+    def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
+        identity = settings.identity(VERSION, tls=self._security.tls is not None)
+        return identity, encode_identity(identity)
 
     def _publish_header(self, header: PublishHeader) -> None:
         extended = self._pub.target(header)
         if extended is not None:
-            self._decoder.accept(extended=extended)
-
-    def _identify(self, command: commands.Identify) -> None:
-        connection = self.connection
-        settings = read_identify(command.body, connection.settings)
-        if isinstance(settings, Malformed):
-            connection.fail(settings.data)
-            return
-        connection.settle(settings)
-        if not settings.feature_negotiation:
-            connection.send(OK_FRAME)
-            return
-        if settings.snappy and settings.deflate:
-            connection.fail(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
-            return
-        identity = settings.identity(VERSION, tls=self._security.tls is not None)
-        connection.send(encode_frame(FrameType.RESPONSE, encode_identity(identity)))
-        codec: Codec | None = None
-        if identity.snappy:
-            codec = SnappyCodec()
-        elif identity.deflate:
-            codec = DeflateCodec(identity.deflate_level)
-        if identity.tls_v1 or codec is not None:
-            connection.switch(tls=identity.tls_v1, codec=codec)
-
-    def _auth(self, _command: commands.Auth) -> None:
-        self.connection.fail(b"E_AUTH_DISABLED AUTH Disabled")
+            self._commands.accept(extended=extended)
 
     def _subscribe(self, command: commands.Sub) -> None:
         if not self._is_forbidden(command.word):
             subscribe(self.connection, self._node, command, self._subscribed)
-
-    def _subscribed(self, subscriber: Subscriber) -> None:
-        if self._stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas
-            subscriber.leave()
-            return
-        self._subscriber = subscriber
-        self._stage = Stage.SUBSCRIBED
-        self.connection.send(OK_FRAME)
-
-    def _ready(self, command: commands.Ready) -> None:
-        if self._stage is Stage.CLOSING or self._is_forbidden(command.word) or self._subscriber is None:
-            return
-        self._subscriber.set_ready(command.count)
-
-    def _finish(self, command: commands.Finish) -> None:
-        if self._subscriber is None:
-            self._is_forbidden(command.word)
-        else:
-            self._subscriber.finish(command.message_id)
-
-    def _requeue(self, command: commands.Requeue) -> None:
-        if self._subscriber is None:
-            self._is_forbidden(command.word)
-        else:
-            self._subscriber.requeue(command.message_id, command.delay_ms / 1000)
-
-    def _touch(self, command: commands.Touch) -> None:
-        if self._subscriber is None:
-            self._is_forbidden(command.word)
-        else:
-            self._subscriber.touch(command.message_id)
-
-    def _close(self, command: commands.Close) -> None:
-        if self._is_forbidden(command.word) or self._subscriber is None:
-            return
-        self._stage = Stage.CLOSING
-        self._subscriber.closing = True
-        self._subscriber.set_ready(0)
-        self.connection.send(_CLOSE_WAIT_FRAME)
-
-    def _nop(self, command: commands.Nop) -> None:
-        """Do nothing: receiving the bytes is enough."""
 
     def _create_topic(self, _command: commands.InternalCreateTopic) -> None:
         self.connection.refuse(_IN_CLUSTER)

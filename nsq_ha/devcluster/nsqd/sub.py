@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
 from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.devcluster.storage.unanswered import Refusal
@@ -37,40 +38,15 @@ _DETAIL: Final = struct.Struct(">QI")
 _JSON: Final = b"\x04"
 
 
-class Subscriber:
-    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`.
-
-    It starts with RDY 0.
-
-    Attributes:
-        connection: The client's connection.
-        client_id: Number of the connection, as in error texts.
-        closing: The client sent CLS.
-        ready: RDY.
-        holds: Messages in flight here.
-        msg_timeout: Seconds until an unanswered message is delivered again.
-        received: Messages delivered here.
-        finished: FINs that succeeded.
-        requeued: REQs that succeeded.
-    """
+class Subscriber(AnySubscriber):
+    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`."""
 
     def __init__(self, connection: Connection, replica: Replica, channel: Channel, *, detail: bool) -> None:
-        settings = connection.settings
-        self.connection = connection
+        super().__init__(connection)
         self.replica = replica
         self.channel = channel
-        self.client_id: int = connection.client_id
-        self.closing = False
-        self.ready: int = 0
-        self.holds: int = 0
-        self.received: int = 0
-        self.finished: int = 0
-        self.requeued: int = 0
-        self.msg_timeout: float = settings.msg_timeout / 1000
-        self._host = connection.node.host
-        self._silent = False
-        self._layout = layout_for(detail=detail, ext=replica.options.extended and settings.extend_support)
-        self._sample = settings.sample_rate
+        extended = replica.options.extended and connection.settings.extend_support
+        self._layout = layout_for(detail=detail, ext=extended)
 
     def leave(self) -> None:
         """Return the unanswered messages and leave the channel."""
@@ -80,34 +56,16 @@ class Subscriber:
 
     # ------------------------------------------------------------ Consumer
 
-    def wants(self, record: Record) -> bool:
-        """Return whether to deliver the record; sampling confirms the others."""
-        return not self._sample or self._host.chance.randrange(100) <= self._sample
-
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
         """Write the message; at once if RDY allows no more."""
         self.received += 1
         frame = message_frame(record, attempts, self._layout)
         self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
-    def drop(self) -> None:
-        """Close the connection without an error frame."""
-        self.connection.close()
+    def _dispatch(self) -> None:
+        self.channel.dispatch(self._host.now())
 
     # ------------------------------------------------------------ answers
-
-    def set_ready(self, count: int) -> None:
-        """RDY."""
-        if self._silent:
-            return
-        self.ready = count
-        if count > self.holds:
-            self.channel.dispatch(self._host.now())
-
-    def fall_silent(self) -> None:
-        """Accept no more messages."""
-        self._silent = True
-        self.ready = 0
 
     def finish(self, message_id: bytes) -> None:
         """FIN. On an ordered channel it needs the replicas, like a write."""

@@ -368,6 +368,21 @@ class Replica:
             if cursor.confirmed < self.log.start:
                 cursor.reset(self.log.start)
 
+    def clean_finished(self, keep: int) -> None:
+        """Forget what all channels have confirmed, but for the last ``keep`` bytes of it; on the followers too.
+
+        Without a channel nothing is finished.
+
+        Source: youzan/nsq ``nsqd/topic.go`` ``TryCleanOldData``.
+        """
+        if not self.cursors:
+            return
+        oldest = self.log.offset_at(min(cursor.confirmed for cursor in self.cursors.values()))
+        index = self.log.index_at_offset(oldest - keep)
+        if index > self.log.start:
+            for replica in (self, *self.followers):
+                replica.clean(index)
+
     def refresh_scan(self) -> None:
         """Include all current channels in the scans for timeouts."""
         for channel in self.channels.values():

@@ -82,3 +82,5 @@ class StorageNode(Node):
             if is_turn(self._turn, number) and (replica.leads or self._turn % ALL == 0):
                 replica.flushing.turn()
                 replica.deliver(now)
+                if replica.leads and self.host.retain_bytes is not None:
+                    replica.clean_finished(self.host.retain_bytes)

@@ -1,0 +1,220 @@
+"""The plain cluster: several independent nsqlookupds, and nsqds that register at each of them.
+
+Each nsqd has a link to each nsqlookupd: it registers what it creates, pings, and
+registers everything again after a link broke. There is nothing else: no
+replication, no elections, no leaders.
+
+Source: nsqio/nsq ``nsqd/lookup.go``.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.devcluster.control.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
+from nsq_ha.devcluster.control.registrations import Peer
+from nsq_ha.devcluster.host import PLAIN_VERSION
+from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
+from nsq_ha.devcluster.ports import HOST
+from nsq_ha.devcluster.storage.log import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.host import Host, Node
+
+PING_EVERY: Final = 15.0
+"""Seconds between two PINGs of an nsqd, with which it also notices a broken link."""
+
+
+class Link:
+    """The connection of one nsqd to one nsqlookupd.
+
+    Args:
+        nsqd: The nsqd.
+        lookupd: The nsqlookupd.
+
+    Attributes:
+        up: The nsqd takes the connection for open.
+    """
+
+    def __init__(self, nsqd: PlainNsqd, lookupd: PlainNsqlookupd) -> None:
+        self.up = False
+        self.lookupd = lookupd
+        self._nsqd = nsqd
+        self._peer: Peer | None = None  # as the nsqlookupd knows the nsqd
+
+    def ping(self) -> None:
+        """PING, or connect again."""
+        if self._begin() and self._peer is not None:
+            self._peer.seen = self.lookupd.known.now()
+
+    def tell(self, topic: str, channel: str, *, exists: bool) -> None:
+        """Register or unregister a topic, or a channel if it is not empty."""
+        if not self._begin() or self._peer is None:
+            return
+        if exists:
+            self.lookupd.known.add(topic, channel, self._peer)
+        else:
+            self.lookupd.known.remove(topic, channel, self._peer)
+
+    def _begin(self) -> bool:
+        """Return whether a command arrives; connect first if the link is down."""
+        if not self.lookupd.reachable:
+            self.up = False
+            return False
+        if not self.up:
+            self.settle()
+            self._connect()
+        return True
+
+    def _connect(self) -> None:
+        nsqd, known = self._nsqd, self.lookupd.known
+        address = f"{HOST}:{nsqd.tcp_port}"
+        self._peer = Peer(
+            address, socket.gethostname(), HOST, nsqd.tcp_port, nsqd.http_port, PLAIN_VERSION, known.now()
+        )
+        known.peers.append(self._peer)
+        for topic in nsqd.topics.values():
+            known.add(topic.name, "", self._peer)
+            for channel in topic.channels:
+                known.add(topic.name, channel, self._peer)
+        self.up = True
+
+    def settle(self) -> None:
+        """Let the nsqlookupd notice that the link is down, if it runs."""
+        if not self.up and self._peer is not None and self.lookupd.reachable:
+            self.lookupd.known.disconnected(self._peer)
+            self._peer = None
+
+
+class PlainControl:
+    """The nodes of a plain cluster, and what their comings and goings cause.
+
+    Attributes:
+        host: What the nodes run on.
+        lookupds: The nsqlookupds.
+        nsqds: The nsqds.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.lookupds: list[PlainNsqlookupd] = []
+        self.nsqds: list[PlainNsqd] = []
+        self._links: dict[PlainNsqd, list[Link]] = {}
+        self._next_ping = host.now()
+
+    def begin(self) -> None:
+        """Start all nodes."""
+        for lookupd in self.lookupds:
+            lookupd.start()
+        for nsqd in self.nsqds:
+            self._links[nsqd] = [Link(nsqd, lookupd) for lookupd in self.lookupds]
+            nsqd.changed = self._listener(nsqd)
+            nsqd.channels_of = self._channels_of
+            self.start(nsqd)
+
+    def _listener(self, nsqd: PlainNsqd) -> Callable[[str, str, bool], None]:
+        def changed(topic: str, channel: str, exists: bool) -> None:
+            for link in self._links[nsqd]:
+                link.tell(topic, channel, exists=exists)
+
+        return changed
+
+    def _channels_of(self, topic: str) -> list[str]:
+        names = [name for lookupd in self.lookupds if lookupd.reachable for name in lookupd.known.channels(topic)]
+        return [name for name in dict.fromkeys(names) if not is_ephemeral(name)]
+
+    def tick(self, now: float) -> None:
+        """Let time pass: the nsqds ping the nsqlookupds."""
+        for nsqd in self.nsqds:
+            nsqd.tick(now)
+        if now >= self._next_ping:
+            self._next_ping = now + PING_EVERY * self.host.timing.scale
+            for nsqd in self.nsqds:
+                if nsqd.reachable:
+                    for link in self._links[nsqd]:
+                        link.ping()
+
+    # ------------------------------------------------------------ topics
+
+    def create_topic(self, name: str) -> None:
+        """Create a topic on every running nsqd."""
+        for nsqd in self.nsqds:
+            if nsqd.reachable:
+                nsqd.topic(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic on every running nsqd, and from the nsqlookupds.
+
+        Raises:
+            ChangeRefusedError: There is no such topic.
+        """
+        having = [nsqd for nsqd in self.nsqds if nsqd.reachable and name in nsqd.topics]
+        for nsqd in having:
+            nsqd.delete_topic(nsqd.topics[name])
+        known = [lookupd.known.forget(name) for lookupd in self.lookupds if lookupd.reachable]
+        if not having and not any(known):
+            raise ChangeRefusedError(f"no nsqd has a topic {name!r}")
+
+    # ------------------------------------------------------------ faults
+
+    def kill(self, node: Node) -> None:
+        """Kill a process."""
+        if node.alive:
+            node.kill()
+            self._lost(node)
+
+    def stop(self, node: Node) -> None:
+        """Shut a process down cleanly."""
+        if node.reachable and isinstance(node, PlainNsqd):
+            node.leave()
+            self._lost(node)
+        else:
+            self.kill(node)
+
+    def _lost(self, node: Node) -> None:
+        """Break the links of a process that ended or was cut off."""
+        for nsqd, links in self._links.items():
+            for link in links:
+                if node in (nsqd, link.lookupd):
+                    link.up = False
+                    link.settle()
+
+    def start(self, node: Node) -> None:
+        """Start a process; an nsqd registers at once."""
+        if node.alive:
+            return
+        node.start()
+        if isinstance(node, PlainNsqd):
+            for link in self._links[node]:
+                link.ping()
+
+    def freeze(self, node: Node) -> None:
+        """Freeze a process."""
+        if node.reachable:
+            node.freeze()
+
+    def thaw(self, node: Node) -> None:
+        """Continue a frozen process."""
+        if not node.frozen:
+            return
+        node.thaw()
+        for links in self._links.values():
+            for link in links:
+                link.settle()
+
+    def cut(self, node: Node) -> None:
+        """Reset the connections of a process."""
+        node.cut()
+        if isinstance(node, PlainNsqlookupd):
+            self._lost(node)
+
+    def refuse_writes(self, node: Node | None, *, refuse: bool) -> None:
+        """Fail: an upstream nsqd cannot refuse to write.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("the nodes of a plain cluster cannot be told to refuse writes; kill or freeze one")

@@ -1,0 +1,133 @@
+"""HTTP of upstream's nsqlookupd.
+
+Source: nsqio/nsq ``nsqlookupd/http.go``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from nsq_ha.devcluster.host import PLAIN_VERSION
+from nsq_ha.devcluster.http.envelope import HttpError, not_found, plain, wrong_method
+from nsq_ha.devcluster.http.plain_args import argument, name_argument, routes, topic_and_channel
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
+    from nsq_ha.devcluster.control.registrations import Peer
+
+
+def plain_lookupd_app(lookupd: PlainNsqlookupd) -> Starlette:
+    """Make the HTTP application of one upstream nsqlookupd."""
+    this = PlainLookupdRoutes(lookupd)
+    gets = {
+        "/lookup": this.lookup,
+        "/topics": this.topics,
+        "/channels": this.channels,
+        "/nodes": this.nodes,
+        "/info": this.info,
+        "/debug": this.debug,
+    }
+    posts = {
+        "/topic/create": this.create_topic,
+        "/topic/delete": this.delete_topic,
+        "/topic/tombstone": this.tombstone,
+        "/channel/create": this.create_channel,
+        "/channel/delete": this.delete_channel,
+    }
+    return Starlette(
+        routes=[Route("/ping", plain(this.ping)), *routes(gets, posts)],
+        exception_handlers={404: not_found, 405: wrong_method},
+    )
+
+
+class PlainLookupdRoutes:
+    """Answer for one nsqlookupd."""
+
+    def __init__(self, lookupd: PlainNsqlookupd) -> None:
+        self._lookupd = lookupd
+        self._known = lookupd.known
+
+    async def ping(self, _request: Request) -> str:
+        """``/ping``."""
+        return "OK"
+
+    async def info(self, _request: Request) -> dict[str, Any]:
+        """``/info``."""
+        return {"version": PLAIN_VERSION}
+
+    async def lookup(self, request: Request) -> dict[str, Any]:
+        """``/lookup``."""
+        self._lookupd.requests += 1
+        topic = argument(request, "topic")
+        producers = self._known.producers(topic)
+        if producers is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return {"channels": self._known.channels(topic), "producers": [_described(peer) for peer in producers]}
+
+    async def topics(self, _request: Request) -> dict[str, Any]:
+        """``/topics``."""
+        return {"topics": self._known.topics()}
+
+    async def channels(self, request: Request) -> dict[str, Any]:
+        """``/channels``."""
+        return {"channels": self._known.channels(argument(request, "topic"))}
+
+    async def nodes(self, _request: Request) -> dict[str, Any]:
+        """``/nodes``."""
+        nodes = []
+        for peer in self._known.nodes():
+            topics = self._known.topics_of(peer)
+            tombstones = [self._known.is_tombstoned(topic, peer) for topic in topics]
+            nodes.append({**_described(peer), "tombstones": tombstones, "topics": topics})
+        return {"producers": nodes}
+
+    async def debug(self, _request: Request) -> dict[str, Any]:
+        """``/debug``: all registrations."""
+        entries = {
+            f"{'channel' if channel else 'topic'}:{topic}:{channel}": peers
+            for (topic, channel), peers in self._known.entries.items()
+        }
+        told: dict[str, list[dict[str, Any]]] = {
+            key: [{"id": peer.remote_address, **_described(peer)} for peer in peers] for key, peers in entries.items()
+        }
+        told["client::"] = [{"id": peer.remote_address, **_described(peer)} for peer in self._known.peers]
+        return {key: peers for key, peers in told.items() if peers}
+
+    async def create_topic(self, request: Request) -> None:
+        """``/topic/create``."""
+        self._known.add(name_argument(request, "topic", "INVALID_ARG_TOPIC"))
+
+    async def delete_topic(self, request: Request) -> None:
+        """``/topic/delete``: the nsqds keep it, and register it again after they connected again."""
+        self._known.forget(argument(request, "topic"))
+
+    async def tombstone(self, request: Request) -> None:
+        """``/topic/tombstone``."""
+        self._known.tombstone(argument(request, "topic"), argument(request, "node"))
+
+    async def create_channel(self, request: Request) -> None:
+        """``/channel/create``."""
+        self._known.add(*topic_and_channel(request))
+
+    async def delete_channel(self, request: Request) -> None:
+        """``/channel/delete``."""
+        if not self._known.forget(*topic_and_channel(request)):
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+
+
+def _described(peer: Peer) -> dict[str, Any]:
+    return {
+        "remote_address": peer.remote_address,
+        "hostname": peer.hostname,
+        "broadcast_address": peer.broadcast_address,
+        "tcp_port": peer.tcp_port,
+        "http_port": peer.http_port,
+        "version": peer.version,
+        "topology_zone": "",
+        "topology_region": "",
+    }

@@ -1,0 +1,203 @@
+"""Execute the commands of one connection, in the order and with the answers of upstream's nsqd.
+
+Source: nsqio/nsq ``nsqd/protocol_v2.go``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.devcluster.host import PLAIN_VERSION
+from nsq_ha.devcluster.nsqd.any_session import AnySession, Stage
+from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
+from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
+from nsq_ha.devcluster.storage.queues import NotInFlightError
+from nsq_ha.protocol import commands
+from nsq_ha.protocol.identify import encode_plain_identity
+from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, TopicNamed
+from nsq_ha.protocol.server.plain_identify import PLAIN_SETTINGS, plain_identity, read_plain_identify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsq_ha.devcluster.nsqd.connection import Connection
+    from nsq_ha.devcluster.storage.queue_node import QueueNode
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic, Queued
+    from nsq_ha.protocol.identify import Identity
+    from nsq_ha.protocol.server.command_lines import Malformed
+    from nsq_ha.protocol.server.identify import SessionSettings
+
+PLAIN_MANNER: Final = Manner(
+    settings=PLAIN_SETTINGS,
+    consumer_buffer=PLAIN_SETTINGS.output_buffer_size,
+    silent_intervals=2,
+    flushes_at_zero=False,
+)
+_NO_HEARTBEATS: Final = b"E_INVALID cannot SUB with heartbeats disabled"
+_HEAD: Final = struct.Struct(">iiqH16s")
+
+
+class PlainSession(AnySession):
+    """Executes the commands of one connection of an upstream nsqd.
+
+    Args:
+        node: The nsqd.
+        connections: The open connections of the node.
+        client_id: Number of the connection on its node.
+
+    Attributes:
+        identified: The client sent IDENTIFY.
+        published: Number of messages published, by topic.
+    """
+
+    auth_disabled = b"E_AUTH_DISABLED AUTH disabled"
+
+    def __init__(self, node: QueueNode, connections: set[Connection], client_id: int) -> None:
+        super().__init__(node, connections, client_id, PlainDecoder(), PLAIN_MANNER)
+        self.identified = False
+        self.published: dict[str, int] = {}
+        self._node = node
+        self._changed: list[PlainTopic] = []  # topics that got messages in this turn
+        self._handlers |= {
+            TopicNamed: self._topic_named,
+            commands.Sub: self._subscribe,
+            commands.Pub: self._publish,
+            commands.Mpub: self._publish_many,
+            DeferredPub: self._publish_deferred,
+        }
+
+    def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
+        self.identified = True
+        return read_plain_identify(body, self.connection.settings)
+
+    def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
+        identity = plain_identity(settings, PLAIN_VERSION, tls=self._security.tls is not None)
+        return identity, encode_plain_identity(identity)
+
+    # ------------------------------------------------------------ SUB
+
+    def _is_forbidden(self, word: bytes) -> bool:
+        if super()._is_forbidden(word):
+            return True
+        if word == b"SUB" and self.connection.settings.heartbeat_interval <= 0:
+            self.connection.fail(_NO_HEARTBEATS)
+            return True
+        return False
+
+    def _subscribe(self, command: commands.Sub) -> None:
+        if self._is_forbidden(command.word):
+            return
+        topic = self._node.topic(command.topic)
+        channel = self._node.channel(topic, command.channel)
+        subscriber = PlainSubscriber(self, self._node, topic, channel)
+        channel.add(subscriber)
+        self._subscribed(subscriber)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of the session."""
+        return self._stage
+
+    # ------------------------------------------------------------ PUB
+
+    def _topic_named(self, event: TopicNamed) -> None:
+        self._node.topic(event.topic)
+
+    def _publish(self, command: commands.Pub) -> None:
+        self._store(command.topic, (command.body,))
+
+    def _publish_many(self, command: commands.Mpub) -> None:
+        self._store(command.topic, command.bodies)
+
+    def _publish_deferred(self, command: DeferredPub) -> None:
+        self._store(command.topic, (command.body,), command.delay_ms / 1000)
+
+    def _store(self, name: str, bodies: Sequence[bytes], delay: float = 0.0) -> None:
+        topic = self._node.topic(name)
+        self._node.store(topic, bodies, delay)
+        if topic not in self._changed:
+            self._changed.append(topic)
+        self.published[name] = self.published.get(name, 0) + len(bodies)
+        self.connection.send(OK_FRAME)
+
+    def _deliver(self) -> None:
+        if self._changed:
+            now = self._node.host.now()
+            for topic in self._changed:
+                topic.dispatch(now)
+            self._changed.clear()
+
+
+class PlainSubscriber(AnySubscriber):
+    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.queues.PlainConsumer`.
+
+    Attributes:
+        session: The session of the client.
+    """
+
+    def __init__(self, session: PlainSession, node: QueueNode, topic: PlainTopic, channel: PlainChannel) -> None:
+        super().__init__(session.connection)
+        self.session = session
+        self._node = node
+        self._topic = topic
+        self._channel = channel
+
+    def leave(self) -> None:
+        """Leave the channel; what is in flight comes again once it times out."""
+        self.ready = 0
+        self._channel.remove(self)
+        if self._channel.ephemeral and not self._channel.consumers:
+            self._node.delete_channel(self._topic, self._channel)
+
+    def deliver(self, message: Queued) -> None:
+        """Write the message; at once if the client can take no more."""
+        self.received += 1
+        self.connection.send_message(plain_message_frame(message), at_once=self.holds >= self.ready)
+
+    def set_ready(self, count: int) -> None:
+        """RDY."""
+        super().set_ready(count)
+        if self.ready <= self.holds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the gathered messages."""
+        self.connection.flush()
+
+    def _dispatch(self) -> None:
+        self._channel.dispatch(self._host.now())
+
+    # ------------------------------------------------------------ answers
+
+    def finish(self, message_id: bytes) -> None:
+        """FIN."""
+        try:
+            self._channel.finish(message_id, self, self._host.now())
+            self.finished += 1
+        except NotInFlightError as error:
+            self._refuse(b"FIN", message_id, error)
+
+    def requeue(self, message_id: bytes, delay: float) -> None:
+        """REQ."""
+        try:
+            self._channel.requeue(message_id, self, delay, self._host.now())
+            self.requeued += 1
+        except NotInFlightError as error:
+            self._refuse(b"REQ", message_id, error)
+
+    def touch(self, message_id: bytes) -> None:
+        """TOUCH."""
+        try:
+            self._channel.touch(message_id, self, self._host.now())
+        except NotInFlightError as error:
+            self._refuse(b"TOUCH", message_id, error)
+
+    def _refuse(self, word: bytes, message_id: bytes, why: NotInFlightError) -> None:
+        self.connection.refuse(b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, str(why).encode()))
+
+
+def plain_message_frame(message: Queued) -> bytes:
+    """Encode a message frame: size, type, timestamp, attempts, id and the body."""
+    body = message.body
+    return _HEAD.pack(30 + len(body), 2, message.timestamp_ns, message.attempts, message.message_id) + body

@@ -1,0 +1,151 @@
+"""The topics and channels of one upstream nsqd, and the clock by which it scans them.
+
+Source: nsqio/nsq ``nsqd/nsqd.go``, ``nsqd/guid.go``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.devcluster.host import Node
+from nsq_ha.devcluster.storage.queues import PlainTopic, Queued
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.host import Host
+    from nsq_ha.devcluster.storage.queues import PlainChannel, Queue
+
+SCAN: Final = 0.1
+"""Seconds between two scans for messages that timed out or whose delay ended (``-queue-scan-interval``)."""
+_EPOCH: Final = 1288834974288
+_SEQUENCES: Final = 4096
+_TIME_SHIFT: Final = 22
+_NODE_SHIFT: Final = 12
+
+
+class Guids:
+    """Gives message ids: time, number of the node and a sequence, as 16 hexadecimal digits.
+
+    Args:
+        number: Number of the node, below 1024.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._node = number << _NODE_SHIFT
+        self._last = 0, 0
+
+    def next(self) -> bytes:
+        """Return the next id. Where the real nsqd waits for the clock, this runs ahead of it."""
+        tick, sequence = self._last
+        now = time.time_ns() >> 20
+        if now > tick:
+            tick, sequence = now, 0
+        elif sequence + 1 < _SEQUENCES:
+            sequence += 1
+        else:
+            tick, sequence = tick + 1, 0
+        self._last = tick, sequence
+        return b"%016x" % ((tick - _EPOCH) << _TIME_SHIFT | self._node | sequence)
+
+
+class QueueNode(Node):
+    """An nsqd with topics.
+
+    Args:
+        name: Its name in controls, ``nsqd-0``.
+        number: Its number, from 0.
+        host: What it runs on.
+
+    Attributes:
+        topics: By name.
+        changed: Called with topic and channel (empty for the topic itself), and whether it was created or deleted.
+        channels_of: Returns the channels of a new topic that the nsqlookupds know.
+    """
+
+    def __init__(self, name: str, number: int, host: Host) -> None:
+        super().__init__(name, host)
+        self.topics: dict[str, PlainTopic] = {}
+        self.changed: Callable[[str, str, bool], None] = lambda _topic, _channel, _exists: None
+        self.channels_of: Callable[[str], Iterable[str]] = lambda _topic: ()
+        self._guids = Guids(number)
+        self._next_scan = self._next_refresh = 0.0
+
+    def topic(self, name: str) -> PlainTopic:
+        """Return a topic. A new one gets the channels that the nsqlookupds know."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = PlainTopic(name, self.host.chance)
+            self.changed(name, "", True)
+            for channel in self.channels_of(name):
+                self.channel(topic, channel)
+        return topic
+
+    def channel(self, topic: PlainTopic, name: str) -> PlainChannel:
+        """Return a channel. The first one of a topic gets all that the topic has."""
+        channel = topic.channels.get(name)
+        if channel is None:
+            channel = topic.add_channel(name)
+            self.changed(topic.name, name, True)
+            topic.pump(self.host.now())
+        return channel
+
+    def delete_topic(self, topic: PlainTopic) -> None:
+        """Delete a topic and its channels, and disconnect its consumers."""
+        if self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
+            self.changed(topic.name, "", False)
+            for channel in tuple(topic.channels.values()):
+                self._remove(topic, channel)
+
+    def delete_channel(self, topic: PlainTopic, channel: PlainChannel) -> None:
+        """Delete a channel and disconnect its consumers. An ephemeral topic ends with its last channel."""
+        if topic.channels.get(channel.name) is not channel:
+            return
+        self._remove(topic, channel)
+        if topic.ephemeral and not topic.channels:
+            self.delete_topic(topic)
+
+    def _remove(self, topic: PlainTopic, channel: PlainChannel) -> None:
+        del topic.channels[channel.name]
+        self.changed(topic.name, channel.name, False)
+        channel.empty()
+        channel.drop_consumers()
+
+    def store(self, topic: PlainTopic, bodies: Sequence[bytes], delay: float = 0.0) -> None:
+        """Publish messages; the topic's :meth:`~PlainTopic.dispatch` delivers them.
+
+        Args:
+            topic: The topic.
+            bodies: Their payloads.
+            delay: Seconds before the first delivery.
+        """
+        now = self.host.now()
+        for body in bodies:
+            topic.put(Queued(self._guids.next(), time.time_ns(), body, delay=delay), now)
+
+    # ------------------------------------------------------------ process
+
+    def keep_stored(self, act: Callable[[Queue | PlainChannel], None]) -> None:
+        """Keep what a process leaves behind when it ends: all but ephemeral topics and channels.
+
+        Args:
+            act: What happens to each queue: it is flushed, or loses what was in memory.
+        """
+        self.topics = {name: topic for name, topic in self.topics.items() if not topic.ephemeral}
+        for topic in self.topics.values():
+            topic.restart(act)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: timeouts and delays of messages."""
+        if now < self._next_scan:
+            return
+        self._next_scan = now + SCAN
+        refreshes = now >= self._next_refresh
+        if refreshes:
+            self._next_refresh = now + self.host.timing.scan_refresh
+        for topic in self.topics.values():
+            for channel in topic.channels.values():
+                channel.scanned |= refreshes
+                if channel.scanned:
+                    channel.tick(now)

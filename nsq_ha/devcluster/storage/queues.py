@@ -1,0 +1,407 @@
+"""Topics and channels of an upstream nsqd: queues of messages, copied from the topic to each channel.
+
+A queue has room for some messages in memory; the others go to its backend, which
+a killed process leaves behind. Which of the two gives the next message is a matter
+of chance, so there is no order. A message that was finished is gone.
+
+The invariants: a message of a channel is in its queue, in flight or deferred, and
+never in two of them; a topic keeps messages only while it has no channel or is paused.
+
+Source: nsqio/nsq ``nsqd/topic.go``, ``nsqd/channel.go``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nsq_ha.devcluster.storage.log import is_ephemeral
+
+if TYPE_CHECKING:
+    import random
+
+MEMORY_MESSAGES: Final = 10_000
+"""Messages of a queue that memory holds (``-mem-queue-size``)."""
+MAX_MSG_TIMEOUT: Final = 900.0
+"""Longest time from delivery that TOUCH can hold a message."""
+_NEVER: Final = float("inf")
+_MAX_ATTEMPTS: Final = 2**16
+
+
+@dataclass(slots=True, eq=False)
+class Queued:
+    """A message in one queue. Each channel has a copy of its own, since attempts are counted there.
+
+    Attributes:
+        message_id: 16 hexadecimal digits.
+        timestamp_ns: Time of the publish.
+        body: The payload.
+        attempts: Deliveries so far.
+        delay: Seconds to wait in each channel before the first delivery. A backend forgets it.
+    """
+
+    message_id: bytes
+    timestamp_ns: int
+    body: bytes
+    attempts: int = 0
+    delay: float = 0.0
+
+
+class PlainConsumer(Protocol):
+    """One subscribed connection."""
+
+    client_id: int
+    ready: int
+    holds: int
+    msg_timeout: float
+
+    def wants(self, message: Queued) -> bool:
+        """Return whether to deliver the message; False loses it (sampling)."""
+
+    def deliver(self, message: Queued) -> None:
+        """Take one message."""
+
+    def flush(self) -> None:
+        """Write the gathered messages."""
+
+    def drop(self) -> None:
+        """Close the connection without an error frame."""
+
+
+class NotInFlightError(Exception):
+    """FIN, REQ or TOUCH is refused; the text goes into the error frame."""
+
+
+class Queue:
+    """Messages in memory and in the backend.
+
+    Args:
+        chance: Decides whether memory or backend gives the next message.
+        ephemeral: There is no backend: what has no room in memory is lost.
+
+    Attributes:
+        from_memory: Number of messages that memory gave.
+    """
+
+    def __init__(self, chance: random.Random, *, ephemeral: bool) -> None:
+        self._chance = chance
+        self._ephemeral = ephemeral
+        self.from_memory: int = 0
+        self._memory: deque[Queued] = deque()
+        self._backend: deque[Queued] = deque()
+
+    def __len__(self) -> int:
+        return len(self._memory) + len(self._backend)
+
+    @property
+    def backend_depth(self) -> int:
+        """Number of messages in the backend."""
+        return len(self._backend)
+
+    def put(self, message: Queued) -> None:
+        """Add a message."""
+        if len(self._memory) < MEMORY_MESSAGES:
+            self._memory.append(message)
+        else:
+            self.store((message,))
+
+    def take(self) -> Queued:
+        """Remove and return the next message; there must be one."""
+        if self._memory and (not self._backend or self._chance.random() < 0.5):
+            self.from_memory += 1
+            return self._memory.popleft()
+        return self._backend.popleft()
+
+    def store(self, messages: Iterable[Queued]) -> None:
+        """Write messages to the backend."""
+        if not self._ephemeral:
+            self._backend.extend(replace(message, delay=0.0) if message.delay else message for message in messages)
+
+    def flush(self) -> None:
+        """Write the messages in memory to the backend, as a clean exit does."""
+        self.store(self._memory)
+        self._memory.clear()
+
+    def forget_memory(self) -> None:
+        """Lose the messages in memory, as a killed process does."""
+        self._memory.clear()
+
+    def clear(self) -> None:
+        """Remove all messages."""
+        self._memory.clear()
+        self._backend.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A delivered, unanswered message."""
+
+    message: Queued
+    consumer: PlainConsumer
+    delivered: float
+    deadline: float
+
+
+class PlainChannel:
+    """One channel.
+
+    Attributes:
+        name: The name of the channel.
+        ephemeral: The channel disappears with its last consumer.
+        queue: The messages that wait for a consumer.
+        consumers: The subscribed connections.
+        in_flight: Delivered, unanswered messages by id.
+        deferred: Messages that wait for the end of a delay, by id.
+        paused: Nothing is delivered.
+        received: Number of messages that the topic gave.
+        requeued: Number of REQs.
+        timed_out: Number of timeouts.
+        scanned: The node's scans include the channel.
+    """
+
+    def __init__(self, name: str, chance: random.Random) -> None:
+        self.name = name
+        self.ephemeral: bool = is_ephemeral(name)
+        self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
+        self.consumers: list[PlainConsumer] = []
+        self.in_flight: dict[bytes, Held] = {}
+        self.deferred: dict[bytes, Queued] = {}
+        self.paused = False
+        self.received: int = 0
+        self.requeued: int = 0
+        self.timed_out: int = 0
+        self.scanned = False
+        self._due: list[tuple[float, int, Queued]] = []  # heap: due, number, message
+        self._numbers = itertools.count()
+        self._turn = 0
+        self._earliest = _NEVER
+
+    # ------------------------------------------------------------ delivery
+
+    def put(self, message: Queued, now: float) -> None:
+        """Take a message from the topic; :meth:`dispatch` delivers it."""
+        self.received += 1
+        if message.delay > 0:
+            self._defer(message, now + message.delay)
+        else:
+            self.queue.put(message)
+
+    def add(self, consumer: PlainConsumer) -> None:
+        """Add a consumer; it gets no messages until it is ready."""
+        self.consumers.append(consumer)
+
+    def remove(self, consumer: PlainConsumer) -> None:
+        """Remove a consumer that left. The messages that it holds come again once they time out."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+
+    def dispatch(self, now: float) -> None:
+        """Deliver as many messages as possible."""
+        while not self.paused and len(self.queue) and (consumer := self._next_consumer()) is not None:
+            message = self.queue.take()
+            if not consumer.wants(message):
+                continue
+            message.attempts = (message.attempts + 1) % _MAX_ATTEMPTS
+            deadline = now + consumer.msg_timeout
+            self.in_flight[message.message_id] = Held(message, consumer, now, deadline)
+            self._earliest = min(self._earliest, deadline)
+            consumer.holds += 1
+            consumer.deliver(message)
+
+    def _next_consumer(self) -> PlainConsumer | None:
+        """Return the next ready consumer in turn, or None."""
+        count = len(self.consumers)
+        for step in range(count):
+            place = (self._turn + step) % count
+            consumer = self.consumers[place]
+            if consumer.holds < consumer.ready:
+                self._turn = place + 1
+                return consumer
+        return None
+
+    # ------------------------------------------------------------ answers
+
+    def finish(self, message_id: bytes, consumer: PlainConsumer, now: float) -> None:
+        """FIN.
+
+        Raises:
+            NotInFlightError: The message is not in flight with this consumer.
+        """
+        self._release(message_id, consumer)
+        self.dispatch(now)
+
+    def requeue(self, message_id: bytes, consumer: PlainConsumer, delay: float, now: float) -> None:
+        """REQ.
+
+        Raises:
+            NotInFlightError: The message is not in flight with this consumer.
+        """
+        message = self._release(message_id, consumer).message
+        self.requeued += 1
+        if delay > 0:
+            self._defer(message, now + delay)
+        else:
+            self.queue.put(message)
+        self.dispatch(now)
+
+    def touch(self, message_id: bytes, consumer: PlainConsumer, now: float) -> None:
+        """TOUCH: restart the message's timeout, within limits.
+
+        Raises:
+            NotInFlightError: The message is not in flight with this consumer.
+        """
+        held = self._owned(message_id, consumer)
+        held.deadline = min(now + consumer.msg_timeout, held.delivered + MAX_MSG_TIMEOUT)
+
+    def _release(self, message_id: bytes, consumer: PlainConsumer) -> Held:
+        held = self._owned(message_id, consumer)
+        del self.in_flight[message_id]
+        consumer.holds -= 1
+        return held
+
+    def _owned(self, message_id: bytes, consumer: PlainConsumer) -> Held:
+        held = self.in_flight.get(message_id)
+        if held is None:
+            raise NotInFlightError("ID not in flight")
+        if held.consumer is not consumer:
+            raise NotInFlightError("client does not own message")
+        return held
+
+    def _defer(self, message: Queued, due: float) -> None:
+        self.deferred[message.message_id] = message
+        heapq.heappush(self._due, (due, next(self._numbers), message))
+
+    # ------------------------------------------------------------ time
+
+    def tick(self, now: float) -> None:
+        """Queue messages that timed out or whose delay ended."""
+        moved = False
+        while self._due and self._due[0][0] <= now:
+            message = heapq.heappop(self._due)[2]
+            del self.deferred[message.message_id]
+            self.queue.put(message)
+            moved = True
+        if now >= self._earliest:
+            moved |= self._time_out(now)
+        if moved:
+            self.dispatch(now)
+
+    def _time_out(self, now: float) -> bool:
+        late = [held for held in self.in_flight.values() if held.deadline <= now]
+        for held in late:
+            del self.in_flight[held.message.message_id]
+            held.consumer.holds -= 1
+            self.queue.put(held.message)
+        self.timed_out += len(late)
+        self._earliest = min((held.deadline for held in self.in_flight.values()), default=_NEVER)
+        return bool(late)
+
+    # ------------------------------------------------------------ operators, and the end of the process
+
+    def empty(self) -> None:
+        """Remove all messages, those in flight and deferred included."""
+        for consumer in self.consumers:
+            consumer.holds = 0
+        self._forget_held()
+        self.queue.clear()
+
+    def flush(self) -> None:
+        """Write everything to the backend, as a clean exit does; delays are lost."""
+        self.queue.flush()
+        self.queue.store(held.message for held in self.in_flight.values())
+        self.queue.store(self.deferred.values())
+        self._forget_held()
+
+    def forget_memory(self) -> None:
+        """Lose what is in memory, in flight or deferred, as a killed process does."""
+        self.queue.forget_memory()
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        self.in_flight.clear()
+        self.deferred.clear()
+        self._due.clear()
+        self._earliest = _NEVER
+
+    def restart(self) -> None:
+        """Begin again with what the backend has: no consumers, no counts."""
+        self.consumers.clear()
+        self.received = self.requeued = self.timed_out = self.queue.from_memory = 0
+        self.scanned = False
+
+    def drop_consumers(self) -> None:
+        """Disconnect all consumers without an error."""
+        for consumer in tuple(self.consumers):
+            consumer.drop()
+
+
+class PlainTopic:
+    """One topic.
+
+    Attributes:
+        name: The name of the topic.
+        ephemeral: The topic disappears with its last channel.
+        queue: The messages that no channel has so far.
+        channels: By name.
+        paused: Messages stay in the topic.
+        messages: Number of messages published.
+        message_bytes: Bytes of their bodies.
+    """
+
+    def __init__(self, name: str, chance: random.Random) -> None:
+        self.name = name
+        self.ephemeral: bool = is_ephemeral(name)
+        self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
+        self.channels: dict[str, PlainChannel] = {}
+        self.paused = False
+        self.messages: int = 0
+        self.message_bytes: int = 0
+        self._chance = chance
+
+    def put(self, message: Queued, now: float) -> None:
+        """Publish a message; :meth:`dispatch` delivers it."""
+        self.messages += 1
+        self.message_bytes += len(message.body)
+        if self.channels and not self.paused and not len(self.queue):
+            self._copy(message, now)
+        else:
+            self.queue.put(message)
+
+    def pump(self, now: float) -> None:
+        """Give the channels what the topic has, and deliver."""
+        while self.channels and not self.paused and len(self.queue):
+            self._copy(self.queue.take(), now)
+        self.dispatch(now)
+
+    def _copy(self, message: Queued, now: float) -> None:
+        first, *others = self.channels.values()
+        for channel in others:
+            channel.put(replace(message), now)
+        first.put(message, now)
+
+    def dispatch(self, now: float) -> None:
+        """Let all channels deliver."""
+        for channel in self.channels.values():
+            channel.dispatch(now)
+
+    def add_channel(self, name: str) -> PlainChannel:
+        """Create a channel. The first one gets all that the topic has, with the next :meth:`pump`."""
+        channel = self.channels[name] = PlainChannel(name, self._chance)
+        return channel
+
+    def restart(self, act: Callable[[Queue | PlainChannel], None]) -> None:
+        """Begin again with what the backends have: no consumers, no counts, no ephemeral channels.
+
+        Args:
+            act: What happens to each queue before: it is flushed, or loses what was in memory.
+        """
+        act(self.queue)
+        self.messages = self.message_bytes = 0
+        self.channels = {name: channel for name, channel in self.channels.items() if not channel.ephemeral}
+        for channel in self.channels.values():
+            act(channel)
+            channel.restart()

@@ -1,0 +1,383 @@
+"""The plain cluster: registration, faults, and what a restart keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
+from nsq_ha.protocol.frames import FrameType
+from tests.devcluster.probes import until
+from tests.devcluster.record_plain import dpub, mpub, pub
+from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
+
+
+@pytest.fixture
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqds=2, time_scale=0.02) as cluster:
+        yield cluster
+
+
+def lookup(cluster: DevCluster, topic: str, lookupd: int = 0) -> set[str] | None:
+    """The TCP addresses of a topic's nsqds; None for an unknown topic."""
+    answer = httpx.get(f"{cluster.lookupd[lookupd]}/lookup", params={"topic": topic})
+    if answer.status_code == 404:
+        return None
+    return {f"{peer['broadcast_address']}:{peer['tcp_port']}" for peer in answer.json()["producers"]}
+
+
+def post(cluster: DevCluster, node: str, path: str) -> None:
+    assert httpx.post(cluster.http_address(node) + path).status_code == 200
+
+
+def stats(cluster: DevCluster, node: str, topic: str) -> dict[str, Any]:
+    answer = httpx.get(f"{cluster.http_address(node)}/stats?format=json&topic={topic}").json()
+    found: dict[str, Any] = answer["topics"][0]
+    return found
+
+
+def bodies(wire: Wire, count: int) -> set[bytes]:
+    return {wire.message()[26:] for _ in range(count)}
+
+
+def publish(address: str, *commands: bytes) -> None:
+    with connect(address) as wire:
+        for command in commands:
+            wire.send(command)
+            assert wire.answer() == b"OK"
+
+
+def subscribe(address: str, topic: str, channel: str = "ch", ready: int = 1, **fields: object) -> Wire:
+    wire = connect(address, identify(**fields) if fields else b"")
+    if fields:
+        wire.answer()
+    wire.send(f"SUB {topic} {channel}\nRDY {ready}\n".encode())
+    assert wire.answer() == b"OK"
+    return wire
+
+
+# ---------------------------------------------------------------- registration
+
+
+def test_what_publishers_and_consumers_name_is_created_and_registered_everywhere(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    assert lookup(cluster, "t") is None
+    publish(address, pub("t", b"one"))
+    for number in range(2):
+        assert lookup(cluster, "t", number) == {address}
+    with subscribe(cluster.nsqds["nsqd-1"], "t"):
+        assert lookup(cluster, "t") == set(cluster.nsqds.values())
+        assert httpx.get(f"{cluster.lookupd[1]}/channels?topic=t").json() == {"channels": ["ch"]}
+
+
+def test_a_new_topic_gets_the_channels_that_the_nsqlookupds_know(cluster: DevCluster) -> None:
+    with subscribe(cluster.nsqds["nsqd-0"], "t"), subscribe(cluster.nsqds["nsqd-0"], "t", "e#ephemeral"):
+        publish(cluster.nsqds["nsqd-1"], pub("t", b"one"))
+        assert [channel["channel_name"] for channel in stats(cluster, "nsqd-1", "t")["channels"]] == ["ch"]
+        assert stats(cluster, "nsqd-1", "t")["channels"][0]["depth"] == 1
+
+
+def test_a_killed_nsqd_is_not_listed_and_comes_back_with_its_topics(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    cluster.kill("nsqd-0")
+    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
+    cluster.kill("nsqd-1")
+    assert lookup(cluster, "t") == set()  # the topic is still known
+    cluster.start("nsqd-0")
+    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-0"]}
+
+
+def test_a_frozen_nsqd_stays_listed_until_it_is_inactive(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    cluster.freeze("nsqd-0")
+    assert lookup(cluster, "t") == set(cluster.nsqds.values())
+    until(lambda: lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]})
+    cluster.thaw("nsqd-0")
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+
+
+def test_a_restarted_nsqlookupd_learns_by_the_next_ping(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    cluster.kill("nsqlookupd-0")
+    with pytest.raises(httpx.ConnectError):
+        lookup(cluster, "t")
+    cluster.start("nsqlookupd-0")
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+
+
+def test_a_frozen_nsqlookupd_learns_later_what_it_missed(cluster: DevCluster) -> None:
+    cluster.freeze("nsqlookupd-0")
+    cluster.create_topic("t")
+    cluster.thaw("nsqlookupd-0")
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+    cluster.freeze("nsqlookupd-0")
+    cluster.kill("nsqd-0")
+    cluster.thaw("nsqlookupd-0")
+    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
+
+
+def test_a_cut_nsqlookupd_is_told_again(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    cluster.cut("nsqlookupd-0")
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+
+
+def test_a_tombstone_ends(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    node = cluster.http_address("nsqd-0").removeprefix("http://")
+    post(cluster, "nsqlookupd-0", f"/topic/tombstone?topic=t&node={node}")
+    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
+    assert lookup(cluster, "t", 1) == set(cluster.nsqds.values())  # each nsqlookupd has its own
+    until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
+
+
+def test_deleting_a_topic_ends_it_everywhere(cluster: DevCluster) -> None:
+    cluster.create_topic("t")
+    with subscribe(cluster.nsqds["nsqd-0"], "t") as wire:
+        cluster.delete_topic("t")
+        with pytest.raises(Closed):
+            wire.frame()
+    assert lookup(cluster, "t") is None
+    with pytest.raises(ChangeRefusedError, match="no nsqd has a topic 't'"):
+        cluster.delete_topic("t")
+
+
+def test_what_only_a_partitioned_cluster_has_is_refused(cluster: DevCluster) -> None:
+    with pytest.raises(ValueError, match="no partitions"):
+        cluster.create_topic("t", 2)
+    with pytest.raises(ValueError, match="no partitions"):
+        cluster.leader("t")
+    with pytest.raises(ValueError, match="refuse writes"):
+        cluster.refuse_writes("nsqd-0")
+
+
+# ---------------------------------------------------------------- real nsqds register by TCP
+
+
+def ask(wire: Wire, line: bytes) -> bytes:
+    wire.send(line)
+    wire.socket.settimeout(5)
+    size = int.from_bytes(wire.socket.recv(4), "big")
+    return wire.socket.recv(size)
+
+
+def described(**fields: object) -> bytes:
+    body = json.dumps({"broadcast_address": "h", "tcp_port": 1, "http_port": 2, "version": "1", **fields}).encode()
+    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
+
+
+@pytest.fixture
+def port(cluster: DevCluster) -> str:
+    """The TCP address of an nsqlookupd."""
+    return f"127.0.0.1:{cluster._control().lookupds[0].tcp_port}"
+
+
+def test_a_real_nsqd_can_register(cluster: DevCluster, port: str) -> None:
+    with Wire(port, b"  V1") as wire:
+        assert ask(wire, b"PING\n") == b"OK"
+        assert json.loads(ask(wire, described()))["version"] == "1.3.0"
+        assert ask(wire, b"REGISTER t ch\n") == b"OK"
+        assert ask(wire, b"PING\n") == b"OK"
+        assert lookup(cluster, "t") == {"h:1"}
+        assert ask(wire, b"UNREGISTER t ch\n") == b"OK"
+        assert lookup(cluster, "t") == {"h:1"}
+        assert ask(wire, b"REGISTER e#ephemeral\n") == b"OK"
+        assert ask(wire, b"UNREGISTER e#ephemeral\n") == b"OK"
+        assert lookup(cluster, "e#ephemeral") is None
+    until(lambda: lookup(cluster, "t") == set())
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"REGISTER t\n", b"E_INVALID client must IDENTIFY"),
+        (b"BOGUS\n", b"E_INVALID invalid command BOGUS"),
+        (described(version=""), b"E_BAD_BODY IDENTIFY missing fields"),
+        (described() + b"REGISTER\n", b"E_INVALID REGISTER insufficient number of params"),
+        (described() + b"REGISTER a/b\n", b"E_BAD_TOPIC REGISTER topic name 'a/b' is not valid"),
+        (described() + b"UNREGISTER a b/c\n", b"E_BAD_CHANNEL UNREGISTER channel name 'b/c' is not valid"),
+        (described() + described(), b"E_INVALID cannot IDENTIFY again"),
+    ],
+)
+def test_what_nsqlookupd_refuses(port: str, said: bytes, answer: bytes) -> None:
+    with Wire(port, b"  V1" + said) as wire:
+        received = bytearray()
+        wire.socket.settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            while data := wire.socket.recv(4096):
+                received += data
+        assert received.endswith(struct.pack(">i", len(answer)) + answer)
+
+
+def test_another_protocol_is_refused(port: str) -> None:
+    with Wire(port, b"  V2") as wire:
+        assert wire.socket.recv(100) == b"\0\0\0\x0eE_BAD_PROTOCOL"
+        assert wire.socket.recv(100) == b""
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_a_stopped_nsqd_keeps_all_messages(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    publish(address, pub("lonely", b"kept"))
+    post(cluster, "nsqd-0", "/channel/create?topic=lonely&channel=c")
+    post(cluster, "nsqd-0", "/topic/create?topic=t")
+    post(cluster, "nsqd-0", "/channel/create?topic=t&channel=ch")
+    publish(address, mpub("t", b"a", b"b"), dpub("t", "3600000", b"deferred"))
+    post(cluster, "nsqd-0", "/channel/pause?topic=lonely&channel=c")
+    with subscribe(address, "t") as wire:
+        wire.message()
+        cluster.stop("nsqd-0")
+        with pytest.raises(Closed):
+            wire.message()
+    cluster.start("nsqd-0")
+    with subscribe(address, "t", ready=3) as wire:  # delays are lost
+        messages = [wire.message() for _ in range(3)]
+    assert {message[26:] for message in messages} == {b"a", b"b", b"deferred"}
+    assert sorted(message[9] for message in messages) == [1, 1, 2]
+    assert stats(cluster, "nsqd-0", "lonely")["channels"][0]["paused"] is True
+    assert stats(cluster, "nsqd-0", "lonely")["channels"][0]["depth"] == 1
+
+
+def test_a_killed_nsqd_loses_what_was_in_memory(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    post(cluster, "nsqd-0", "/topic/create?topic=t")
+    post(cluster, "nsqd-0", "/channel/create?topic=t&channel=ch")
+    many = [b"%d" % number for number in range(MEMORY_MESSAGES + 5)]
+    publish(address, mpub("t", *many))
+    channel = stats(cluster, "nsqd-0", "t")["channels"][0]
+    assert (channel["depth"], channel["backend_depth"]) == (MEMORY_MESSAGES + 5, 5)
+    cluster.kill("nsqd-0")
+    cluster.start("nsqd-0")
+    with subscribe(address, "t", ready=10) as wire:
+        assert bodies(wire, 5) == set(many[-5:])
+        assert wire.is_quiet(0.1)
+
+
+def test_memory_and_backend_are_read_in_no_order(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    many = [b"%05d" % number for number in range(MEMORY_MESSAGES + 50)]
+    publish(address, mpub("t", *many))
+    with subscribe(address, "t", ready=2500) as wire:
+        first = [wire.message()[26:] for _ in range(200)]
+    assert first != sorted(first)
+    assert len(set(first)) == 200
+
+
+def test_each_channel_has_a_copy_with_attempts_of_its_own(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", "a") as a, subscribe(address, "t", "b") as b:
+        publish(address, pub("t", b"one"))
+        first = a.message()
+        a.send(b"REQ " + message_id(first) + b" 0\n")
+        again = a.message()
+        other = b.message()
+    assert message_id(first) == message_id(again) == message_id(other)
+    assert (first[9], again[9], other[9]) == (1, 2, 1)
+
+
+def test_consumers_of_a_channel_share_its_messages(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", ready=10) as one, subscribe(address, "t", ready=10) as other:
+        publish(address, mpub("t", b"a", b"b", b"c", b"d"))
+        assert bodies(one, 2) | bodies(other, 2) == {b"a", b"b", b"c", b"d"}
+
+
+def test_sampling_loses_the_other_messages(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", ready=1000, sample_rate=10) as wire:
+        publish(address, mpub("t", *[b"%d" % number for number in range(500)]))
+        until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["depth"] == 0)
+        channel = stats(cluster, "nsqd-0", "t")["channels"][0]
+        assert 0 < channel["in_flight_count"] < 250
+        assert len(bodies(wire, channel["in_flight_count"])) == channel["in_flight_count"]
+
+
+def test_an_ephemeral_topic_ends_with_its_last_channel(cluster: DevCluster) -> None:
+    with subscribe(cluster.nsqds["nsqd-0"], "t#ephemeral", "c#ephemeral"):
+        assert lookup(cluster, "t#ephemeral") == {cluster.nsqds["nsqd-0"]}
+    until(lambda: lookup(cluster, "t#ephemeral") is None)
+
+
+def test_an_ephemeral_channel_is_lost_when_the_process_ends(cluster: DevCluster) -> None:
+    with subscribe(cluster.nsqds["nsqd-0"], "t", "c#ephemeral"):
+        cluster.stop("nsqd-0")
+    cluster.start("nsqd-0")
+    assert stats(cluster, "nsqd-0", "t")["channels"] == []
+
+
+def test_gathering_waits_for_a_reason_when_its_time_is_off(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", ready=2, output_buffer_timeout=-1) as wire:
+        publish(address, pub("t", b"one"))
+        assert wire.is_quiet(0.1)
+        publish(address, pub("t", b"two"))
+        assert bodies(wire, 2) == {b"one", b"two"}  # it can take no more
+
+
+def test_a_lower_ready_count_and_a_pause_write_what_was_gathered(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", ready=9, output_buffer_timeout=-1) as wire:
+        publish(address, pub("t", b"one"))
+        wire.send(b"RDY 1\n")
+        assert bodies(wire, 1) == {b"one"}
+        wire.send(b"RDY 9\n")
+        publish(address, pub("t", b"two"))
+        post(cluster, "nsqd-0", "/channel/pause?topic=t&channel=ch")
+        assert bodies(wire, 1) == {b"two"}
+
+
+def test_a_cut_client_may_come_back(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t") as wire:
+        cluster.cut("nsqd-0")
+        with pytest.raises(Closed):
+            wire.frame()
+    publish(address, pub("t", b"one"))
+    with subscribe(address, "t") as wire:
+        assert bodies(wire, 1) == {b"one"}
+
+
+def test_finished_messages_leave_nothing(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    with subscribe(address, "t", ready=100) as wire:
+        publish(address, mpub("t", *[b"%d" % number for number in range(100)]))
+        for _ in range(100):
+            wire.send(b"FIN " + message_id(wire.message()) + b"\n")
+        until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["in_flight_count"] == 0)
+        (channel,) = cluster._call(lambda: list(_node(cluster).topics["t"].channels.values()))
+        assert (len(channel.queue), channel.in_flight, channel.deferred, channel._due) == (0, {}, {}, [])
+
+
+def _node(cluster: DevCluster) -> Any:  # noqa: ANN401 - the node behind the controls
+    return cluster._control().nsqds[0]
+
+
+def test_stats_as_text(cluster: DevCluster) -> None:
+    address = cluster.nsqds["nsqd-0"]
+    web = cluster.http_address("nsqd-0")
+    assert "Topics: None" in httpx.get(f"{web}/stats").text
+    with subscribe(address, "t"), connect(address, pub("t", b"one")) as publisher:
+        publisher.answer()
+        post(cluster, "nsqd-0", "/topic/pause?topic=t")
+        text = httpx.get(f"{web}/stats").text
+        told = httpx.get(f"{web}/stats?format=json").json()
+    assert "*P [t " in text
+    assert "Producers:" in text
+    assert told["producers"][0]["pub_counts"] == [{"topic": "t", "count": 1}]
+    channel = told["topics"][0]["channels"][0]
+    assert (channel["global_msg_count"], channel["clients"][0]["state"]) == (1, 3)
+
+
+def test_frames_are_messages(cluster: DevCluster) -> None:
+    with subscribe(cluster.nsqds["nsqd-0"], "t") as wire:
+        publish(cluster.nsqds["nsqd-0"], pub("t", b"one"))
+        assert wire.frame()[0] is FrameType.MESSAGE

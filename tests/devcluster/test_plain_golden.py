@@ -1,0 +1,134 @@
+"""The embedded upstream servers answer the recorded exchanges as the real ones did."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol.frames import FrameType
+from tests.devcluster.record_plain import SILENCE, Talk
+from tests.golden import load
+from tests.support.certificates import server_context
+
+NSQD_HTTP, LOOKUPD_HTTP = (load(f"plain/{file}")["exchanges"][0]["steps"] for file in ("nsqd_http", "lookupd_http"))
+TCP = load("plain/tcp")["exchanges"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1, tls=server_context()) as cluster:
+        yield cluster
+
+
+class PlainReplay(Talk):
+    """Plays the recorded steps: what the client wrote is written, what the server said must come."""
+
+    def __init__(self, cluster: DevCluster, name: str) -> None:
+        (address,) = cluster.nsqds.values()
+        super().__init__(name, address, cluster.http_address("nsqd-0"))
+        self._translated: dict[bytes, bytes] = {}
+
+    def run(self, steps: list[dict[str, Any]]) -> None:
+        for step in steps:
+            conn = step.get("conn", "")
+            if step["dir"] == "c2s":
+                self.send(self._with_ids(bytes.fromhex(step["hex"])), conn)
+            elif step["dir"] == "s2c":
+                self._compare(step, conn)
+            elif step["dir"] == "http":
+                self.http(step["method"], step["path"], bytes.fromhex(step.get("request_body_hex", "")))
+                assert self.steps[-1] == step
+            else:
+                self._happen(step["event"], conn)
+
+    def _happen(self, event: str, conn: str) -> None:
+        if event == "closed_by_server":
+            self.closed(conn)
+        elif event == "no_frame":
+            self.quiet(conn, SILENCE / 3)
+        elif event == "client_closed":
+            self.leave(conn)
+        else:
+            self.switch(event, conn)
+
+    def _with_ids(self, data: bytes) -> bytes:
+        for recorded, actual in self._translated.items():
+            data = data.replace(recorded, actual)
+        return data
+
+    def _compare(self, step: dict[str, Any], conn: str) -> None:
+        recorded = bytes.fromhex(step["hex"])[8:]
+        data = self.frame(conn)
+        assert self.steps[-1]["frame"] == step["frame"], (self.steps[-1], step)
+        if step["frame"] == FrameType.MESSAGE.name.lower():
+            self._translated[recorded[10:26]] = data[10:26]
+            # Timestamp and id are of the recording, attempts and body are not.
+            assert data[8:10] + data[26:] == recorded[8:10] + recorded[26:]
+            assert re.fullmatch(rb"[0-9a-f]{16}", data[10:26])
+        else:
+            assert data == self._with_ids(recorded)
+
+
+@pytest.mark.parametrize("exchange", [pytest.param(exchange, id=exchange["name"]) for exchange in TCP])
+def test_tcp(cluster: DevCluster, exchange: dict[str, Any]) -> None:
+    replay = PlainReplay(cluster, exchange["name"])
+    try:
+        replay.run(exchange["steps"])
+    finally:
+        replay.close()
+
+
+_OWN = ("hostname", "http_port", "tcp_port", "start_time", "remote_address", "memory")
+
+
+def _masked(told: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Without what is of the recording; the real server's maps have no order."""
+    if isinstance(told, dict):
+        return {key: "-" if key in _OWN else _masked(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return sorted((_masked(value) for value in told), key=json.dumps)
+    return told
+
+
+def _play(step: dict[str, Any], base: str, nsqd: str) -> None:
+    path, body = step["path"], step.get("request_body_hex", "")
+    url = nsqd + path.removeprefix("nsqd") if path.startswith("nsqd") else base + path
+    content = b"x" * int(body.split()[0]) if body.endswith("x") else bytes.fromhex(body)
+    answer = httpx.request(step["method"], url.replace("NODE", nsqd.removeprefix("http://")), content=content)
+    assert (answer.status_code, answer.headers.get("content-type", "")) == (step["status"], step["content_type"])
+    if step["body_text"].startswith("{"):
+        assert _masked(answer.json()) == _masked(json.loads(step["body_text"]))
+        assert list(answer.json()) == list(json.loads(step["body_text"]))
+    else:
+        assert answer.text == step["body_text"]
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("step", NSQD_HTTP, ids=lambda step: f"{step['method']} {step['path']}")
+def test_http_of_nsqd(fresh: DevCluster, step: dict[str, Any]) -> None:
+    nsqd = fresh.http_address("nsqd-0")
+    _play(step, nsqd, nsqd)
+
+
+def test_http_of_nsqlookupd() -> None:
+    """In one test: the requests build on each other, with an nsqd that has no other topics."""
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1) as cluster:
+        for step in LOOKUPD_HTTP:
+            _play(step, cluster.lookupd[0], cluster.http_address("nsqd-0"))
+
+
+def test_the_recording_has_all_commands() -> None:
+    said = b"".join(bytes.fromhex(step["hex"]) for each in TCP for step in each["steps"] if step["dir"] == "c2s")
+    for word in (b"IDENTIFY", b"AUTH", b"SUB", b"PUB", b"MPUB", b"DPUB", b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS"):
+        assert word + b" " in said or word + b"\n" in said
