@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.devcluster import DevCluster
+
+NSQD_PORT: Final = 4150
+"""TCP port of nsqd; that of its HTTP is one above."""
+RETAIN_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,27 @@ class WantedTopic(click.ParamType[Wanted]):
             self.fail(str(error), param, ctx)
 
 
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of the first nodes; empty for free ones.
+
+    Attributes:
+        lookupd: HTTP port of the first nsqlookupd.
+        nsqd: TCP port of the first nsqd.
+    """
+
+    lookupd: tuple[int, ...]
+    nsqd: tuple[int, ...]
+
+
+_PORT = click.IntRange(1, 65534)
+_FILE = click.Path(exists=True, dir_okay=False)
+
+
 @click.command()
-@click.option("--nsqds", type=click.IntRange(1, 32), default=3, show_default=True, help="Number of nsqds.")
-@click.option("--nsqlookupds", type=click.IntRange(1, 8), default=2, show_default=True, help="Number of nsqlookupds.")
+@click.option("--plain", is_flag=True, help="Imitate upstream's nsqd and nsqlookupd, without partitions.")
+@click.option("--nsqds", type=click.IntRange(1, 32), help="Number of nsqds. Default: 3, or 1 with --plain.")
+@click.option("--nsqlookupds", type=click.IntRange(1, 8), help="Number of nsqlookupds. Default: 2, or 1 with --plain.")
 @click.option("--topic", "topics", type=WantedTopic(), multiple=True, help="Create it at the start. May be repeated.")
 @click.option(
     "--time-scale",
@@ -65,17 +88,45 @@ class WantedTopic(click.ParamType[Wanted]):
 )
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
-    help=f"HTTP port of the first nsqlookupd. Default: {DEFAULT_PORT}, where the other commands look, if it is free.",
+    type=_PORT,
+    help=f"HTTP port of the first nsqlookupd. Default: {DEFAULT_PORT}, where the other commands look, if it is free. "
+    "With --plain its TCP port is one below.",
+)
+@click.option(
+    "--nsqd-port",
+    type=_PORT,
+    help=f"TCP port of the first nsqd, whose HTTP port is one above. Default: {NSQD_PORT} with --plain, if it is free.",
+)
+@click.option(
+    "--retain-bytes",
+    type=click.IntRange(0),
+    default=RETAIN_BYTES,
+    show_default=True,
+    help="Bytes of messages that a partition keeps after all its channels finished them. --plain keeps none.",
+)
+@click.option("--tls-cert", type=_FILE, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
+@click.option("--tls-key", type=_FILE, help="Key of the certificate, PEM. Default: in the file of the certificate.")
+@click.option("--tls-root-ca-file", type=_FILE, help="CA of the certificates of clients, PEM.")
+@click.option(
+    "--tls-client-auth-policy",
+    type=click.Choice(["require-verify"]),
+    help="Refuse clients without TLS and a certificate that the CA has signed.",
 )
 @json_option
 def dev(
     *,
-    nsqds: int,
-    nsqlookupds: int,
+    plain: bool,
+    nsqds: int | None,
+    nsqlookupds: int | None,
     topics: tuple[Wanted, ...],
     time_scale: float,
     port: int | None,
+    nsqd_port: int | None,
+    retain_bytes: int,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_root_ca_file: str | None,
+    tls_client_auth_policy: str | None,
     as_json: bool | None,
 ) -> None:
     """Run a cluster in this process, on the loopback interface, until Ctrl-C; it stores nothing on disk."""
@@ -83,28 +134,70 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    ports = (port,) if port is not None else _usual_port()
+    nodes = nsqds or (1 if plain else 3)
+    ports = _ports(port, nsqd_port, plain=plain)
     with (
         failures(),
-        DevCluster(nsqlookupds=nsqlookupds, nsqds=nsqds, time_scale=time_scale, lookupd_ports=ports) as cluster,
+        DevCluster(
+            plain=plain,
+            nsqlookupds=nsqlookupds or (1 if plain else 2),
+            nsqds=nodes,
+            time_scale=time_scale,
+            lookupd_ports=ports.lookupd,
+            nsqd_ports=ports.nsqd,
+            retain_bytes=retain_bytes,
+            tls=_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
+            tls_required=tls_client_auth_policy is not None,
+        ) as cluster,
     ):
         for wanted in topics:
             try:
-                cluster.create_topic(wanted.name, wanted.partitions, min(3, nsqds), ordered=wanted.ordered)
-            except ChangeRefusedError as error:
+                cluster.create_topic(wanted.name, wanted.partitions, min(3, nodes), ordered=wanted.ordered)
+            except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
-        run(_until_stopped(lambda: _tell(cluster, topics, as_json=wants_json(as_json))), stopped=0)
+        run(_until_stopped(lambda: _tell(cluster, topics, plain=plain, as_json=wants_json(as_json))), stopped=0)
 
 
-def _usual_port() -> tuple[int, ...]:
-    """Return nsqlookupd's default port if it is free, otherwise an empty tuple."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", DEFAULT_PORT))
-        except OSError:
-            return ()
-    return (DEFAULT_PORT,)
+def _ports(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
+    """Return the ports that were asked for, and the usual ones that are free."""
+    usual = (DEFAULT_PORT - 1, DEFAULT_PORT) if plain else (DEFAULT_PORT,)
+    lookupds = (lookupd,) if lookupd is not None else (DEFAULT_PORT,) if _are_free(usual) else ()
+    if nsqd is not None:
+        return Ports(lookupds, (nsqd,))
+    return Ports(lookupds, (NSQD_PORT,) if plain and _are_free((NSQD_PORT, NSQD_PORT + 1)) else ())
+
+
+def _are_free(ports: tuple[int, ...]) -> bool:
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True
+
+
+def _tls(cert: str | None, key: str | None, ca: str | None, policy: str | None) -> ssl.SSLContext | None:
+    """Return the context of the nsqds.
+
+    Raises:
+        UsageError: There is no certificate, or a file cannot be read.
+    """
+    if cert is None:
+        if (key, ca, policy) != (None, None, None):
+            raise click.UsageError("the other options of TLS need --tls-cert")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+        if ca is not None:
+            context.load_verify_locations(ca)
+        if policy is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise click.UsageError(f"the files of TLS cannot be used: {error}") from error
+    return context
 
 
 async def _until_stopped(tell: Callable[[], None]) -> int:
@@ -114,7 +207,7 @@ async def _until_stopped(tell: Callable[[], None]) -> int:
     return 0
 
 
-def _tell(cluster: DevCluster, topics: tuple[Wanted, ...], *, as_json: bool) -> None:
+def _tell(cluster: DevCluster, topics: tuple[Wanted, ...], *, plain: bool, as_json: bool) -> None:
     nodes = {name: {"tcp": address, "http": cluster.http_address(name)} for name, address in cluster.nsqds.items()}
     if as_json:
         print_json({"lookupd": cluster.lookupd, "nsqds": nodes, "topics": [wanted.name for wanted in topics]})
@@ -126,7 +219,7 @@ def _tell(cluster: DevCluster, topics: tuple[Wanted, ...], *, as_json: bool) -> 
     print_table(["node", "TCP", "HTTP"], rows)
     topic = topics[0].name if topics else "orders"
     key = " --key user-42" if topics and topics[0].ordered else ""
-    create = "" if topics else f"  nsq-ha topic create {topic} --partitions 2\n"
+    create = "" if topics or plain else f"  nsq-ha topic create {topic} --partitions 2\n"
     click.echo(
         f"In another terminal:\n\n  export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}\n{create}"
         f"  nsq-ha tail {topic} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."

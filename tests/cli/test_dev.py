@@ -1,13 +1,23 @@
 import json
 import os
 import signal
+import socket
+import ssl
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import httpx
 import pytest
 
+from nsq_ha.cli import dev
 from nsq_ha.cli.dev import Wanted, WantedTopic
 from tests.cli.conftest import Invoke
+from tests.devcluster.wire import Wire, identify
+from tests.support.certificates import CA_FILE
 from tests.support.processes import running
+
+KEY_FILE = str(Path(CA_FILE).with_suffix(".key"))
 
 COMMAND = (sys.executable, "-m", "nsq_ha.cli", "dev")
 
@@ -79,3 +89,70 @@ def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke, unused_
     assert refused.stderr.startswith("Error: ")
     assert f"port {unused_tcp_port} of 127.0.0.1: " in refused.stderr
     assert "in use" in refused.stderr
+
+
+def test_a_plain_cluster_with_tls(unused_tcp_port_factory: Callable[[], int]) -> None:
+    lookupd, nsqd = _pair(unused_tcp_port_factory), _pair(unused_tcp_port_factory)
+    arguments = ["--plain", "--port", str(lookupd + 1), "--nsqd-port", str(nsqd), "--topic", "orders"]
+    tls = ["--tls-cert", CA_FILE, "--tls-key", KEY_FILE, "--tls-root-ca-file", CA_FILE]
+    with running([*COMMAND, *arguments, *tls]) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["lookupd"] == [f"http://127.0.0.1:{lookupd + 1}"]
+        node = {"tcp": f"127.0.0.1:{nsqd}", "http": f"http://127.0.0.1:{nsqd + 1}"}
+        assert told["nsqds"] == {"nsqd-0": node}
+        answer = httpx.get(f"{told['lookupd'][0]}/lookup?topic=orders").json()
+        assert [peer["tcp_port"] for peer in answer["producers"]] == [nsqd]
+        with Wire(f"127.0.0.1:{nsqd}", b"  V2" + identify(tls_v1=True)) as wire:
+            wire.frame()
+            wire.secure()
+            assert wire.answer() == b"OK"
+        with socket.create_connection(("127.0.0.1", lookupd), 5) as connection:
+            connection.sendall(b"  V1PING\n")
+            assert connection.recv(100) == b"\0\0\0\x02OK"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def _pair(free: Callable[[], int]) -> int:
+    """A port that is free, as is the next one."""
+    while True:
+        port = free()
+        if port < 65535 and dev._are_free((port, port + 1)):
+            return port
+
+
+def test_options_of_tls_need_a_certificate(invoke: Invoke, tmp_path: Path) -> None:
+    refused = invoke("dev", "--plain", "--tls-key", KEY_FILE)
+    assert (refused.exit_code, "need --tls-cert" in refused.stderr) == (2, True)
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    refused = invoke("dev", "--plain", "--tls-cert", str(wrong))
+    assert (refused.exit_code, "cannot be used" in refused.stderr) == (2, True)
+
+
+def test_clients_may_have_to_show_a_certificate() -> None:
+    assert dev._tls(None, None, None, None) is None
+    asking, demanding = (dev._tls(CA_FILE, KEY_FILE, CA_FILE, policy) for policy in (None, "require-verify"))
+    assert asking is not None
+    assert demanding is not None
+    assert (asking.verify_mode, demanding.verify_mode) == (ssl.CERT_NONE, ssl.CERT_REQUIRED)
+
+
+def test_a_plain_topic_has_no_partitions(invoke: Invoke) -> None:
+    refused = invoke("dev", "--plain", "--topic", "orders:2")
+    assert refused.exit_code == 1
+    assert "topic orders: a plain cluster has no partitions" in refused.stderr
+
+
+@pytest.mark.parametrize("taken", [(), (4150,), (4151,), (4160,), (4161,)])
+def test_the_standard_ports_are_used_when_they_are_free(
+    monkeypatch: pytest.MonkeyPatch, taken: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(dev, "_are_free", lambda ports: not set(ports) & set(taken))
+    ports = dev._ports(None, None, plain=True)
+    assert ports.lookupd == (() if set(taken) & {4160, 4161} else (4161,))
+    assert ports.nsqd == (() if set(taken) & {4150, 4151} else (4150,))
+    assert dev._ports(1, 2, plain=True) == dev.Ports((1,), (2,))
+    assert dev._ports(None, None, plain=False) == dev.Ports(() if 4161 in taken else (4161,), ())
