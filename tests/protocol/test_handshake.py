@@ -196,7 +196,7 @@ def test_bytes_before_tls_end_it(injected: bytes) -> None:
     reason = refused(handshake, agreed(tls_v1=True) + injected)
     assert isinstance(reason, RemoteProtocolError)
     assert "before TLS began" in str(reason)
-    assert str(reason).endswith(": somebody between this client and nsqd may have injected them")
+    assert str(reason).endswith(": someone between this client and nsqd may have injected them")
     assert handshake._protocol.state is State.CLOSED
 
 
