@@ -1,7 +1,8 @@
-"""Create, change and describe topics.
+"""Create, change and describe topics of either kind of cluster.
 
 Owns the changes that operators make to topics, and waits until the cluster has
-applied them. Producers and consumers do not use this module.
+applied them. Producers and consumers do not use this module. ``plain`` has the changes
+of plain clusters.
 
 The invariant: every call ends within its ``timeout``, and may be repeated.
 
@@ -14,6 +15,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, Self
 
+from nsq_ha.admin import plain
 from nsq_ha.admin.description import PartitionDescription, TopicDescription
 from nsq_ha.admin.leading import PAUSE, Bounded, Leading, unled, until_usable
 from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, lookupd_urls
@@ -45,6 +47,9 @@ _SETTINGS: Final = {
 class AdminClient:
     """Administers topics through the nsqlookupds. Use it as an async context manager.
 
+    It works with partitioned and with plain (upstream) clusters, and finds the kind out by their answers. The
+    nsqlookupds of a plain cluster are independent: give the addresses of all. A change goes to each of them.
+
     Every method raises :class:`ConfigError` for wrong arguments, before anything is sent;
     :class:`ServerError` with the server's text if the server refuses; :class:`TransportError` if a
     required nsqd does not answer; and :class:`DiscoveryError` if no nsqlookupd answers, or if
@@ -52,7 +57,7 @@ class AdminClient:
     still happen: repeat the call, or describe the topic.
 
     Args:
-        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others.
+        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others of a partitioned cluster.
         question_timeout: Seconds for one request to one server.
     """
 
@@ -97,6 +102,9 @@ class AdminClient:
         This usually takes 0.3 to 1.5 s, and up to two minutes right after another
         topic was created. Creating a topic again with the same options succeeds.
 
+        A plain cluster gets the topic at every nsqlookupd; nsqds create it at the first publish. There, options
+        other than the defaults raise :class:`ConfigError`.
+
         Args:
             topic: Its name.
             partitions: 1..255.
@@ -110,17 +118,32 @@ class AdminClient:
             timeout: Seconds for the whole call.
 
         Returns:
-            A view of the topic in which every partition has a leader.
+            A view of the topic in which every partition has a leader. On a plain cluster, a view with the nsqds
+            that can be published to.
 
         Raises:
-            ConfigError: A value is out of range, or the topic exists with other settings.
+            ConfigError: A value is out of range, the topic exists with other settings, or an option needs the
+                partitioned server.
         """
         check_topic(topic)
         _in_range("partitions", partitions, MAX_PARTITIONS)
         _in_range("replicas", replicas, MAX_REPLICAS)
+        options = {
+            "partitions": partitions,
+            "replicas": replicas,
+            "ordered": ordered,
+            "multi_part": multi_part,
+            "extended": extended,
+            "retention_days": retention_days,
+            "sync_every": sync_every,
+            "disable_channel_auto_create": disable_channel_auto_create,
+        }
         async with Bounded(f"creating topic {topic}", timeout) as call:
             if multi_part is None:
                 multi_part = not ordered and len(await self.nodes()) < partitions * replicas
+            if await self._leading.is_plain(topic, call):
+                plain.check_options(options)
+                return await plain.create_topic(self._leading, topic, call)
             params = {
                 "topic": topic,
                 "partition_num": str(partitions),
@@ -156,10 +179,15 @@ class AdminClient:
     async def delete_topic(self, topic: str, *, timeout: float = 30.0) -> None:
         """Delete a topic with all its messages and wait until no nsqlookupd lists it.
 
+        On a plain cluster, stop its producers and consumers first: they would create it again.
+
         Raises:
             TopicNotFoundError: The topic does not exist.
         """
         async with Bounded(f"deleting topic {check_topic(topic)}", timeout) as call:
+            if await self._leading.is_plain(topic, call):
+                await plain.delete_topic(self._leading, topic, call)
+                return
             await self._leading.change("/topic/delete", {"topic": topic, "partition": "**"}, call, done="key not found")
             while True:
                 view = await self._leading.view(topic, "r", call)
@@ -183,16 +211,23 @@ class AdminClient:
 
         Returns:
             A view of the topic with the new number.
+
+        Raises:
+            ConfigError: The number is out of range, or the cluster is a plain one.
         """
         _in_range("partitions", partitions, MAX_PARTITIONS)
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
+            if await self._leading.is_plain(topic, call):
+                raise plain.no_partitions(topic)
             params = {"topic": topic, "partition_num": str(partitions)}
             await self._leading.change("/topic/partition/expand", params, call)
             # By default nsqlookupd hides a new partition without channel from publishers.
             return await until_usable(self._leading, topic, partitions, call, needs_channels=False)
 
     async def create_channel(self, topic: str, channel: str, *, timeout: float = 10.0) -> None:
-        """Create a channel on every partition; an existing channel is not changed.
+        """Create a channel on every partition, or on every nsqd that has a plain topic.
+
+        An existing channel is not changed. A plain nsqd that gets the topic later creates the channel, too.
 
         On a topic with ``disable_channel_auto_create``, register the channel at the
         nsqlookupd; the nsqds learn of it some seconds later.
@@ -203,6 +238,9 @@ class AdminClient:
         """
         async with Bounded(f"creating channel {check_channel(channel)} of {check_topic(topic)}", timeout) as call:
             view = await self._leading.existing(topic)
+            if view.is_plain:
+                await plain.create_channel(self._leading, view, channel)
+                return
             if view.meta is not None and view.meta.disable_channel_auto_create:
                 params = {"topic": topic, "channel": channel}
                 await self._leading.change("/channel/create", params, call, known="already registered")
@@ -235,11 +273,16 @@ class AdminClient:
 
         Returns:
             The new leader; the server may choose a replica other than ``to``.
+
+        Raises:
+            ConfigError: ``to`` cannot be used, or the cluster is a plain one.
         """
         check_partition(partition)
         async with Bounded(f"moving the leader of {check_topic(topic)}-{partition}", timeout) as call:
             while True:
                 view = await self._leading.existing(topic)
+                if view.is_plain:
+                    raise plain.no_leaders(topic)
                 old = view.leaders.get(partition)
                 if old is None:
                     call.last = NoLeaderError(f"{topic}-{partition} has no leader to move")
@@ -264,7 +307,7 @@ class AdminClient:
                     await asyncio.sleep(PAUSE)
 
     async def describe(self, topic: str, *, timeout: float = 5.0) -> TopicDescription:
-        """Return settings, leaders, replicas, channels and depths of a topic.
+        """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.
 
         Only the nsqlookupds must answer; ``stats`` is None for nsqds that do not.
 
@@ -274,6 +317,8 @@ class AdminClient:
         """
         async with Bounded(f"describing topic {check_topic(topic)}", timeout):
             readable = await self._leading.existing(topic)
+            if readable.is_plain:
+                return await plain.describe(self._leading, readable)
             writable = await self._leading.view(topic, "w")
             partitions = await asyncio.gather(
                 *(self._describe(topic, number, readable, writable) for number in range(readable.partition_num))
@@ -281,20 +326,20 @@ class AdminClient:
             return TopicDescription(readable, tuple(partitions), writable.note)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
-        """Return all topics, by name.
+        """Return all topics, by name; of a plain cluster, those of all nsqlookupds that answer.
 
         Raises:
             LookupUnavailableError: No nsqlookupd gave a usable answer.
         """
-        return await self._leading.first(lambda client: client.topics())
+        return plain.merge_topics(await self._leading.collect(lambda client: client.topics()))
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
-        """Return the nsqds of the cluster.
+        """Return the nsqds of the cluster; of a plain one, those that any nsqlookupd lists.
 
         Raises:
             LookupUnavailableError: No nsqlookupd gave a usable answer.
         """
-        return await self._leading.first(lambda client: client.nodes())
+        return plain.merge_nodes(await self._leading.collect(lambda client: client.nodes()))
 
     async def _differences(self, topic: str, wanted: TopicMeta) -> str:
         """Return the settings in which a topic differs from ``wanted``, as far as the nsqlookupds show them."""

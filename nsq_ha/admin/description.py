@@ -31,6 +31,7 @@ class _Channel(msgspec.Struct):
     requeue_count: int = 0
     timeout_count: int = 0
     client_num: int = 0
+    client_count: int = 0
     paused: bool = False
     skipped: bool = False
     message_count: int = 0
@@ -91,18 +92,21 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A partition on one node.
+    """A partition on one node, or what a plain nsqd has of a topic.
+
+    A plain nsqd counts messages since its start, and sends no positions: these are 0.
 
     Attributes:
         topic: The topic.
-        partition: The partition.
-        is_leader: The node leads it.
+        partition: The partition. On a plain nsqd 0, or the number in a description.
+        is_leader: The node leads it. True on a plain nsqd.
         begin_offset: Position of the oldest kept message, in bytes.
         end_offset: Position of the next message, in bytes. The last messages before it may not be committed yet.
         messages: Number of messages ever stored.
         ordered: The topic is ordered.
         extended: Its messages may have headers.
         channels: By name.
+        unrouted: Messages of a plain nsqd that are in none of its channels yet; it keeps them for the first one.
     """
 
     topic: str
@@ -114,6 +118,7 @@ class PartitionStats:
     ordered: bool
     extended: bool
     channels: tuple[ChannelStats, ...]
+    unrouted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +142,11 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition of a topic.
+    """One partition of a topic, or one nsqd of a plain topic.
 
     Attributes:
-        partition: The partition.
-        leader: The leader. None if the partition has no leader now.
+        partition: The partition. The number of an nsqd has no meaning, and can change.
+        leader: The leader, or the nsqd. None if the partition has no leader now.
         writable: nsqlookupd names the leader for writing, too.
         replicas: The cluster's names of the nodes in sync, including the leader; empty if the leader did not answer.
         stats: The leader's statistics. None if it did not answer.
@@ -160,7 +165,7 @@ class TopicDescription:
 
     Attributes:
         view: The nsqlookupds' view for reading.
-        partitions: One for each of ``partition_num``, in order.
+        partitions: One for each of ``partition_num``, in order; one for each nsqd of a plain topic.
         note: Why partitions are not writable, if a server says so; else empty.
     """
 
@@ -184,8 +189,9 @@ class TopicDescription:
 
 
 def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
-    """Return the partitions of an answer, sorted by topic and number."""
-    found = [_partition_stats(entry) for entry in content.topics or [] if _is_partition(entry.topic_partition)]
+    """Return the partitions of an answer, sorted by topic and number. Plain topics have one partition, 0."""
+    topics = content.topics or []
+    found = [_partition_stats(entry) for entry in topics if _is_partition(entry.topic_partition or "0")]
     return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
 
 
@@ -228,20 +234,22 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
             deferred=channel.deferred_count,
             requeued=channel.requeue_count,
             timed_out=channel.timeout_count,
-            clients=channel.client_num,
+            clients=channel.client_num or channel.client_count,
             paused=channel.paused,
             skipped=channel.skipped,
         )
         for channel in entry.channels or []
     )
+    is_plain = not entry.topic_partition
     return PartitionStats(
         topic=entry.topic_name,
-        partition=int(entry.topic_partition),
-        is_leader=entry.is_leader,
+        partition=int(entry.topic_partition or 0),
+        is_leader=entry.is_leader or is_plain,
         begin_offset=entry.backend_start,
-        end_offset=entry.backend_depth,
+        end_offset=0 if is_plain else entry.backend_depth,  # a plain nsqd counts the messages on its disk here
         messages=entry.message_count,
         ordered=entry.is_multi_ordered,
         extended=entry.is_ext,
         channels=tuple(sorted(channels, key=lambda channel: channel.name)),
+        unrouted=entry.depth if is_plain else 0,
     )

@@ -186,6 +186,12 @@ class Leading:
             call.last = result.error
             await asyncio.sleep(PAUSE)
 
+    async def is_plain(self, topic: str, call: Bounded) -> bool:
+        """Return whether the topic's cluster is a plain one, where no nsqlookupd leads; wait for an answer."""
+        if not self.servers.has_lists:
+            await self.servers.refresh_lists()
+        return not self.servers.has_lists and (await self.view(topic, "r", call)).is_plain
+
     async def existing(self, topic: str) -> TopicView:
         """Return the view for reading of an existing topic.
 
@@ -198,32 +204,47 @@ class Leading:
             raise TopicNotFoundError(f"topic {topic!r} does not exist")
         return view
 
-    async def first(self, question: Callable[[LookupClient], Awaitable[T]]) -> T:
-        """Ask all nsqlookupds and return the first usable answer.
+    async def collect(self, question: Callable[[LookupClient], Awaitable[T]]) -> tuple[T, ...]:
+        """Ask all nsqlookupds. Return the first answer if they share what they know, otherwise all answers.
+
+        Those of a plain cluster are independent: each knows only what registered at it.
 
         Raises:
-            LookupUnavailableError: None of them gave one.
+            LookupUnavailableError: None of them gave a usable answer.
         """
+        answers: list[T] = []
         causes: list[tuple[str, str]] = []
         tasks = [asyncio.ensure_future(self._ask(question, url)) for url in self.servers.urls]
         try:
             for ended in asyncio.as_completed(tasks):
                 try:
-                    return await ended
+                    answer, is_shared = await ended
                 except LookupUnavailableError as error:
                     causes.extend(error.causes)
+                    continue
+                if is_shared:
+                    return (answer,)
+                answers.append(answer)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if answers:
+            return tuple(answers)
         raise LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes))
 
     def nsqd(self, node: Node) -> NsqdHttp:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
         return NsqdHttp(node, timeout=self.timeout, client=self.http)
 
-    async def _ask(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> T:
-        return await question(LookupClient(url, timeout=self.timeout, client=self.http))
+    async def _ask(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> tuple[T, bool]:
+        """Return the answer, and whether the nsqlookupd lists others."""
+        client = LookupClient(url, timeout=self.timeout, client=self.http)
+        answer = await question(client)
+        try:
+            return answer, self.servers.has_lists or (await client.list_lookupd()).supported
+        except LookupUnavailableError:
+            return answer, False
 
 
 async def until_usable(

@@ -119,7 +119,7 @@ class NsqdHttp(HttpPeer):
     async def stats(
         self, topic: str | None = None, *, channel: str | None = None, leader_only: bool = False
     ) -> tuple[PartitionStats, ...]:
-        """Return the partitions of this node, sorted by topic and number.
+        """Return the partitions of this node, sorted by topic and number; a plain nsqd has one for each topic.
 
         Args:
             topic: Return only partitions of this topic. None for all.
@@ -158,8 +158,12 @@ class NsqdHttp(HttpPeer):
             for replica in entry.isr_stats or []
         )
 
-    async def create_channel(self, topic: str, partition: int, channel: str) -> None:
-        """Create a channel at the end of the partition; do nothing if it exists."""
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic of a plain nsqd with all its messages."""
+        await self._ask("POST", "/topic/delete", {"topic": check_topic(topic)})
+
+    async def create_channel(self, topic: str, partition: int | None, channel: str) -> None:
+        """Create a channel at the end of the partition (None on a plain nsqd); do nothing if it exists."""
         await self._ask("POST", "/channel/create", _place(topic, partition, channel))
 
     async def delete_channel(self, topic: str, partition: int, channel: str) -> None:
@@ -308,9 +312,6 @@ def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:
     return stored.offset >= position
 
 
-def _place(topic: str, partition: int, channel: str) -> dict[str, str]:
-    return {
-        "topic": check_topic(topic),
-        "partition": str(check_partition(partition)),
-        "channel": check_channel(channel),
-    }
+def _place(topic: str, partition: int | None, channel: str) -> dict[str, str]:
+    place = {"topic": check_topic(topic), "channel": check_channel(channel)}
+    return place if partition is None else place | {"partition": str(check_partition(partition))}

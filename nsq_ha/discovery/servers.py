@@ -134,6 +134,11 @@ class Servers:
         """Base URL of the leading server according to the lists. None if they name none."""
         return next((server.url for server in self._servers if server.leads), None)
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether a server has sent a list of nsqlookupds, which those of a plain cluster do not have."""
+        return any(server.list is not None and server.list.supported for server in self._servers)
+
     async def aclose(self) -> None:
         """Cancel pending requests."""
         tasks = list(self._tasks)

