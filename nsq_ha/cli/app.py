@@ -39,7 +39,10 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="nsq-ha")
 @click.option("-v", "--verbose", count=True, help="Show the library's log: -v changes, -vv also each frame.")
 def app(verbose: int) -> None:
-    """Work with a partitioned, replicated NSQ cluster: `nsq-ha dev` starts one here, `nsq-ha demo` shows it at work."""
+    """Work with an NSQ cluster: a partitioned, replicated one, or a plain (upstream) one.
+
+    `nsq-ha dev` starts one of either kind here, `nsq-ha demo` shows a partitioned one at work.
+    """
     log_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
     # If only some nsqlookupds fail, the user need not know; if all fail, the command reports it.
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)

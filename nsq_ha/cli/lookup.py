@@ -9,7 +9,18 @@ import click
 from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import View, agree, ask_all, differing, is_unknown, no_such, partitions_of
+from nsq_ha.cli.views import (
+    NO_NSQD,
+    View,
+    agree,
+    are_plain,
+    ask_all,
+    differing,
+    is_unknown,
+    no_such,
+    nsqds_of,
+    partitions_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,16 +35,23 @@ def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
 
     Exit code 1 if one does not answer or does not know the topic, or if the answers differ; within 3 seconds
     of a change they normally do.
+
+    The nsqlookupds of a plain (upstream) cluster are independent: each lists the nsqds that registered at it, and
+    none lists other nsqlookupds. There, differences are normal, and exit code 1 means that one does not answer, or
+    that none knows the topic.
     """
     views = run(ask_all(lookupd, topic))
+    is_plain = are_plain(views)
     if wants_json(as_json):
         for view in views:
-            print_json(_as_dict(view, views))
+            print_json(_plain_as_dict(view) if is_plain else _as_dict(view, views))
+    elif is_plain:
+        _print_plain(topic, views)
     else:
         _print(topic, views)
     if is_unknown(views):
         raise click.ClickException(str(no_such(topic)))
-    if not agree(views):
+    if any(view.error is not None for view in views) if is_plain else not agree(views):
         raise click.exceptions.Exit(1)
 
 
@@ -58,13 +76,37 @@ def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:
     }
 
 
-def _print(topic: str, views: Sequence[View]) -> None:
-    answered = [view for view in views if view.error is None]
+def _plain_as_dict(view: View) -> dict[str, Any]:
+    return {
+        "lookupd": view.lookupd,
+        "error": view.error,
+        "exists": view.exists,
+        "nsqds": [node.address for node in view.nsqds or ()],
+    }
+
+
+def _print_plain(topic: str, views: Sequence[View]) -> None:
+    answered = _print_troubles(views)
+    nsqds = nsqds_of(views)
+    rows = [[node.address, *("listed" if node in (view.nsqds or ()) else "-" for view in answered)] for node in nsqds]
+    if rows:
+        print_table([topic, *map(_name, answered)], rows)
+    elif any(view.exists for view in answered):
+        click.echo(NO_NSQD)
+
+
+def _print_troubles(views: Sequence[View]) -> list[View]:
+    """Print who does not answer, or does not know the topic; return those that answer."""
     for view in views:
         if view.error is not None:
             click.echo(f"{_name(view)} does not answer: {clean(view.error)}")
         elif not view.exists:
             click.echo(f"{_name(view)} does not know the topic")
+    return [view for view in views if view.error is None]
+
+
+def _print(topic: str, views: Sequence[View]) -> None:
+    answered = _print_troubles(views)
     if not any(view.exists for view in answered):
         return
     different = set(differing(views))

@@ -69,7 +69,8 @@ lookupd_option: Callable[[_Command], _Command] = click.option(
     envvar=LOOKUPD_VARIABLE,
     show_envvar=True,
     callback=addresses,
-    help="HTTP address of an nsqlookupd: host:port or URL. May be repeated, or several with commas.",
+    help="HTTP address of an nsqlookupd: host:port or URL. May be repeated, or several with commas. Give all of a"
+    " plain (upstream) cluster, since they know only what registered at each.",
 )
 
 json_option: Callable[[_Command], _Command] = click.option(

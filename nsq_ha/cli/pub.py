@@ -14,16 +14,16 @@ import click
 
 from nsq_ha import Producer
 from nsq_ha.cli.lines import Line, read_lines
-from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, lookupd_option
+from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, lookupd_option
 from nsq_ha.cli.output import clean, print_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import require_topic
-from nsq_ha.errors import ConfigError, NsqError, PublishError
-from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
+from nsq_ha.cli.views import needs_partitions, require_topic
+from nsq_ha.errors import ConfigError, NsqError, PublishError, TopicNotFoundError
+from nsq_ha.protocol.encoding import MAX_DEFER_MS, MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
+    from nsq_ha.cli.views import Found
     from nsq_ha.message import Receipt
-    from nsq_ha.policy.topology import TopicMeta
 
 
 def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
@@ -52,6 +52,7 @@ class PubOptions:
     in_flight: int
     receipts: bool
     stop_on_error: bool
+    defer: float | None = None
 
 
 @click.command()
@@ -71,6 +72,12 @@ class PubOptions:
 )
 @click.option("--tag", help="Dispatch tag of all messages.")
 @click.option(
+    "--defer",
+    type=Number(0, MAX_DEFER_MS / 1000),
+    metavar="SECONDS",
+    help="Deliver each message this many seconds later. Only for a plain (upstream) cluster.",
+)
+@click.option(
     "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds for each message, including retries."
 )
 @click.option(
@@ -85,6 +92,8 @@ class PubOptions:
 @lookupd_option
 def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
     """Publish standard input to TOPIC, one message per line; empty lines are skipped.
+
+    On a plain (upstream) cluster this creates the topic; there are no partitions, keys, traces, headers and tags.
 
     Many are published at the same time; those of one key stay in order. Each failed line is reported, with
     whether it may be stored anyway. Exit code 1 if any failed.
@@ -102,9 +111,10 @@ def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
 
 
 async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: PubOptions) -> int:
-    _check(topic, await require_topic(lookupd, topic), options)
+    found = await require_topic(lookupd, topic)
+    _check(topic, found, options)
     async with Producer(lookupd=lookupd, trace=options.trace, publish_timeout=options.timeout) as producer:
-        publisher = LinePublisher(producer, topic, options)
+        publisher = LinePublisher(producer, topic, options, is_plain=found.meta is None)
         began = time.monotonic()
         try:
             await publisher.run(read_lines(stream, MAX_MESSAGE_BYTES))
@@ -113,14 +123,38 @@ async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: 
     return publisher.failed
 
 
-def _check(topic: str, meta: TopicMeta, options: PubOptions) -> None:
+def _check(topic: str, found: Found, options: PubOptions) -> None:
     """Reject options with which every line would fail."""
+    meta = found.meta
+    if meta is None:
+        _check_plain(found, options)
+        return
+    if options.defer is not None:
+        raise ConfigError("remove --defer: the partitioned server cannot delay a message")
     if meta.ordered and options.key is None and options.key_field is None and options.partition is None:
         raise ConfigError(f"topic {topic!r} is ordered: give --key-field, --key or --partition")
     if options.partition is not None and options.partition >= meta.partition_num:
         raise ConfigError(f"topic {topic!r} has partitions 0..{meta.partition_num - 1}, not {options.partition}")
     if (options.headers or options.tag is not None) and not meta.extend_support:
         raise ConfigError(f"topic {topic!r} is not extended: its messages cannot have headers or a tag")
+
+
+def _check_plain(found: Found, options: PubOptions) -> None:
+    given = {
+        "--key": (options.key is not None, "has no keys"),
+        "--key-field": (options.key_field is not None, "has no keys"),
+        "--partition": (options.partition is not None, "has no partitions"),
+        "--trace": (options.trace, "has no trace ids"),
+        "--header": (bool(options.headers), "has no headers"),
+        "--tag": (options.tag is not None, "has no tags"),
+    }
+    for option, (is_given, reason) in given.items():
+        if is_given:
+            raise needs_partitions(option, reason)
+    if not found.nsqds and not found.spare:
+        raise TopicNotFoundError(
+            "no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address"
+        )
 
 
 class LinePublisher:
@@ -130,6 +164,7 @@ class LinePublisher:
         producer: Keeps the messages of each key in order.
         topic: The topic.
         options: The command's options.
+        is_plain: The cluster is a plain one, so receipts have no partition.
 
     Attributes:
         lines: Number of lines taken, without empty ones.
@@ -139,7 +174,7 @@ class LinePublisher:
         maybe_stored: Number of failed lines that may be stored.
     """
 
-    def __init__(self, producer: Producer, topic: str, options: PubOptions) -> None:
+    def __init__(self, producer: Producer, topic: str, options: PubOptions, *, is_plain: bool = False) -> None:
         self.lines: int = 0
         self.empty: int = 0
         self.stored: int = 0
@@ -148,6 +183,7 @@ class LinePublisher:
         self._producer = producer
         self._topic = topic
         self._options = options
+        self._is_plain = is_plain
         self._reading: asyncio.Task[None] | None = None
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
@@ -191,13 +227,14 @@ class LinePublisher:
                 partition=options.partition,
                 headers=options.headers or None,
                 tag=options.tag,
+                defer=options.defer,
             )
         except NsqError as error:
             self._fail(line, error)
             return
         self.stored += 1
         if options.receipts:
-            print_json({"line": line.number} | _receipt(receipt))
+            print_json({"line": line.number} | _receipt(receipt, is_plain=self._is_plain))
 
     def _fail(self, line: Line, error: NsqError) -> None:
         self.failed += 1
@@ -253,9 +290,9 @@ def _kind(value: object) -> str:
     return names.get(type(value), "an object")
 
 
-def _receipt(receipt: Receipt) -> dict[str, object]:
+def _receipt(receipt: Receipt, *, is_plain: bool) -> dict[str, object]:
     return {
-        "partition": receipt.partition,
+        "partition": None if is_plain else receipt.partition,
         "nsqd": receipt.nsqd,
         "attempts": receipt.attempts,
         "internal_id": receipt.internal_id,

@@ -17,8 +17,9 @@ from nsq_ha.checks import MAX_SECONDS
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import require_topic
+from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import NsqError, RemoteProtocolError
+from nsq_ha.message import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -76,6 +77,9 @@ def tail(
 
     By default, it uses a new channel, which gets all new messages and is deleted at the end. --channel shares an
     existing channel with its other consumers, or creates one that stays. Printed messages are finished.
+
+    On a plain (upstream) cluster it waits for a topic that no nsqd has yet. A new channel starts with the next message,
+    or with those that wait in a topic that never had a channel.
     """
     if raw:
         show: Callable[[Message], None] = _print_raw
@@ -96,7 +100,13 @@ async def _tail(
     start: StartFrom | None,
     max_in_flight: int,
 ) -> int:
-    await require_topic(lookupd, topic)
+    found = await require_topic(lookupd, topic)
+    if found.meta is None:
+        _check_plain(partitions, start)
+        if not found.nsqds:
+            click.echo(f"waiting for {topic}: {NO_NSQD}", err=True)
+            if not await wait_for_nsqd(lookupd, topic, idle):
+                return 0
     printed = 0
     consumer = Consumer(
         topic,
@@ -106,7 +116,7 @@ async def _tail(
         start_from=start,
         max_in_flight=max_in_flight,
     )
-    async with consumer, _losses_entry(consumer):
+    async with consumer, _losses_entry(consumer, "partitions" if found.meta is not None else "nsqds"):
         while printed != count:
             try:
                 async with asyncio.timeout(idle):
@@ -125,10 +135,18 @@ async def _tail(
     return printed
 
 
+def _check_plain(partitions: tuple[int, ...], start: StartFrom | None) -> None:
+    """Reject options that a plain cluster does not support."""
+    if partitions:
+        raise needs_partitions("--partition", "has no partitions")
+    if start is not None:
+        raise needs_partitions("--from", "has no start positions")
+
+
 @contextlib.asynccontextmanager
-async def _losses_entry(consumer: Consumer) -> AsyncIterator[None]:
-    """Report on standard error when partitions cannot be read, and when all are read again."""
-    telling = asyncio.create_task(_tell_losses(consumer))
+async def _losses_entry(consumer: Consumer, sources: str) -> AsyncIterator[None]:
+    """Report on standard error when partitions, or nsqds, cannot be read, and when all are read again."""
+    telling = asyncio.create_task(_tell_losses(consumer, sources))
     try:
         yield
     finally:
@@ -136,7 +154,7 @@ async def _losses_entry(consumer: Consumer) -> AsyncIterator[None]:
         await asyncio.wait({telling})
 
 
-async def _tell_losses(consumer: Consumer) -> None:
+async def _tell_losses(consumer: Consumer, sources: str) -> None:
     # An error that ends the consumer is also raised to its reader.
     with contextlib.suppress(NsqError):
         while True:
@@ -144,9 +162,9 @@ async def _tell_losses(consumer: Consumer) -> None:
                 async with asyncio.timeout(_LOSS):
                     await consumer.wait_subscribed()
             except TimeoutError:
-                click.echo(f"warning: partitions of {consumer.topic} cannot be read now; waiting", err=True)
+                click.echo(f"warning: {sources} of {consumer.topic} cannot be read now; waiting", err=True)
                 await consumer.wait_subscribed()
-                click.echo(f"warning: all partitions of {consumer.topic} are read again", err=True)
+                click.echo(f"warning: all {sources} of {consumer.topic} are read again", err=True)
             await asyncio.sleep(_LOSS)
 
 
@@ -163,14 +181,18 @@ def _print_text(message: Message) -> None:
     when = datetime.fromtimestamp(message.timestamp_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
     trace = f" trace {message.trace_id}" if message.trace_id else ""
     again = f" attempt {message.attempts}" if message.attempts > 1 else ""
-    click.echo(f"{when} [{message.partition}{trace}{again}] {clean(message.body.decode('utf-8', 'backslashreplace'))}")
+    place = message.nsqd if is_upstream_id(message.id) else message.partition
+    click.echo(f"{when} [{place}{trace}{again}] {clean(message.body.decode('utf-8', 'backslashreplace'))}")
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Return a message as a dict for JSON; a body that is not UTF-8 is encoded as base64."""
+    """Return a message as a dict for JSON; a body that is not UTF-8 is encoded as base64.
+
+    The number that the consumer gave to a plain nsqd has no meaning, so it is left out.
+    """
     entry: dict[str, Any] = {
         "topic": message.topic,
-        "partition": message.partition,
+        "partition": None if is_upstream_id(message.id) else message.partition,
         "offset": message.offset,
         "internal_id": message.internal_id,
         "trace_id": message.trace_id,

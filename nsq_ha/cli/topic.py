@@ -8,11 +8,12 @@ import click
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.client import MAX_REPLICAS
+from nsq_ha.admin.plain import refused_option
 from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.options import SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import no_such
+from nsq_ha.cli.views import NO_NSQD, no_such
 from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
 from nsq_ha.policy.topology import tcp_address
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 USUAL_REPLICAS = 3
 """Number of replicas that lets writes continue after the loss of a node."""
 _TOO_FEW_NODES = "No node is available"
+
+_OPTIONS = {"disable_channel_auto_create": "--register-channels", "multi_part": "--multi-part and --no-multi-part"}
+"""Options whose argument of ``AdminClient.create_topic`` has another name."""
 
 
 @click.group()
@@ -55,8 +59,19 @@ def topic() -> None:
 @lookupd_option
 @json_option
 def create(name: str, lookupd: tuple[str, ...], as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
-    """Create the topic NAME and wait until every partition has a leader."""
+    """Create the topic NAME and wait until every partition has a leader.
+
+    On a plain (upstream) cluster, create it at every given nsqlookupd, without options; the first publish creates it
+    at an nsqd.
+    """
     view = run(_create(lookupd, name, **options))
+    if view.is_plain:
+        nsqds = list(_leaders(view).values())
+        if wants_json(as_json):
+            print_json({"topic": name, "nsqds": nsqds})
+        else:
+            print_table(["nsqd to publish to"], [(nsqd,) for nsqd in nsqds], title=f"created {name}")
+        return
     created = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
     if wants_json(as_json):
         print_json(created)
@@ -82,10 +97,15 @@ def list_topics(lookupd: tuple[str, ...], as_json: bool | None) -> None:
 @lookupd_option
 @json_option
 def describe(name: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
-    """Show partitions, leaders, replicas, channels and depths of the topic NAME."""
+    """Show partitions, leaders, replicas, channels and depths of the topic NAME.
+
+    On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
+    """
     found = run(_describe(lookupd, name))
     if wants_json(as_json):
-        print_json(_as_dict(found))
+        print_json(_plain_as_dict(found) if found.view.is_plain else _as_dict(found))
+    elif found.view.is_plain:
+        _print_plain(found)
     else:
         _print_description(found)
 
@@ -94,15 +114,24 @@ def describe(name: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
 @click.argument("name", type=TOPIC)
 @lookupd_option
 def delete(name: str, lookupd: tuple[str, ...]) -> None:
-    """Delete the topic NAME with all its messages; there is no confirmation."""
+    """Delete the topic NAME with all its messages; there is no confirmation.
+
+    On a plain (upstream) cluster, stop its producers and consumers first: they would create it again.
+    """
     run(_delete(lookupd, name))
     click.echo(f"deleted {name}", err=True)
 
 
 async def _create(lookupd: tuple[str, ...], name: str, **options: Any) -> TopicView:  # noqa: ANN401
     async with AdminClient(lookupd) as admin:
-        replicas = options.pop("replicas") or max(1, min(USUAL_REPLICAS, len(await admin.nodes())))
+        nodes = await admin.nodes()
+        is_plain = any(info.node.is_plain for info in nodes)
+        replicas = options.pop("replicas") or (1 if is_plain else max(1, min(USUAL_REPLICAS, len(nodes))))
         options["disable_channel_auto_create"] = options.pop("register_channels")
+        refused = refused_option(options | {"replicas": replicas}) if is_plain else None
+        if refused is not None:
+            option, reason = refused
+            raise ConfigError(f"remove {_OPTIONS.get(option) or '--' + option.replace('_', '-')}: {reason}")
         try:
             return await admin.create_topic(name, replicas=replicas, **options)
         except ServerError as error:
@@ -156,6 +185,19 @@ def _as_dict(found: TopicDescription) -> dict[str, Any]:
     }
 
 
+def _plain_as_dict(found: TopicDescription) -> dict[str, Any]:
+    nsqds = [
+        {
+            "nsqd": entry.leader.address if entry.leader else None,
+            "messages": entry.stats.messages if entry.stats else None,
+            "without_channel": entry.stats.unrouted if entry.stats else None,
+            "channels": _channels(entry),
+        }
+        for entry in found.partitions
+    ]
+    return {"topic": found.view.topic, "nsqds": nsqds, "depth": dict(found.depth)}
+
+
 def _partition(entry: PartitionDescription) -> dict[str, Any]:
     stats = entry.stats
     return {
@@ -166,17 +208,44 @@ def _partition(entry: PartitionDescription) -> dict[str, Any]:
         "messages": stats.messages if stats else None,
         "begin_offset": stats.begin_offset if stats else None,
         "end_offset": stats.end_offset if stats else None,
-        "channels": {
-            channel.name: {
-                "depth": channel.depth,
-                "in_flight": channel.in_flight,
-                "deferred": channel.deferred,
-                "clients": channel.clients,
-                "paused": channel.paused,
-            }
-            for channel in (stats.channels if stats else ())
-        },
+        "channels": _channels(entry),
     }
+
+
+def _channels(entry: PartitionDescription) -> dict[str, Any]:
+    return {
+        channel.name: {
+            "depth": channel.depth,
+            "in_flight": channel.in_flight,
+            "deferred": channel.deferred,
+            "clients": channel.clients,
+            "paused": channel.paused,
+        }
+        for channel in (entry.stats.channels if entry.stats else ())
+    }
+
+
+def _print_plain(found: TopicDescription) -> None:
+    if not found.partitions:
+        click.echo(f"{found.view.topic}: {NO_NSQD}")
+        return
+    rows: list[tuple[object, ...]] = []
+    for entry in found.partitions:
+        address, stats = entry.leader.address if entry.leader else None, entry.stats
+        rows.append((address, stats.messages if stats else None, stats.unrouted if stats else None))
+    print_table(
+        ["nsqd", "messages since its start#", "without channel#"],
+        rows,
+        title=f"{found.view.topic}: {len(rows)} nsqd(s)",
+    )
+    channels = [
+        (channel.name, entry.leader.address, channel.depth, channel.in_flight, channel.deferred, channel.clients)
+        for entry in found.partitions
+        if entry.stats is not None and entry.leader is not None
+        for channel in entry.stats.channels
+    ]
+    if channels:
+        print_table(["channel", "nsqd", "depth#", "in flight#", "deferred#", "clients#"], sorted(channels))
 
 
 def _print_description(found: TopicDescription) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.errors import LookupUnavailableError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsq_ha.discovery.answers import LookupdList
-    from nsq_ha.policy.topology import LookupAnswer, TopicMeta
+    from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 QUESTION_TIMEOUT = 2.0
 """Seconds for one request; longer than the library's limit, since only a person is waiting."""
+
+NO_NSQD = "no nsqd has the topic yet: the first publish creates it"
+
+_PAUSE = 0.5
+"""Seconds between two requests for a topic that no nsqd has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,11 @@ class View:
         return self.readable is not None and self.readable.exists
 
     @property
+    def nsqds(self) -> tuple[Node, ...] | None:
+        """The nsqds of a plain topic. None if there is no answer, or it is of a partitioned cluster."""
+        return self.readable.nodes if self.readable is not None else None
+
+    @property
     def partition_num(self) -> int:
         """The number of partitions; 0 if it is unknown."""
         meta = self.readable.meta if self.readable is not None else None
@@ -53,6 +64,33 @@ class View:
         node = self.readable.partitions.get(number) if self.readable is not None else None
         writable = self.writable is not None and self.writable.partitions.get(number) == node
         return (None, False) if node is None else (node.address, writable)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic.
+
+    Attributes:
+        meta: Its settings. None on a plain cluster.
+        nsqds: The nsqds that have it, on a plain cluster.
+        spare: Those that would create it, if none has it.
+    """
+
+    meta: TopicMeta | None
+    nsqds: tuple[Node, ...] = ()
+    spare: tuple[Node, ...] = ()
+
+
+def are_plain(views: Iterable[View]) -> bool:
+    """Return whether some answered, and all of these are of a plain cluster."""
+    answered = [view for view in views if view.error is None]
+    return bool(answered) and all(view.nsqds is not None for view in answered)
+
+
+def nsqds_of(views: Iterable[View]) -> tuple[Node, ...]:
+    """Return the nsqds that any nsqlookupd of a plain cluster lists, by address."""
+    found = {node.address: node for view in views for node in view.nsqds or ()}
+    return tuple(found[address] for address in sorted(found))
 
 
 def partitions_of(views: Iterable[View]) -> range:
@@ -81,6 +119,16 @@ def is_unknown(views: Iterable[View]) -> bool:
     return bool(answered) and not any(view.exists for view in answered)
 
 
+def needs_partitions(option: str, reason: str) -> ConfigError:
+    """Return the error for an option that a plain cluster does not support.
+
+    Args:
+        option: As it is given, such as ``--key``.
+        reason: What a plain nsqd lacks, such as "has no partitions".
+    """
+    return ConfigError(f"remove {option}: it needs the partitioned server, and plain nsqd {reason}")
+
+
 def no_such(topic: str) -> TopicNotFoundError:
     """Return the error for an unknown topic; it says what to do."""
     return TopicNotFoundError(f"there is no topic {topic!r}: create it with 'nsq-ha topic create {topic}'")
@@ -95,8 +143,8 @@ async def ask_all(lookupd: Sequence[str], topic: str) -> list[View]:
     return sorted(views, key=lambda view: not view.leads)
 
 
-async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
-    """Return the meta of an existing topic.
+async def require_topic(lookupd: Sequence[str], topic: str) -> Found:
+    """Return an existing topic, or any topic of a plain cluster, where the first publish creates it.
 
     Raises:
         TopicNotFoundError: No nsqlookupd that answers knows the topic.
@@ -107,12 +155,26 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> TopicMeta:
         raise LookupUnavailableError(
             "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
         )
+    if are_plain(views):
+        spare = {node.address: node for view in views if view.writable is not None for node in view.writable.spare}
+        return Found(None, nsqds_of(views), tuple(spare.values()))
     if is_unknown(views):
         raise no_such(topic)
     for view in views:
         if view.readable is not None and view.readable.meta is not None:
-            return view.readable.meta
+            return Found(view.readable.meta)
     raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
+
+
+async def wait_for_nsqd(lookupd: Sequence[str], topic: str, limit: float | None) -> bool:
+    """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
+    loop = asyncio.get_running_loop()
+    end = math.inf if limit is None else loop.time() + limit
+    while not nsqds_of(await asyncio.gather(*(_ask(url, topic, leads=False) for url in lookupd))):
+        if loop.time() >= end:
+            return False
+        await asyncio.sleep(min(_PAUSE, max(0.0, end - loop.time())))
+    return True
 
 
 async def _list(url: str) -> LookupdList | None:

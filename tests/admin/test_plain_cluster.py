@@ -15,55 +15,13 @@ from nsq_ha.errors import (
     LookupUnavailableError,
     TopicNotFoundError,
 )
-from tests.discovery.loopback import LIMIT, Fake
+from tests.admin.scripted import Plain
+from tests.discovery.loopback import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-UNKNOWN = {"message": "TOPIC_NOT_FOUND"}
-
-
-class Plain:
-    """Two nsqlookupds and two nsqds, each nsqd registered at the nsqlookupd of its number."""
-
-    def __init__(self, lookupds: Sequence[Fake], nsqds: Sequence[Fake]) -> None:
-        self.lookupds, self.nsqds = lookupds, nsqds
-        for lookupd, nsqd in zip(lookupds, nsqds, strict=True):
-            lookupd.answer("/lookup", UNKNOWN, 404)
-            lookupd.answer("/nodes", {"producers": [self.peer(nsqd)]})
-            for path in ("/topic/create", "/topic/delete", "/channel/create"):
-                lookupd.answer(path, b"")
-            nsqd.answer("/topic/delete", UNKNOWN, 404)
-            nsqd.answer("/channel/create", b"")
-
-    @staticmethod
-    def peer(nsqd: Fake, *topics: str, tombstones: Sequence[bool] = ()) -> dict[str, Any]:
-        """An nsqd of which only the HTTP is real, as ``/nodes`` and ``/lookup`` list it."""
-        return {
-            "broadcast_address": "127.0.0.1",
-            "tcp_port": nsqd.port + 1,
-            "http_port": nsqd.port,
-            "topics": list(topics),
-            "tombstones": list(tombstones),
-        }
-
-    def has_topic(self, *numbers: int) -> None:
-        """List topic ``orders`` for these nsqds, each at the nsqlookupd of its number."""
-        for number in numbers:
-            peer = self.peer(self.nsqds[number], "orders")
-            self.lookupds[number].answer("/lookup", {"channels": [], "producers": [peer]})
-            self.lookupds[number].answer("/nodes", {"producers": [peer]})
-            self.nsqds[number].answer("/topic/delete", b"")
-
-    def then_deleted(self) -> None:
-        """From the second question on, list the topic nowhere."""
-        for lookupd, nsqd in zip(self.lookupds, self.nsqds, strict=True):
-            lookupd.then("/lookup", UNKNOWN, 404)
-            lookupd.then("/nodes", {"producers": [self.peer(nsqd)]})
-
-    def asked(self, path: str) -> list[list[dict[str, str]]]:
-        """Return the queries of each server: nsqlookupds first."""
-        return [server.queries(path) for server in (*self.lookupds, *self.nsqds)]
+    from tests.discovery.loopback import Fake
 
 
 @pytest.fixture

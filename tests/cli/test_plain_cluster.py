@@ -1,0 +1,284 @@
+"""The command line at a plain cluster: independent nsqlookupds, no partitions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from nsq_ha import Producer, Receipt
+from nsq_ha.cli import views
+from nsq_ha.protocol import Layout
+from tests.admin.scripted import UNKNOWN, Plain
+from tests.cli.conftest import Invoke
+from tests.discovery.loopback import Fake
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+WAITING = f"waiting for {TOPIC}: no nsqd has the topic yet: the first publish creates it\n"
+
+
+@pytest.fixture(autouse=True)
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_PAUSE", 0.01)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """One nsqlookupd, which knows no topic, and two nsqds; only their TCP protocol is real."""
+    async with Stage(2) as stage:
+        stage.list_plain(spare=stage.nsqds)
+        stage.lookupd.answer("/lookup", UNKNOWN, 404)
+        yield stage
+
+
+@pytest.fixture
+async def plain() -> AsyncIterator[Plain]:
+    """Two nsqlookupds and two nsqds, each nsqd registered at one; only their HTTP is real."""
+    async with AsyncExitStack() as stack:
+        fakes = [Fake() for _ in range(4)]
+        for fake in fakes:
+            await fake.start()
+            stack.push_async_callback(fake.stop)
+        yield Plain(fakes[:2], fakes[2:])
+
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def call(invoke: Invoke) -> Call:
+    """Run ``nsq-ha`` beside the test's loop, which runs the servers."""
+
+    async def run(lookupds: Stage | Plain, *arguments: str, stdin: str | None = None) -> Result:
+        fakes = [lookupds.lookupd] if isinstance(lookupds, Stage) else lookupds.lookupds
+        urls = ",".join(fake.url for fake in fakes)
+        return await asyncio.to_thread(invoke, *arguments, stdin=stdin, lookupd=urls)
+
+    return run
+
+
+# ---------------------------------------------------------------- pub
+
+
+async def test_a_topic_that_nobody_has_is_published_to(stage: Stage, call: Call) -> None:
+    told = await call(stage, "pub", TOPIC, "--receipts", stdin="a\nb\n")
+    assert told.exit_code == 0
+    assert told.stderr.startswith("published 2 of 2 lines")
+    receipts = [json.loads(line) for line in told.stdout.splitlines()]
+    assert {receipt["partition"] for receipt in receipts} == {None}
+    assert {receipt["nsqd"] for receipt in receipts} <= {nsqd.node.address for nsqd in stage.nsqds}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--key", "k"), "remove --key: it needs the partitioned server, and plain nsqd has no keys"),
+        (("--key-field", "u"), "remove --key-field: it needs the partitioned server, and plain nsqd has no keys"),
+        (("--partition", "0"), "remove --partition: it needs the partitioned server, and plain nsqd has no partitions"),
+        (("--trace",), "remove --trace: it needs the partitioned server, and plain nsqd has no trace ids"),
+        (("--header", "a=b"), "remove --header: it needs the partitioned server, and plain nsqd has no headers"),
+        (("--tag", "t"), "remove --tag: it needs the partitioned server, and plain nsqd has no tags"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+async def test_options_of_the_partitioned_server_publish_nothing(
+    stage: Stage, call: Call, arguments: tuple[str, ...], text: str
+) -> None:
+    refused = await call(stage, "pub", TOPIC, *arguments, stdin="a")
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"Error: {text}\n")
+    assert not any(nsqd.commands for nsqd in stage.nsqds)
+
+
+async def test_a_cluster_without_nsqd_is_named_at_once(stage: Stage, call: Call) -> None:
+    stage.lookupd.answer("/nodes", {"producers": []})
+    refused = await call(stage, "pub", TOPIC, stdin="a")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        "Error: no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address\n"
+    )
+
+
+async def test_messages_can_be_deferred(stage: Stage, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[object] = []
+
+    async def publish(_: Producer, topic: str, body: bytes, *, defer: float | None, **__: object) -> Receipt:
+        delays.append((topic, body, defer))
+        return Receipt(topic, 0, "127.0.0.1:4150", 1)
+
+    monkeypatch.setattr(Producer, "publish", publish)
+    assert (await call(stage, "pub", TOPIC, "--defer", "1.5", stdin="a")).exit_code == 0
+    assert delays == [(TOPIC, b"a", 1.5)]
+
+
+def test_the_partitioned_server_defers_nothing(invoke: Invoke, topic: str) -> None:
+    refused = invoke("pub", topic, "--defer", "1", stdin="a")
+    assert refused.exit_code == 1
+    assert refused.stderr == "Error: remove --defer: the partitioned server cannot delay a message\n"
+
+
+@pytest.mark.parametrize("seconds", ["-1", "3600.5", "nan"])
+def test_a_wrong_delay_is_wrong_usage(invoke: Invoke, topic: str, seconds: str) -> None:
+    assert invoke("pub", topic, "--defer", seconds, stdin="a").exit_code == 2
+
+
+# ---------------------------------------------------------------- tail
+
+
+@pytest.mark.parametrize("form", ["--table", "--json"])
+async def test_it_waits_for_a_topic_that_nobody_has(stage: Stage, call: Call, form: str) -> None:
+    tailing = asyncio.create_task(call(stage, "tail", TOPIC, "-n", "1", form))
+    await eventually(lambda: stage.lookupd.count("/lookup") > 6)
+    stage.list_plain(stage.nsqd)
+    peer = await stage.nsqd.subscriber()
+    peer.message(b"first", b"0123456789abcdef", layout=Layout.PLAIN)
+    told = await tailing
+    assert (told.exit_code, told.stderr) == (0, WAITING)
+    if form == "--table":
+        assert told.stdout.endswith(f" [{stage.nsqd.node.address}] first\n")
+    else:
+        message = json.loads(told.stdout)
+        assert (message["body"], message["partition"], message["nsqd"]) == ("first", None, stage.nsqd.node.address)
+
+
+async def test_waiting_for_a_topic_ends_when_nothing_comes(stage: Stage, call: Call) -> None:
+    told = await call(stage, "tail", TOPIC, "--idle", "0.2")
+    assert (told.exit_code, told.stdout, told.stderr) == (0, "", WAITING)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ("--from", "beginning"),
+            "remove --from: it needs the partitioned server, and plain nsqd has no start positions",
+        ),
+        (("--partition", "0"), "remove --partition: it needs the partitioned server, and plain nsqd has no partitions"),
+    ],
+    ids=["from", "partition"],
+)
+async def test_places_to_read_from_are_refused(stage: Stage, call: Call, arguments: tuple[str, ...], text: str) -> None:
+    refused = await call(stage, "tail", TOPIC, *arguments)
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"Error: {text}\n")
+
+
+# ---------------------------------------------------------------- lookup
+
+
+async def test_independent_nsqlookupds_may_differ(plain: Plain, call: Call) -> None:
+    plain.has_topic(0)
+    told = await call(plain, "lookup", "orders")
+    nsqd = f"127.0.0.1:{plain.nsqds[0].port + 1}"
+    assert told.exit_code == 0
+    assert [json.loads(line) for line in told.stdout.splitlines()] == [
+        {"lookupd": plain.lookupds[0].url, "error": None, "exists": True, "nsqds": [nsqd]},
+        {"lookupd": plain.lookupds[1].url, "error": None, "exists": False, "nsqds": []},
+    ]
+    plain.has_topic(1)
+    told = await call(plain, "lookup", "orders", "--table")
+    assert told.exit_code == 0
+    rows = [line.split() for line in told.stdout.splitlines() if line.startswith(" 127.0.0.1:")]
+    assert sorted(rows) == sorted(
+        [nsqd, "listed", "-"] if number == 0 else [f"127.0.0.1:{plain.nsqds[1].port + 1}", "-", "listed"]
+        for number in range(2)
+    )
+    assert "differs" not in told.stdout
+
+
+async def test_an_nsqlookupd_that_is_down_is_a_failure(plain: Plain, call: Call) -> None:
+    plain.has_topic(1)
+    await plain.lookupds[0].stop()
+    told = await call(plain, "lookup", "orders", "--table")
+    assert told.exit_code == 1
+    assert f"127.0.0.1:{plain.lookupds[0].port} does not answer: cannot connect" in told.stdout
+    assert "listed" in told.stdout
+
+
+async def test_a_topic_that_no_nsqlookupd_knows_is_a_failure(plain: Plain, call: Call) -> None:
+    told = await call(plain, "lookup", "orders", "--table")
+    assert (told.exit_code, told.stdout.count("does not know the topic")) == (1, 2)
+    assert told.stderr == "Error: there is no topic 'orders': create it with 'nsq-ha topic create orders'\n"
+
+
+async def test_a_topic_that_was_only_created_has_no_nsqd(plain: Plain, call: Call) -> None:
+    for lookupd in plain.lookupds:
+        lookupd.answer("/lookup", {"channels": [], "producers": []})
+    told = await call(plain, "lookup", "orders", "--table")
+    assert (told.exit_code, told.stdout) == (0, "no nsqd has the topic yet: the first publish creates it\n")
+    told = await call(plain, "topic", "describe", "orders", "--table")
+    assert (told.exit_code, told.stdout) == (0, "orders: no nsqd has the topic yet: the first publish creates it\n")
+
+
+# ---------------------------------------------------------------- topic
+
+
+async def test_a_topic_is_created_and_deleted_at_all(plain: Plain, call: Call) -> None:
+    created = await call(plain, "topic", "create", "orders")
+    assert created.exit_code == 0
+    told = json.loads(created.stdout)
+    assert (told["topic"], len(told["nsqds"])) == ("orders", 2)
+    table = await call(plain, "topic", "create", "orders", "--table")
+    assert "created orders" in table.stdout
+    assert told["nsqds"][0] in table.stdout
+    assert [len(queries) for queries in plain.asked("/topic/create")] == [2, 2, 0, 0]
+
+    plain.has_topic(0)
+    plain.then_deleted()
+    deleted = await call(plain, "topic", "delete", "orders")
+    assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", "deleted orders\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ("--partitions", "2"),
+            "remove --partitions: it needs the partitioned server, and plain nsqd has no partitions",
+        ),
+        (("--replicas", "2"), "remove --replicas: it needs the partitioned server"),
+        (("--ordered",), "remove --ordered: it needs the partitioned server, and plain nsqd keeps no order"),
+        (("--no-multi-part",), "remove --multi-part and --no-multi-part: it needs the partitioned server"),
+        (("--register-channels",), "remove --register-channels: it needs the partitioned server"),
+        (("--retention-days", "1"), "remove --retention-days: it needs the partitioned server"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+async def test_a_topic_gets_no_options(plain: Plain, call: Call, arguments: tuple[str, ...], text: str) -> None:
+    refused = await call(plain, "topic", "create", "orders", *arguments)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"Error: {text}")
+    assert plain.asked("/topic/create") == [[], [], [], []]
+
+
+async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
+    plain.has_topic(0, 1)
+    channel = {"channel_name": "billing", "depth": 4, "in_flight_count": 2, "deferred_count": 3, "client_count": 7}
+    topic = {"topic_name": "orders", "channels": [channel], "depth": 8, "message_count": 100}
+    plain.nsqds[0].answer("/stats", {"topics": [topic]})
+    addresses = [f"127.0.0.1:{nsqd.port + 1}" for nsqd in plain.nsqds]
+
+    told = json.loads((await call(plain, "topic", "describe", "orders")).stdout)
+    nsqds = {entry.pop("nsqd"): entry for entry in told.pop("nsqds")}
+    assert told == {"topic": "orders", "depth": {"billing": 4}}
+    billing = {"depth": 4, "in_flight": 2, "deferred": 3, "clients": 7, "paused": False}
+    assert nsqds == {
+        addresses[0]: {"messages": 100, "without_channel": 8, "channels": {"billing": billing}},
+        addresses[1]: {"messages": None, "without_channel": None, "channels": {}},
+    }
+
+    table = (await call(plain, "topic", "describe", "orders", "--table")).stdout
+    rows = [line.split() for line in table.splitlines()]
+    assert "orders: 2 nsqd(s)" in table
+    assert [addresses[0], "100", "8"] in rows
+    assert [addresses[1], "-", "-"] in rows
+    assert ["billing", addresses[0], "4", "2", "3", "7"] in rows
+
+
+async def test_the_list_has_the_topics_of_all_nsqlookupds(plain: Plain, call: Call) -> None:
+    plain.lookupds[0].answer("/topics", {"topics": ["b"]})
+    plain.lookupds[1].answer("/topics", {"topics": ["a", "b"]})
+    told = await call(plain, "topic", "list")
+    assert [json.loads(line)["topic"] for line in told.stdout.splitlines()] == ["a", "b"]
