@@ -203,12 +203,18 @@ class Demo:
     @contextlib.asynccontextmanager
     async def _topic(self, admin: AdminClient) -> AsyncIterator[tuple[str, int, int]]:
         """Yield the topic, its partitions and replicas; afterwards delete the topic if it was created here."""
+        infos = await admin.nodes()
+        if any(info.node.is_plain for info in infos):
+            raise ConfigError(
+                "the demo needs the partitioned server, and these nsqlookupds are of a plain (upstream) cluster: leave"
+                " lookupd out to run it on an embedded cluster"
+            )
         existing = await self._existing(admin)
         if existing is not None:
             yield existing
             return
         topic = self._options.topic or f"nsq_ha_demo_{secrets.token_hex(4)}"
-        nodes = len(await admin.nodes())
+        nodes = len(infos)
         if not nodes:
             raise LookupUnavailableError("no nsqd is registered at the nsqlookupds")
         replicas = min(REPLICAS, nodes)

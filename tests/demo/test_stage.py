@@ -12,6 +12,7 @@ from nsq_ha.demo.spark_step import SparkReport
 from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, SparkUnavailableError
+from tests.discovery.loopback import Fake
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +95,16 @@ async def test_an_ordinary_topic_is_refused(cluster: DevCluster) -> None:
     with pytest.raises(ConfigError, match="not ordered"):
         await report_of(on(cluster, name))
     assert name in await topics(cluster)
+
+
+async def test_a_plain_cluster_is_refused() -> None:
+    lookupd = await Fake().start()
+    lookupd.answer("/nodes", {"producers": [{"broadcast_address": "127.0.0.1", "tcp_port": 4150, "topics": []}]})
+    try:
+        with pytest.raises(ConfigError, match="the demo needs the partitioned server"):
+            await report_of(DemoOptions(lookupd=(lookupd.url,)))
+    finally:
+        await lookupd.stop()
 
 
 async def test_replicas_are_as_many_as_there_are_nodes() -> None:
