@@ -48,8 +48,10 @@ class ClusterUnderTest(Protocol):
         lookupd: Base URLs of its nsqlookupds.
         nodes: How many nsqds it has.
         tls: How to reach it by TLS. None when it offers none.
+        is_plain: Whether its nsqds are upstream's, without partitions.
     """
 
+    is_plain: bool
     lookupd: tuple[str, ...]
     nodes: int
     tls: TlsConfig | None
@@ -87,6 +89,8 @@ class ClusterUnderTest(Protocol):
 
 class AdministeredCluster:
     """A cluster that is known only by its nsqlookupds: everything goes through its HTTP."""
+
+    is_plain = False
 
     def __init__(self, lookupd: str | tuple[str, ...], tls: TlsConfig | None = None) -> None:
         self.lookupd = tuple(lookupd.split(",")) if isinstance(lookupd, str) else lookupd

@@ -22,6 +22,7 @@ from integration.cluster import (
     ClusterUnderTest,
     real_cluster,
 )
+from integration.plain import UPSTREAM_VARIABLE, KeylessProducer, plain_cluster
 from integration.reading import Consumers, eventually
 from nsq_ha import Producer
 from tests.support.inside import watched_sockets
@@ -53,17 +54,42 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a cluster cannot be asked for: it is no part of the contract there, so it is not skipped."""
     left_out = {"tags"}
-    if LOOKUPD_VARIABLE in os.environ:
+    if LOOKUPD_VARIABLE in os.environ or UPSTREAM_VARIABLE in os.environ:
         needs = {"faults": NODE_VARIABLE, "tls": TLS_VARIABLE}
         left_out = {mark for mark, variable in needs.items() if variable not in os.environ}
-    unwanted = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
+    kinds = _kinds()
+    unwanted = [
+        item for item in items if any(item.get_closest_marker(name) for name in left_out) or not _applies(item, kinds)
+    ]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[ClusterUnderTest]:
-    cluster = real_cluster()
+def _kinds() -> set[str]:
+    """The kinds of cluster to test: those that the environment names, or both as embedded ones."""
+    named = {
+        kind
+        for kind, variable in (("partitioned", LOOKUPD_VARIABLE), ("plain", UPSTREAM_VARIABLE))
+        if os.environ.get(variable)
+    }
+    return named or {"partitioned", "plain"}
+
+
+def _applies(item: pytest.Item, kinds: set[str]) -> bool:
+    """Whether a test is one for the kind of cluster that it would get."""
+    kind = (
+        item.callspec.params.get("cluster") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
+    if kind is None:
+        return True
+    marks = {mark.name for mark in item.iter_markers()}
+    suits = bool(marks & {"plain", "only_plain"}) if kind == "plain" else "only_plain" not in marks
+    return kind in kinds and suits
+
+
+@pytest.fixture(scope="session", params=["partitioned", "plain"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterUnderTest]:
+    cluster = plain_cluster() if request.param == "plain" else real_cluster()
     if cluster is None:
         from integration.embedded import EmbeddedCluster  # noqa: PLC0415 - not needed for a real one
 
@@ -124,7 +150,8 @@ def mark() -> bytes:
 
 @pytest.fixture
 async def producer(cluster: ClusterUnderTest) -> AsyncIterator[Producer]:
-    async with Producer(lookupd=cluster.lookupd) as producer:
+    kind = KeylessProducer if cluster.is_plain else Producer
+    async with kind(lookupd=cluster.lookupd) as producer:
         yield producer
 
 

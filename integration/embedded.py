@@ -15,6 +15,8 @@ NODES: Final = 3
 class EmbeddedCluster:
     """A :class:`DevCluster` in this process, with TLS that has the real server's defect."""
 
+    is_plain = False
+
     def __init__(self) -> None:
         self._cluster = DevCluster(nsqds=NODES, tls=server_context(), tls_write_deadline=WRITES_FOR)
         self._cluster.__enter__()

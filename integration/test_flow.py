@@ -82,6 +82,7 @@ def consumer_inbox(consumer: Consumer) -> list[Message]:
     return taken
 
 
+@pytest.mark.plain
 async def test_fewer_in_flight_than_partitions_serves_them_all(
     producer: Producer, consume: Consumers, ordered: str, mark: bytes
 ) -> None:
@@ -125,6 +126,7 @@ async def test_ordered_messages_come_back_in_order_after_a_close(
     assert {message.attempts for message in rest} == {1}
 
 
+@pytest.mark.plain
 async def test_closing_is_quick_when_nothing_is_out(
     producer: Producer, consume: Consumers, ordered: str, mark: bytes
 ) -> None:
@@ -154,6 +156,7 @@ async def test_closing_does_not_wait_for_a_delayed_requeue(
         await read(consumer, mark, 1)
 
 
+@pytest.mark.plain
 async def test_iterating_ends_at_the_close(producer: Producer, consume: Consumers, ordinary: str, mark: bytes) -> None:
     seen: list[bytes] = []
     closing: list[asyncio.Task[None]] = []
@@ -170,6 +173,7 @@ async def test_iterating_ends_at_the_close(producer: Producer, consume: Consumer
     assert len(seen) == 5
 
 
+@pytest.mark.plain
 async def test_a_cancelled_wait_loses_no_message(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -183,6 +187,7 @@ async def test_a_cancelled_wait_loses_no_message(
         assert is_multiset(bodies(await read(consumer, mark, 10), mark), [b"%d" % n for n in range(10)])
 
 
+@pytest.mark.plain
 async def test_a_consumer_is_used_once(consume: Consumers, ordinary: str) -> None:
     consumer = consume(ordinary)
     with pytest.raises(ClosedError):

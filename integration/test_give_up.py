@@ -29,6 +29,7 @@ async def test_drop(producer: Producer, consume: Consumers, ordered: str, mark: 
         await eventually(is_empty)
 
 
+@pytest.mark.plain
 async def test_without_a_limit_nothing_is_given_up_but_warned_about(
     producer: Producer, consume: Consumers, ordered: str, mark: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ async def running(consumer: Consumer, handler: Handler, concurrency: int = 1) ->
         await task
 
 
+@pytest.mark.plain
 async def test_a_handler_that_returns_finishes(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -68,6 +69,7 @@ async def test_a_handler_that_raises_gets_the_message_again(
     assert order == [mark + b"bad", mark + b"good"]
 
 
+@pytest.mark.plain
 async def test_no_more_handlers_run_than_asked_for(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -121,6 +123,7 @@ async def test_ordered_messages_of_a_partition_are_handled_one_at_a_time(
     assert at_once > 1
 
 
+@pytest.mark.plain
 async def test_a_plain_function_runs_in_a_thread(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -207,6 +210,7 @@ async def test_a_cancelled_run_gives_its_messages_back_without_an_attempt(
     assert message.attempts == 1
 
 
+@pytest.mark.plain
 async def test_closing_waits_for_the_handlers(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -235,6 +239,7 @@ async def test_closing_waits_for_the_handlers(
     await eventually(is_done)
 
 
+@pytest.mark.plain
 async def test_run_wants_at_least_one_worker(consume: Consumers, ordinary: str) -> None:
     async with consume(ordinary) as consumer:
         with pytest.raises(ConfigError, match="concurrency"):

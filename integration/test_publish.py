@@ -33,11 +33,13 @@ async def test_a_plain_message(
     assert before - 10**9 < message.timestamp_ns < after + 10**9
 
 
+@pytest.mark.plain
 async def test_keyless_messages_go_round_all_partitions(producer: Producer, ordinary: str, mark: bytes) -> None:
     receipts = [await producer.publish(ordinary, mark + b"x") for _ in range(4)]
     assert sorted(receipt.partition for receipt in receipts) == [0, 0, 1, 1]
 
 
+@pytest.mark.plain
 async def test_the_least_loaded_of_two_partitions_takes_the_message(
     cluster: ClusterUnderTest, ordinary: str, mark: bytes
 ) -> None:
@@ -136,6 +138,7 @@ async def test_an_ordered_topic_needs_a_key_or_a_partition(producer: Producer, o
         await producer.publish(ordered, mark, partition=4)
 
 
+@pytest.mark.plain
 async def test_many_publishes_at_once_are_all_stored(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:

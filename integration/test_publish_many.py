@@ -17,6 +17,7 @@ def receipts_of(results: list[Receipt | PublishError]) -> list[Receipt]:
     return receipts
 
 
+@pytest.mark.plain
 async def test_a_batch_without_keys(producer: Producer, consume: Consumers, ordinary: str, mark: bytes) -> None:
     wanted = [mark + b"%d" % number for number in range(500)]
     async with consume(ordinary) as consumer:
@@ -28,6 +29,7 @@ async def test_a_batch_without_keys(producer: Producer, consume: Consumers, ordi
     assert len({receipt.partition for receipt in receipts}) == 1
 
 
+@pytest.mark.plain
 async def test_an_empty_batch(producer: Producer, ordinary: str) -> None:
     assert await producer.publish_many(ordinary, []) == []
 
@@ -95,6 +97,7 @@ async def test_a_batch_beyond_the_largest_command_is_split(
     assert [body.partition(b":")[0] for body in bodies(messages, mark)] == [b"%d" % n for n in range(8)]
 
 
+@pytest.mark.plain
 async def test_ten_thousand_small_messages(producer: Producer, consume: Consumers, ordinary: str, mark: bytes) -> None:
     wanted = [mark + b"%d" % number for number in range(10_500)]
     async with consume(ordinary, max_in_flight=2000) as consumer:

@@ -26,6 +26,7 @@ async def test_auto_reads_an_ordered_topic_in_order(
     assert [message.offset for message in rest] == sorted(message.offset or 0 for message in rest)
 
 
+@pytest.mark.plain
 async def test_auto_reads_an_ordinary_topic_many_at_once(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -116,6 +117,7 @@ async def test_two_consumers_share_an_ordered_channel(
     assert numbers_by_key(seen, mark) == {b"%d" % key: list(range(25)) for key in range(8)}
 
 
+@pytest.mark.plain
 async def test_two_consumers_share_an_ordinary_channel(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
@@ -136,6 +138,7 @@ async def test_two_consumers_share_an_ordinary_channel(
     assert min(counts) > 0
 
 
+@pytest.mark.plain
 async def test_two_channels_get_everything_each(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:

@@ -1,0 +1,196 @@
+"""What only a plain cluster has: no order, topics that publishing creates, and nodes that nobody replaces."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from integration.reading import LIMIT, Consumers, bodies, eventually, next_of, read
+from nsq_ha import Backoff, Consumer, LookupClient, Message, Producer, PublishError
+from tests.support.waiting import dawdle
+
+if TYPE_CHECKING:
+    from integration.cluster import ClusterUnderTest
+
+pytestmark = pytest.mark.only_plain
+
+QUICK = Backoff(initial=0.02, maximum=0.05)
+
+
+async def test_publishing_creates_a_topic(cluster: ClusterUnderTest, channel: str, mark: bytes) -> None:
+    topic = f"ct_{uuid.uuid4().hex[:12]}#ephemeral"
+    async with Producer(lookupd=cluster.lookupd) as producer:
+        receipt = await producer.publish(topic, mark)
+        async with Consumer(topic, f"{channel}#ephemeral", lookupd=cluster.lookupd) as consumer:
+            message = await next_of(consumer, mark)
+            message.finish()
+    assert (message.nsqd, message.attempts) == (receipt.nsqd, 1)
+
+
+async def test_messages_go_to_all_nsqds_and_come_from_all(
+    cluster: ClusterUnderTest, producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    async with consume(ordinary) as consumer:
+        receipts = await asyncio.gather(*(producer.publish(ordinary, mark + b"%d" % n) for n in range(40)))
+        messages = await read(consumer, mark, 40)
+    assert sorted(bodies(messages, mark)) == sorted(b"%d" % n for n in range(40))
+    nsqds = {receipt.nsqd for receipt in receipts}
+    assert len(nsqds) == cluster.nodes
+    assert {message.nsqd for message in messages} == nsqds
+
+
+async def test_a_requeued_message_comes_again(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    async with consume(ordinary) as consumer:
+        await producer.publish(ordinary, mark)
+        first = await next_of(consumer, mark)
+        first.requeue(0.0)
+        second = await next_of(consumer, mark)
+        second.requeue(0.2)
+        third = await next_of(consumer, mark)
+        third.finish()
+    assert [first.attempts, second.attempts, third.attempts] == [1, 2, 3]
+    assert first.internal_id == second.internal_id == third.internal_id
+
+
+async def in_flight(cluster: ClusterUnderTest, topic: str, channel: str) -> int:
+    """Return how many messages of a channel are out, as the nsqds say."""
+    async with LookupClient(cluster.lookupd[0]) as lookup, httpx.AsyncClient() as http:
+        total = 0
+        for node in (await lookup.lookup(topic)).nodes or ():
+            answer = await http.get(f"http://{node.host}:{node.http_port}/stats?format=json&topic={topic}")
+            channels = answer.json()["topics"][0]["channels"]
+            total += sum(entry["in_flight_count"] for entry in channels if entry["channel_name"] == channel)
+    return total
+
+
+async def test_no_more_than_max_in_flight_are_out(
+    cluster: ClusterUnderTest, producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    async with consume(ordinary, max_in_flight=5) as consumer:
+        await producer.publish_many(ordinary, [mark + b"%d" % n for n in range(30)])
+        held = [await next_of(consumer, mark) for _ in range(2)]
+
+        assert 2 <= await in_flight(cluster, ordinary, consume.channel) <= 5
+        for message in held:
+            message.finish()
+        rest = await read(consumer, mark, 28)
+    assert len({*bodies(held, mark), *bodies(rest, mark)}) == 30
+
+
+async def test_a_handler_gets_what_it_failed_at_again(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    seen: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if not message.body.startswith(mark):
+            return
+        seen.append(message.attempts)
+        if message.attempts < 3:
+            raise ValueError("again")
+        done.set()
+
+    async with consume(ordinary, requeue_backoff=QUICK) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await producer.publish(ordinary, mark)
+        async with asyncio.timeout(LIMIT):
+            await done.wait()
+        await consumer.aclose()
+        await running
+    assert seen == [1, 2, 3]
+
+
+async def test_a_message_is_given_up(
+    producer: Producer, consume: Consumers, ordinary: str, single: str, mark: bytes
+) -> None:
+    options = {"max_attempts": 1, "on_give_up": "dead_letter", "dead_letter_topic": single, "producer": producer}
+    async with consume(ordinary, **options) as consumer, consume(single) as dead:
+        await producer.publish(ordinary, mark + b"bad")
+        (await next_of(consumer, mark)).requeue(0.0)
+        letter = await next_of(dead, mark)
+        letter.finish()
+    assert bodies([letter], mark) == [b"bad"]
+
+
+class Load:
+    """Publishes and consumes until it is over.
+
+    Attributes:
+        stored: The nsqd of each body that was stored.
+        received: The bodies that arrived.
+        over: Set to stop publishing.
+    """
+
+    def __init__(self, topic: str, mark: bytes) -> None:
+        self.stored: dict[bytes, str] = {}
+        self.received: set[bytes] = set()
+        self.over = asyncio.Event()
+        self._topic = topic
+        self._mark = mark
+
+    async def publish(self, producer: Producer) -> None:
+        number = 0
+        while not self.over.is_set():
+            body = self._mark + b"%d" % number
+            number += 1
+            try:
+                self.stored[body] = (await producer.publish(self._topic, body)).nsqd
+            except PublishError:
+                continue
+            await dawdle(0.002)
+
+    async def receive(self, consumer: Consumer) -> None:
+        async for message in consumer:
+            self.received.add(bytes(message.body))
+            message.finish()
+
+    def nsqds_since(self, number: int) -> set[str]:
+        return set(list(self.stored.values())[number:])
+
+    async def store_more(self, count: int) -> int:
+        """Wait for so many publishes; return how many there were before."""
+        before = len(self.stored)
+        await eventually(lambda: len(self.stored) > before + count)
+        return before
+
+    def lost(self) -> list[str]:
+        """The nsqds of what was stored and has not arrived."""
+        return [nsqd for body, nsqd in self.stored.items() if body not in self.received]
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(120)
+async def test_a_node_is_killed_and_restarted(
+    cluster: ClusterUnderTest, producer: Producer, consume: Consumers, mark: bytes
+) -> None:
+    """All that a surviving node holds arrives, and all that the restarted one stores afterwards."""
+    topic = cluster.create_topic()
+    async with LookupClient(cluster.lookupd[0]) as lookup:
+        victim, other = (node.address for node in (await lookup.lookup(topic)).nodes or ())
+    load = Load(topic, mark)
+    async with consume(topic, lookup_interval=1.0) as consumer:
+        publishing = asyncio.create_task(load.publish(producer))
+        receiving = asyncio.create_task(load.receive(consumer))
+        await load.store_more(100)
+        await asyncio.to_thread(cluster.kill_node, victim)
+        await load.store_more(50)
+        calm = await load.store_more(100)
+        assert load.nsqds_since(calm) == {other}
+        await asyncio.to_thread(cluster.start_node, victim)
+        await eventually(lambda: victim in load.nsqds_since(calm), 60)
+        again = await load.store_more(100)
+        load.over.set()
+        await publishing
+        # The killed nsqd loses what it had in memory, and nothing else.
+        await eventually(lambda: set(load.lost()) <= {victim})
+        late = list(load.stored)[again:]
+        await eventually(lambda: load.received.issuperset(late))
+        await consumer.aclose()
+        await receiving
