@@ -38,7 +38,7 @@ async def test_without_a_limit_nothing_is_given_up_but_warned_about(
         await producer.publish(ordered, mark, key="k")
         await fail_until_given_up(consumer, mark, 9)
         await read(consumer, mark, 1)
-    warned = [record.getMessage() for record in caplog.records if "keeps coming" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "again and again" in record.getMessage()]
     assert [text.rsplit(" ", 1)[1] for text in warned] == ["2", "4", "8"]
 
 
