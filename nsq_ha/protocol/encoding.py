@@ -43,7 +43,8 @@ MAX_TRACE_ID: Final = 2**64 - 1
 """Maximum trace id, since ids are unsigned and have 64 bits."""
 
 MAX_DEFER_MS: Final = 3_600_000
-"""Longest delay of a DPUB: nsqd's default ``-max-req-timeout``. It closes the connection for a longer one."""
+"""Milliseconds of the longest delay of a DPUB by nsqd's default ``-max-req-timeout``; for a longer one it closes the
+connection."""
 
 MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
 """Above this the server's arithmetic overflows and it requeues at once. It limits delays to 3 days, far below this."""

@@ -65,17 +65,19 @@ def test_an_offer_comes_from_the_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "asked"),
+    ("options", "is_plain", "asked"),
     [
-        ({}, 10),
-        ({"lookupd": "a:1"}, 10),
-        ({"nsqd": "a:1"}, 25),
-        ({"nsqd": "a:1", "output_buffer_timeout": 0.01}, 10),
-        ({"lookupd": "a:1", "output_buffer_timeout": 1}, 1000),
+        ({}, False, 10),
+        ({}, True, 25),
+        ({"output_buffer_timeout": 0.01}, True, 10),
+        ({"output_buffer_timeout": 1}, False, 1000),
     ],
 )
-def test_the_least_gathering_that_the_servers_take_unless_it_is_set(options: dict[str, Any], asked: int) -> None:
-    assert fields(offered(ConsumerConfig.of(options)))["output_buffer_timeout"] == asked
+def test_the_least_gathering_that_the_servers_take_unless_it_is_set(
+    options: dict[str, Any], *, is_plain: bool, asked: int
+) -> None:
+    offer = Offer.of(ConsumerConfig.of(options), hostname="host", user_agent="agent", is_plain=is_plain)
+    assert fields(offer)["output_buffer_timeout"] == asked
 
 
 @pytest.mark.parametrize(
