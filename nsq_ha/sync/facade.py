@@ -147,7 +147,8 @@ class Facade(Generic[_Client_co]):
         portal.close_at_exit(self, lambda: self._close(None, None, None), self._close_limit)
 
     def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        begun = self._begun
+        with _portal.mutex():  # or a start that has begun in the loop might not be noted yet
+            begun = self._begun
         if begun is None or begun.portal.is_inherited or begun.portal.is_closing:
             return
         check_thread(begun.portal, type(self).__name__, "stop")
