@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from integration.faults.audit import Ack, Delivered, Failure
 from integration.faults.holdups import TICK, HoldUps
+from integration.faults.load import Load
+from integration.faults.pace import REAL
 from integration.faults.probes import longest_gap_span
 from integration.faults.proxy import TcpProxy
 from integration.faults.rows import Row, Target
 from integration.faults.scenarios import ALL
 from integration.faults.slim import SlimAudit
 from integration.faults.table import each_run, load, table
+from integration.faults.waiting import beat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,3 +142,19 @@ async def test_a_black_hole_is_silent_and_ends() -> None:
         await proxy.stop()
         server.close()
         await server.wait_closed()
+
+
+async def test_what_arrives_slowly_is_waited_for_and_what_does_not_arrive_is_not() -> None:
+    messages = Load("orders", ordered=True, channel="ch", lookupds=("http://127.0.0.1:1",), pace=REAL)
+    for seq in range(4):
+        messages.audit.acked("k00", Ack(0.0, seq, 0, "n", 1), 0.0)
+
+    async def deliver() -> None:
+        for seq in range(3):
+            await beat(time.monotonic() + 0.3)
+            messages.audit.delivered("k00", Delivered(0.0, seq, 0, seq, "n"))
+
+    began = time.monotonic()
+    await asyncio.gather(messages.drain(3.0), deliver())
+    assert messages.audit.missing == {("k00", 3)}
+    assert time.monotonic() - began >= 3 * 0.3 + 3.0
