@@ -40,7 +40,7 @@ class Link:
     """
 
     def __init__(self, nsqd: PlainNsqd, lookupd: PlainNsqlookupd) -> None:
-        self.up = False
+        self.up: bool = False
         self.lookupd = lookupd
         self._nsqd = nsqd
         self._peer: Peer | None = None  # as the nsqlookupd knows the nsqd

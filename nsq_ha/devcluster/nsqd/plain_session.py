@@ -55,7 +55,7 @@ class PlainSession(AnySession):
 
     def __init__(self, node: QueueNode, connections: set[Connection], client_id: int) -> None:
         super().__init__(node, connections, client_id, PlainDecoder(), PLAIN_MANNER)
-        self.identified = False
+        self.identified: bool = False
         self.published: dict[str, int] = {}
         self._node = node
         self._changed: list[PlainTopic] = []  # topics that got messages in this turn
@@ -152,7 +152,7 @@ class PlainSubscriber(AnySubscriber):
 
     def deliver(self, message: Queued) -> None:
         """Write the message; at once if the client can take no more."""
-        self.received += 1
+        self.count(received=1)
         self.connection.send_message(plain_message_frame(message), at_once=self.holds >= self.ready)
 
     def set_ready(self, count: int) -> None:
@@ -174,7 +174,7 @@ class PlainSubscriber(AnySubscriber):
         """FIN."""
         try:
             self._channel.finish(message_id, self, self._host.now())
-            self.finished += 1
+            self.count(finished=1)
         except NotInFlightError as error:
             self._refuse(b"FIN", message_id, error)
 
@@ -182,7 +182,7 @@ class PlainSubscriber(AnySubscriber):
         """REQ."""
         try:
             self._channel.requeue(message_id, self, delay, self._host.now())
-            self.requeued += 1
+            self.count(requeued=1)
         except NotInFlightError as error:
             self._refuse(b"REQ", message_id, error)
 

@@ -58,7 +58,7 @@ class Subscriber(AnySubscriber):
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
         """Write the message; at once if RDY allows no more."""
-        self.received += 1
+        self.count(received=1)
         frame = message_frame(record, attempts, self._layout)
         self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
@@ -84,7 +84,7 @@ class Subscriber(AnySubscriber):
     def _finish(self, message_id: bytes) -> None:
         try:
             self.channel.finish(int.from_bytes(message_id[:8], "big"), self, self._host.now())
-            self.finished += 1
+            self.count(finished=1)
         except Refusal as refusal:
             self._refuse("FIN", message_id, f"ErrType:7 ErrCode:0 : {refusal}")
 
@@ -92,7 +92,7 @@ class Subscriber(AnySubscriber):
         """REQ."""
         try:
             self.channel.requeue(int.from_bytes(message_id[:8], "big"), self, delay, self._host.now())
-            self.requeued += 1
+            self.count(requeued=1)
         except Refusal as refusal:
             self._refuse("REQ", message_id, str(refusal))
 

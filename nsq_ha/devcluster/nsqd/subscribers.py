@@ -26,9 +26,9 @@ class AnySubscriber(ABC):
 
     def __init__(self, connection: Connection) -> None:
         settings = connection.settings
-        self.connection = connection
+        self.connection: Connection = connection
         self.client_id: int = connection.client_id
-        self.closing = False
+        self.closing: bool = False
         self.ready: int = 0
         self.holds: int = 0
         self.received: int = 0
@@ -42,6 +42,12 @@ class AnySubscriber(ABC):
     def wants(self, _message: object) -> bool:
         """Return whether to deliver the message; sampling leaves the others out."""
         return not self._sample or self._host.chance.randrange(100) <= self._sample
+
+    def count(self, *, received: int = 0, finished: int = 0, requeued: int = 0) -> None:
+        """Add to the counts that ``/stats`` shows."""
+        self.received += received
+        self.finished += finished
+        self.requeued += requeued
 
     def drop(self) -> None:
         """Close the connection without an error frame."""

@@ -174,7 +174,7 @@ class PlainChannel:
         self.received: int = 0
         self.requeued: int = 0
         self.timed_out: int = 0
-        self.scanned = False
+        self.scanned: bool = False
         self._due: list[tuple[float, int, Queued]] = []  # heap: due, number, message
         self._numbers = itertools.count()
         self._turn = 0

@@ -61,7 +61,7 @@ def _tls(values: Mapping[str, Any]) -> TlsConfig | None:
         except ConfigError as error:
             # The text begins with the field's name.
             name, _, problem = in_tls_options(str(error)).partition(" ")
-            raise wrong(name, problem.replace("None for", "leave it out for")) from error
+            raise wrong(name, problem.replace("give None for", "leave it out for")) from error
     if parts:
         raise wrong(min(parts), "needs tls=true")
     return None
