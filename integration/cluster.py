@@ -87,7 +87,24 @@ class ClusterUnderTest(Protocol):
         """Remove what was created."""
 
 
-class AdministeredCluster:
+class OperatedNodes:
+    """The nodes of a real cluster, by the command that :data:`NODE_VARIABLE` names."""
+
+    def kill_node(self, address: str) -> None:
+        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "kill", address], check=True, timeout=60)
+
+    def start_node(self, address: str) -> None:
+        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "start", address], check=True, timeout=60)
+
+    def restart_node(self, address: str) -> bool:
+        if not os.environ.get(NODE_VARIABLE):
+            return False  # faults of a real cluster are its operator's
+        self.kill_node(address)
+        self.start_node(address)
+        return True
+
+
+class AdministeredCluster(OperatedNodes):
     """A cluster that is known only by its nsqlookupds: everything goes through its HTTP."""
 
     is_plain = False
@@ -133,19 +150,6 @@ class AdministeredCluster:
                             continue  # it was never made there, or the leader is moving
 
         self._ask(delete)
-
-    def kill_node(self, address: str) -> None:
-        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "kill", address], check=True, timeout=60)
-
-    def start_node(self, address: str) -> None:
-        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "start", address], check=True, timeout=60)
-
-    def restart_node(self, address: str) -> bool:
-        if not os.environ.get(NODE_VARIABLE):
-            return False  # faults of a real cluster are its operator's
-        self.kill_node(address)
-        self.start_node(address)
-        return True
 
     def close(self) -> None:
         async def delete(admin: AdminClient) -> None:

@@ -12,7 +12,30 @@ from tests.support.certificates import CA_FILE, server_context
 NODES: Final = 3
 
 
-class EmbeddedCluster:
+class EmbeddedNodes:
+    """The nodes of a :class:`DevCluster` in this process, of either kind."""
+
+    _cluster: DevCluster
+
+    def kill_node(self, address: str) -> None:
+        self._cluster.kill(self._named(address))
+
+    def start_node(self, address: str) -> None:
+        self._cluster.start(self._named(address))
+
+    def restart_node(self, address: str) -> bool:
+        self.kill_node(address)
+        self.start_node(address)
+        return True
+
+    def _named(self, address: str) -> str:
+        return next(name for name, its in self._cluster.nsqds.items() if its == address)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+class EmbeddedCluster(EmbeddedNodes):
     """A :class:`DevCluster` in this process, with TLS that has the real server's defect."""
 
     is_plain = False
@@ -44,20 +67,3 @@ class EmbeddedCluster:
 
     def delete_channel(self, channel: str) -> None:
         """Leave it: it costs nothing here."""
-
-    def kill_node(self, address: str) -> None:
-        self._cluster.kill(self._named(address))
-
-    def start_node(self, address: str) -> None:
-        self._cluster.start(self._named(address))
-
-    def restart_node(self, address: str) -> bool:
-        self.kill_node(address)
-        self.start_node(address)
-        return True
-
-    def _named(self, address: str) -> str:
-        return next(name for name, its in self._cluster.nsqds.items() if its == address)
-
-    def close(self) -> None:
-        self._cluster.close()

@@ -6,8 +6,6 @@ With ``NSQ_HA_TEST_UPSTREAM_LOOKUPD``, base URLs separated by commas, it is the 
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
 import time
 import uuid
 from collections.abc import Iterable
@@ -15,8 +13,10 @@ from typing import Any, Final, NoReturn, Unpack
 
 import httpx
 
-from integration.cluster import NODE_VARIABLE, TLS_VARIABLE, TopicOptions
+from integration.cluster import TLS_VARIABLE, OperatedNodes, TopicOptions
+from integration.embedded import EmbeddedNodes
 from nsq_ha import OutgoingMessage, Producer, PublishError, Receipt, TlsConfig
+from nsq_ha.devcluster import DevCluster
 from tests.support.certificates import CA_FILE, server_context
 
 UPSTREAM_VARIABLE: Final = "NSQ_HA_TEST_UPSTREAM_LOOKUPD"
@@ -41,7 +41,7 @@ class KeylessProducer(Producer):
         return await super().publish_many(topic, bodies, **options)
 
 
-class PlainCluster:
+class PlainCluster(OperatedNodes):
     """A plain cluster that is known only by its nsqlookupds: everything goes through its HTTP."""
 
     is_plain = True
@@ -83,20 +83,6 @@ class PlainCluster:
                 answer = httpx.post(f"{nsqd}/channel/delete", params={"topic": topic, "channel": channel})
                 assert answer.status_code in (200, 404), answer.text
 
-    def kill_node(self, address: str) -> None:
-        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "kill", address], check=True, timeout=60)
-
-    def start_node(self, address: str) -> None:
-        subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "start", address], check=True, timeout=60)
-
-    def restart_node(self, address: str) -> bool:
-        """Do nothing where nodes are not ours."""
-        if not os.environ.get(NODE_VARIABLE):
-            return False
-        self.kill_node(address)
-        self.start_node(address)
-        return True
-
     def move_leader(self, topic: str, partition: int) -> NoReturn:
         raise AssertionError("a plain cluster has no leaders")
 
@@ -118,32 +104,13 @@ class PlainCluster:
                 httpx.post(f"{url}/topic/delete", params={"topic": topic})
 
 
-class EmbeddedPlainCluster(PlainCluster):
+class EmbeddedPlainCluster(EmbeddedNodes, PlainCluster):
     """A plain :class:`DevCluster` in this process."""
 
     def __init__(self) -> None:
-        from nsq_ha.devcluster import DevCluster  # noqa: PLC0415 - not needed for a real one
-
         self._cluster = DevCluster(plain=True, nsqds=NODES, tls=server_context())
         self._cluster.__enter__()
         super().__init__(tuple(self._cluster.lookupd), TlsConfig(ca_file=CA_FILE))
-
-    def kill_node(self, address: str) -> None:
-        self._cluster.kill(self._named(address))
-
-    def start_node(self, address: str) -> None:
-        self._cluster.start(self._named(address))
-
-    def restart_node(self, address: str) -> bool:
-        self.kill_node(address)
-        self.start_node(address)
-        return True
-
-    def _named(self, address: str) -> str:
-        return next(name for name, its in self._cluster.nsqds.items() if its == address)
-
-    def close(self) -> None:
-        self._cluster.close()
 
 
 def plain_cluster() -> PlainCluster:

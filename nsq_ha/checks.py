@@ -152,6 +152,15 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_ip(text: str) -> bool:
+    """Return whether ``text`` is an IP address, without brackets."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_host_name(text: str) -> bool:
     """Return whether a resolver accepts ``text`` as a name: labels of 1..63 bytes with dots between them.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from nsq_ha.checks import (
     file_name,
     instance_of,
     is_host_name,
+    is_ip,
     is_number,
     optional,
     text,
@@ -95,17 +95,9 @@ class TlsConfig:
 
 def _server_name(name: str, value: object) -> str:
     found = text(name, value)
-    if not is_host_name(found) and not _is_ip(found):
+    if not is_host_name(found) and not is_ip(found):
         raise ConfigError(f"{name} {value!r} is not legal: give a host name, or an IP address without brackets")
     return found
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 _TLS_RULES: Final[Mapping[str, Rule]] = {

@@ -41,7 +41,7 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
     "the end of a stream": (ClientProtocol, "end_of_stream"),
     "a question to nsqlookupd": (LookupClient, "lookup"),
     "a round of lookups": (servers.Servers, "look_up"),
-    "merging answers": (watcher, "merge"),
+    "merging answers": (watcher, "merge_round"),
     "reporting a view": (watcher.TopicWatch, "_report"),
     "asking for the list": (LookupClient, "list_lookupd"),
     "learning a nsqlookupd": (servers.Servers, "_learn"),

@@ -22,6 +22,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.option_types import Backoff
@@ -320,7 +321,7 @@ class Servers:
     async def _resolve(self, server: Server) -> None:
         """Resolve a host name, so that a list with the server's addresses does not add it again."""
         host, port = _address(server.url)
-        if _is_ip(host):
+        if is_ip(host):
             return
         try:
             async with asyncio.timeout(self._timeout):
@@ -364,13 +365,3 @@ def _address(url: str) -> tuple[str, int]:
 
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _is_ip(host: str) -> bool:
-    import ipaddress  # noqa: PLC0415 - as in _address()
-
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

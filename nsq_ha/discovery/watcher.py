@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.checks import check_topic
@@ -24,9 +24,9 @@ from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
-from nsq_ha.policy.plain_topology import PlainTopic, is_plain
+from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
-from nsq_ha.policy.topology import LookupAnswer, TopicChange, TopicMeta, TopicView, difference, merge
+from nsq_ha.policy.topology import TopicChange, TopicMeta, TopicView, difference
 from nsq_ha.unexpected import log_traceback, report_unexpected
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class TopicWatch:
         result = await self._servers.look_up(self.topic, self._access)
         old = self.view
         if result.answers:
-            self.view = self._merge(result.answers)
+            self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
         self._report_error(result.error)
         self.error = result.error
         changed = self.view is not None and self.view != old
@@ -209,12 +209,6 @@ class TopicWatch:
                 self._report(old, self.view)
             finally:  # each view is reported to the listeners once
                 self._tell(self.view)
-
-    def _merge(self, answers: Sequence[LookupAnswer]) -> TopicView:
-        if is_plain(self.view, answers):
-            self._plain = self._plain.after([answer for answer in answers if answer.nodes is not None])
-            return self._plain.view(self.topic)
-        return merge(self.view, [answer for answer in answers if answer.nodes is None], topic=self.topic)
 
     def _end_round(self) -> None:
         self.rounds = self._begun

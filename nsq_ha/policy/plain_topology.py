@@ -93,11 +93,29 @@ class PlainTopic:
         )
 
 
+def merge_round(
+    topic: str, known: TopicView | None, plain: PlainTopic, answers: Sequence[LookupAnswer]
+) -> tuple[TopicView, PlainTopic]:
+    """Return the view of a topic in a cluster of either kind after one round.
+
+    Args:
+        topic: The topic.
+        known: The view so far. None at the beginning.
+        plain: What is remembered of it if its cluster is a plain one.
+        answers: Those of the round. Answers of the other kind do not count.
+
+    Returns:
+        The view, and what to remember for the next round.
+    """
+    if answers and is_plain(known, answers):
+        plain = plain.after([answer for answer in answers if answer.nodes is not None])
+        return plain.view(topic), plain
+    return merge(known, [answer for answer in answers if answer.nodes is None], topic=topic), plain
+
+
 def first_view(topic: str, answers: Sequence[LookupAnswer]) -> TopicView:
     """Return the view that the answers of one round give of a topic in a cluster of either kind."""
-    if answers and is_plain(None, answers):
-        return PlainTopic().after(answers).view(topic)
-    return merge(None, [answer for answer in answers if answer.nodes is None], topic=topic)
+    return merge_round(topic, None, PlainTopic(), answers)[0]
 
 
 def is_plain(known: TopicView | None, answers: Sequence[LookupAnswer]) -> bool:

@@ -364,7 +364,7 @@ async def test_a_bug_of_ours_ends_a_round_and_not_the_look_ups(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(watcher, "merge", broken)
+        patched.setattr(watcher, "merge_round", broken)
         for _ in range(2):
             await asyncio.wait_for(watch.next_round(), LIMIT)
         assert "ZeroDivisionError" in str(watch.error)

@@ -14,6 +14,7 @@ from nsq_ha import ClosedError
 from nsq_ha._portal import Portal
 from tests.support.nsqd import LIMIT
 from tests.support.threads import at_once, in_thread, signal_when, until
+from tests.support.waiting import turn
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def portal() -> Iterator[Portal]:
 
 
 async def double(number: int) -> int:
-    await asyncio.sleep(0)
+    await turn()
     return 2 * number
 
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.ports import Listener, WebServer
+from nsq_ha.devcluster.host import Node
+from nsq_ha.devcluster.ports import HOST, Listener, WebServer
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.host import Node
     from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.security import App
 
@@ -98,3 +98,26 @@ class Entrance:
         """Let time pass: heartbeats, and the end of silent connections."""
         for connection in tuple(self.connections):
             connection.tick(now)
+
+
+class EntranceNode(Node):
+    """An nsqd of either kind: what is done to the process is done to its entrance, too."""
+
+    _entrance: Entrance
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {HOST}:{self.tcp_port}>"
+
+    def freeze(self) -> None:
+        """Stop doing anything, as on a hanging machine."""
+        super().freeze()
+        self._entrance.freeze()
+
+    def thaw(self) -> None:
+        """Continue, beginning with what waits."""
+        super().thaw()
+        self._entrance.thaw()
+
+    def cut(self) -> None:
+        """Reset all client connections, also those that wait to be accepted."""
+        self._entrance.cut()

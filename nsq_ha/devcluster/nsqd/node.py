@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.nsqd.entrance import Entrance
+from nsq_ha.devcluster.nsqd.entrance import Entrance, EntranceNode
 from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.devcluster.ports import HOST, Listener
 from nsq_ha.devcluster.storage.replicas import StorageNode
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.security import App
 
 
-class Nsqd(StorageNode):
+class Nsqd(EntranceNode, StorageNode):
     """One nsqd.
 
     Args:
@@ -53,9 +53,6 @@ class Nsqd(StorageNode):
         self.registration_port: int = self._rpc.port
         self.distributed_id: str = f"{HOST}:{self._rpc.port}:{self.tcp_port}:1"
 
-    def __repr__(self) -> str:
-        return f"<{self.name} {HOST}:{self.tcp_port}>"
-
     @property
     def linked(self) -> bool:
         """Whether the node is registered at the nsqlookupds."""
@@ -81,20 +78,6 @@ class Nsqd(StorageNode):
         self._entrance.abort()
         for replica in self.replicas.values():
             replica.forget()
-
-    def freeze(self) -> None:
-        """Stop doing anything, as on a hanging machine."""
-        super().freeze()
-        self._entrance.freeze()
-
-    def thaw(self) -> None:
-        """Continue, starting with waiting connections."""
-        super().thaw()
-        self._entrance.thaw()
-
-    def cut(self) -> None:
-        """Reset all client connections, also those that wait to be accepted."""
-        self._entrance.cut()
 
     def release(self) -> None:
         """Stop and release the ports."""

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.nsqd.entrance import Entrance
+from nsq_ha.devcluster.nsqd.entrance import Entrance, EntranceNode
 from nsq_ha.devcluster.nsqd.plain_session import PlainSession
-from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.storage.queue_node import QueueNode
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.queues import PlainChannel, Queue
 
 
-class PlainNsqd(QueueNode):
+class PlainNsqd(EntranceNode, QueueNode):
     """One upstream nsqd.
 
     Args:
@@ -53,9 +52,6 @@ class PlainNsqd(QueueNode):
         self.tcp_port: int = self._entrance.tcp_port
         self.http_port: int = self._entrance.http_port
 
-    def __repr__(self) -> str:
-        return f"<{self.name} {HOST}:{self.tcp_port}>"
-
     # ------------------------------------------------------------ process
 
     def start(self) -> None:
@@ -76,20 +72,6 @@ class PlainNsqd(QueueNode):
         super().kill()
         self.keep_stored(act)
         close()
-
-    def freeze(self) -> None:
-        """Stop doing anything, as on a hanging machine."""
-        super().freeze()
-        self._entrance.freeze()
-
-    def thaw(self) -> None:
-        """Continue, beginning with what waits."""
-        super().thaw()
-        self._entrance.thaw()
-
-    def cut(self) -> None:
-        """Reset all client connections, also those that wait to be accepted."""
-        self._entrance.cut()
 
     def release(self) -> None:
         """Stop and release the ports."""

@@ -76,7 +76,7 @@ def parse_line(words: list[bytes], max_ready_count: int) -> commands.Command | M
     """
     word = words[0]
     if word == b"RDY":
-        return _ready(words, max_ready_count)
+        return read_ready(words, max_ready_count)
     if word in _SUBS:
         return _subscribe(words)
     parse = _PARSERS.get(word)
@@ -107,7 +107,8 @@ def text_of(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _ready(words: list[bytes], max_ready_count: int) -> commands.Command | Malformed:
+def read_ready(words: list[bytes], max_ready_count: int) -> commands.Command | Malformed:
+    """Read a line with RDY, whose count is 1 if it is left out."""
     count = 1 if len(words) == 1 else parse_digits(words[1])
     if count is None:
         return refusal(b"RDY", "E_INVALID", b"RDY could not parse count " + words[1])

@@ -16,7 +16,7 @@ from typing import Final
 from nsq_ha.checks import is_valid_name
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MESSAGE_ID_BYTES
-from nsq_ha.protocol.server.command_lines import Announced, Malformed, complaint_of_names, refusal, text_of
+from nsq_ha.protocol.server.command_lines import Announced, Malformed, complaint_of_names, read_ready, refusal, text_of
 from nsq_ha.protocol.server.gotext import int64, parse_digits, quote
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 
@@ -77,7 +77,7 @@ class PlainDecoder(StreamDecoder[PlainEvent]):
             if parse is not None:
                 yield parse(words)
             elif words[0] == b"RDY":
-                yield _ready(words, self._limits.max_ready_count)
+                yield read_ready(words, self._limits.max_ready_count)
             elif words[0] in (b"IDENTIFY", b"AUTH"):
                 yield from self._read_body(words)
             elif words[0] in (b"PUB", b"MPUB", b"DPUB"):
@@ -157,16 +157,6 @@ def _delay_of(words: list[bytes]) -> int | Malformed:
     if not 0 <= milliseconds <= MAX_DELAY_MS:
         return refusal(b"DPUB", "E_INVALID", f"DPUB timeout {written} out of range 0-{MAX_DELAY_MS}")
     return milliseconds
-
-
-def _ready(words: list[bytes], largest: int) -> _Parsed:
-    count = 1 if len(words) == 1 else parse_digits(words[1])
-    if count is None:
-        return refusal(b"RDY", "E_INVALID", b"RDY could not parse count " + words[1])
-    count = int64(count)
-    if not 0 <= count <= largest:
-        return refusal(b"RDY", "E_INVALID", f"RDY count {count} out of range 0-{largest}")
-    return commands.Ready(count)
 
 
 def _subscribe(words: list[bytes]) -> _Parsed:
