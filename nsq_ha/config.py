@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
@@ -37,7 +38,7 @@ from nsq_ha.checks import (
     whole,
 )
 from nsq_ha.errors import ConfigError
-from nsq_ha.option_types import Backoff, Compression, TlsConfig
+from nsq_ha.option_types import TLS, Backoff, Compression, TlsConfig
 from nsq_ha.redaction import conceal
 from nsq_ha.start_from import StartFrom, check_read, start_position
 
@@ -69,7 +70,7 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "backoff": _BACKOFF,
     "compression": lambda name, value: Compression(_COMPRESSION(name, getattr(value, "value", value))),
     "deflate_level": whole(1, 6),
-    "tls": optional(instance_of(TlsConfig)),
+    "tls": optional(TLS),
     "auth_secret": optional(text_of(MAX_SECRET_BYTES, "None for servers that do not ask for AUTH")),
     "client_id": text,
 }
@@ -116,9 +117,10 @@ class ClientConfig:
     """Compression of connections to nsqd; not used if the server does not offer it."""
     deflate_level: int = 6
     """Level of deflate, 1..6; without a level the server sends uncompressed blocks."""
-    tls: TlsConfig | None = None
-    """None for plain TCP. The partitioned nsqd stops writing to a TLS connection after 5 s, so connections are replaced
-    before that: see the page "TLS, AUTH and compression"."""
+    tls: TlsConfig | ssl.SSLContext | None = None
+    """TLS for connections to nsqd; None for plain TCP. An ``ssl.SSLContext`` is used as it is: whether it verifies
+    certificates and names, and which versions it accepts, is up to you. The partitioned nsqd stops writing to a TLS
+    connection after 5 s, so connections are replaced before that: see the page "TLS, AUTH and compression"."""
     auth_secret: str | None = field(default=None, repr=False)
     """Secret for servers that require AUTH; never logged or shown."""
     client_id: str = ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from nsq_ha.checks import (
     MAX_SECONDS,
+    Check,
     Rule,
     apply_rules,
     file_name,
@@ -17,10 +19,15 @@ from nsq_ha.checks import (
     is_host_name,
     is_ip,
     is_number,
+    one_of,
     optional,
     text,
+    text_of,
 )
 from nsq_ha.errors import ConfigError
+
+MAX_KEY_PASSWORD_BYTES: Final = 1024
+"""Maximum length of ``key_password``; Python's ssl refuses longer ones."""
 
 
 class Compression(enum.Enum):
@@ -65,22 +72,27 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """TLS for connections to nsqd. The certificate is verified unless ``verify`` is False.
+    """TLS for connections. The server's certificate is verified unless ``verify`` is False.
 
     Attributes:
         ca_file: PEM file of the authorities to trust; for a self-signed server, its certificate. None for the
             system's.
         cert_file: PEM file of the client certificate. None to send none.
         key_file: PEM file of its key. None if the key is in ``cert_file``.
+        key_password: Password of an encrypted key; never shown.
         verify: False accepts any certificate: only for tests.
-        server_name: Host name that the certificate must contain. None for the address of nsqd.
+        server_name: Host name that the certificate must contain. None for the address of the server.
+        minimum_version: Oldest version of TLS to accept, ``1.2`` or ``1.3``. The system's OpenSSL may demand a newer
+            one than this.
     """
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    key_password: str | None = field(default=None, repr=False)
     verify: bool = True
     server_name: str | None = None
+    minimum_version: Literal["1.2", "1.3"] = "1.2"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -89,8 +101,20 @@ class TlsConfig:
             ConfigError: An option has a wrong type, or does not fit the others.
         """
         apply_rules(self, _TLS_RULES)
-        if self.key_file is not None and self.cert_file is None:
-            raise ConfigError("key_file needs cert_file, the client certificate that the key belongs to")
+        for option in ("key_file", "key_password"):
+            if getattr(self, option) is not None and self.cert_file is None:
+                raise ConfigError(f"{option} needs cert_file, the client certificate that the key belongs to")
+
+
+TLS: Final = Check(
+    "a TlsConfig, or an ssl.SSLContext for clients",
+    lambda value: (
+        isinstance(value, TlsConfig)
+        or (isinstance(value, ssl.SSLContext) and value.protocol is not ssl.PROTOCOL_TLS_SERVER)
+    ),
+    is_shown=False,
+)
+"""The rule of an option for TLS."""
 
 
 def _server_name(name: str, value: object) -> str:
@@ -104,6 +128,8 @@ _TLS_RULES: Final[Mapping[str, Rule]] = {
     "ca_file": optional(file_name),
     "cert_file": optional(file_name),
     "key_file": optional(file_name),
+    "key_password": optional(text_of(MAX_KEY_PASSWORD_BYTES, "None for a key that is not encrypted")),
     "verify": instance_of(bool),
     "server_name": optional(_server_name),
+    "minimum_version": one_of("1.2", "1.3"),
 }

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+import ssl
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from nsq_ha import (
     StartFrom,
     TlsConfig,
 )
+from nsq_ha.transport.tls import ssl_context
 
 CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
 
@@ -60,7 +63,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "deflate_level": (0, 7, 5.5),
     "compression": ("zstd", 7, None),
     "backoff": (1.0, None, {"initial": 1.0}),
-    "tls": (True, "ca.pem"),
+    "tls": (True, "ca.pem", TlsConfig, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)),
     "auth_secret": (7, b"bytes", "", "x" * 65537),
     "client_id": (7, None),
     "lookupd": (7, None, [7], "two words:1", "::1"),
@@ -311,14 +314,14 @@ def test_tls_verifies_by_default() -> None:
     assert TlsConfig().verify is True
 
 
-@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file", "server_name", "verify"])
+@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file", "key_password", "server_name", "verify"])
 def test_tls_of_wrong_types_is_refused(name: str) -> None:
     wrong_one: dict[str, Any] = {name: 5}
     with pytest.raises(ConfigError, match=f"{name} must be a"):
         TlsConfig(**wrong_one)
 
 
-@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file", "server_name"])
+@pytest.mark.parametrize("name", ["ca_file", "cert_file", "key_file", "key_password", "server_name"])
 def test_empty_texts_of_tls_are_refused(name: str) -> None:
     """An empty ``ca_file``, as from an unset variable, used to mean the system's authorities."""
     wrong_one: dict[str, Any] = {name: ""}
@@ -330,6 +333,56 @@ def test_a_key_without_its_certificate_is_refused() -> None:
     """It used to be ignored: the server refused the connection, or took it without a client certificate."""
     with pytest.raises(ConfigError, match="key_file needs cert_file"):
         TlsConfig(key_file="client.key")
+    with pytest.raises(ConfigError, match="key_password needs cert_file"):
+        TlsConfig(key_password="hush")
+
+
+ENCRYPTED = str(CERTIFICATE.with_name("encrypted.key"))
+
+
+@pytest.mark.parametrize(
+    ("password", "problem"),
+    [(None, "its key is encrypted: give key_password$"), ("not-the-one", "its key does not open with key_password$")],
+)
+def test_an_encrypted_key_needs_its_password(password: str | None, problem: str) -> None:
+    """Without a password, OpenSSL used to ask for it at the terminal, and the program waited."""
+    tls = TlsConfig(cert_file=str(CERTIFICATE), key_file=ENCRYPTED, key_password=password)
+    with pytest.raises(ConfigError, match=rf"^tls: key_file {re.escape(repr(ENCRYPTED))} cannot be used: {problem}"):
+        Producer(lookupd="a", tls=tls)
+    Producer(lookupd="a", tls=dataclasses.replace(tls, key_password="xyzzy-key"))
+
+
+def test_a_password_of_a_key_is_never_shown() -> None:
+    tls = TlsConfig(cert_file=str(CERTIFICATE), key_file=ENCRYPTED, key_password="not-the-one")
+    with pytest.raises(ConfigError) as caught:
+        Producer(lookupd="a", tls=tls)
+    shown = "".join(
+        [*traceback.format_exception(caught.value), repr(tls), repr(ProducerConfig(lookupd=("a",), tls=tls))]
+    )
+    assert "not-the-one" not in shown
+    for wrong_one in ("", "p" * 1025, b"bytes-of-it"):
+        with pytest.raises(ConfigError, match="key_password must") as caught:
+            TlsConfig(cert_file="c", key_password=wrong_one)  # type: ignore[arg-type]
+        assert "pp" not in str(caught.value)
+        assert "bytes-of-it" not in str(caught.value)
+
+
+def test_the_oldest_version_of_tls_is_1_2_unless_another_is_given() -> None:
+    assert ssl_context(TlsConfig()).minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert ssl_context(TlsConfig(minimum_version="1.3")).minimum_version is ssl.TLSVersion.TLSv1_3
+    wrong_one: Any
+    for wrong_one in ("1.1", 1.2, None):
+        with pytest.raises(ConfigError, match=r"^minimum_version must be '1.2' or '1.3'"):
+            TlsConfig(minimum_version=wrong_one)
+
+
+def test_a_context_is_used_as_it_is() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    assert ProducerConfig(tls=context).tls is context
+    assert ssl_context(context) is context
+    assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
+    Producer(lookupd="a", tls=context)
 
 
 def test_a_file_of_tls_may_be_a_path(tmp_path: Path) -> None:

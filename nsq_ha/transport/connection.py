@@ -37,7 +37,7 @@ from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
 from nsq_ha.transport.tcp import REACHABLE, TcpStream
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.tls import server_name, ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 from nsq_ha.unexpected import report_unexpected
 
@@ -187,7 +187,7 @@ class Connection:
             stream.write(step.data)
         elif isinstance(step, StartTls):
             tls = self.config.tls or TlsConfig()
-            await stream.start_tls(ssl_context(tls), tls.server_name or self.node.host)
+            await stream.start_tls(ssl_context(tls), server_name(tls, self.node.host))
         elif isinstance(step, StartCodec):
             stream.start_codec(step.codec)
             if step.trailing:

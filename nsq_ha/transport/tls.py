@@ -13,16 +13,28 @@ if TYPE_CHECKING:
     from nsq_ha.option_types import TlsConfig
 
 
-@functools.lru_cache(maxsize=32)
-def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Return the context for ``tls``. Equal options share one context, so changed files need a new process.
+def ssl_context(tls: TlsConfig | ssl.SSLContext) -> ssl.SSLContext:
+    """Return the context for ``tls``; a context of the user's own is returned unchanged and unchecked.
+
+    Equal options share one context, so changed files need a new process.
 
     Raises:
         ConfigError: ``ca_file``, ``cert_file`` or ``key_file`` cannot be used; the text names the file.
     """
+    return tls if isinstance(tls, ssl.SSLContext) else _created(tls)
+
+
+def server_name(tls: TlsConfig | ssl.SSLContext, host: str) -> str:
+    """Return the name that the certificate of the server at ``host`` must contain."""
+    return host if isinstance(tls, ssl.SSLContext) else tls.server_name or host
+
+
+@functools.lru_cache(maxsize=32)
+def _created(tls: TlsConfig) -> ssl.SSLContext:
     context = _trusting(tls.ca_file)
+    context.minimum_version = max(context.minimum_version, _VERSIONS[tls.minimum_version])
     if tls.cert_file:
-        _load_certificate(context, tls.cert_file, tls.key_file)
+        _load_certificate(context, tls.cert_file, tls.key_file, tls.key_password)
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -30,13 +42,20 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def trust_hint(error: BaseException) -> str:
-    """Return advice about a certificate that was not accepted; empty for other errors."""
+    """Return advice about a certificate or a version that was not accepted; empty for other errors."""
+    if isinstance(error, ssl.SSLError) and error.reason in _OTHER_VERSION:
+        return "; the server speaks no version of TLS that minimum_version= allows"
     if not isinstance(error, ssl.SSLCertVerificationError):
         return ""
     if error.verify_code in _OTHER_NAME:
         return "; give server_name=, the name that the certificate is for"
     return "; if nsqd's certificate is self-signed or from your own authority, give ca_file= with its PEM file"
 
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+_OTHER_VERSION: Final = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"})
+"""OpenSSL's reasons if client and server have no version in common."""
 
 _OTHER_NAME: Final = frozenset({62, 64})
 """OpenSSL's error codes for a certificate of another host name or address."""
@@ -49,7 +68,7 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
         raise _refusal("ca_file", ca_file, "the certificates of authorities", error) from error
 
 
-def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
+def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None, key_password: str | None) -> None:
     for option, name in (("cert_file", cert_file), ("key_file", key_file)):
         try:
             if name is not None:
@@ -60,12 +79,21 @@ def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | N
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert_file)
     except _UNUSABLE as error:
         raise _refusal("cert_file", cert_file, "a certificate", error) from error
+    questions: list[None] = []
+
+    def password() -> str:
+        # Without this function, OpenSSL asks for a missing password at the terminal, and the program waits.
+        questions.append(None)
+        return key_password or ""
+
     try:
-        context.load_cert_chain(cert_file, key_file)
+        context.load_cert_chain(cert_file, key_file, password)
     except _UNUSABLE as error:
-        option = "cert_file" if key_file is None else "key_file"
-        wanted = f"the private key of the certificate in {cert_file!r}, without a pass phrase"
-        raise _refusal(option, key_file or cert_file, wanted, error) from error
+        option, name = ("cert_file", cert_file) if key_file is None else ("key_file", key_file)
+        if questions:
+            problem = "is encrypted: give key_password" if key_password is None else "does not open with key_password"
+            raise ConfigError(f"tls: {option} {name!r} cannot be used: its key {problem}") from error
+        raise _refusal(option, name, f"the private key of the certificate in {cert_file!r}", error) from error
 
 
 def _refusal(option: str, name: str | None, wanted: str, error: Exception) -> ConfigError:

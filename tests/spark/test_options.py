@@ -160,6 +160,8 @@ EXAMPLES = {
     "tlsKeyFile": "key.pem",
     "tlsVerify": "false",
     "tlsServerName": "nsqd",
+    "tlsKeyPassword": "hush",
+    "tlsMinimumVersion": "1.3",
 }
 ACK = {"delivery": "ack", "channel": "c", "spool": "/tmp/x"}
 # What an option cannot be without.
@@ -171,6 +173,7 @@ COMPANIONS = {
     "maxSpoolBytes": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
     **{name: {"tls": "true"} for name in EXAMPLES if name.startswith("tls") and name != "tls"},
     "tlsKeyFile": {"tls": "true", "tlsCertFile": "cert.pem"},
+    "tlsKeyPassword": {"tls": "true", "tlsCertFile": "cert.pem"},
 }
 
 

@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from nsq_ha.protocol.encoding import encode_pub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
 from nsq_ha.transport.connection import Connection
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.transport.tls import ssl_context, trust_hint
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, instead, message_data, response
 from tests.support.recorder import Recorder, linked
@@ -234,6 +235,51 @@ async def test_a_certificate_that_is_not_accepted_says_what_to_give(nsqd: FakeNs
     assert re.search(text, str(reason)), reason
 
 
+async def test_a_server_without_a_recent_version_of_tls_is_refused(nsqd: FakeNsqd) -> None:
+    nsqd.identity, nsqd.tls = Identity(tls_v1=True), server_context()
+    nsqd.tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with linked(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))):
+        pass
+    reason = await refused(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE, minimum_version="1.3")))
+    assert isinstance(reason, ConnectError)
+
+
+def test_a_version_of_tls_that_is_not_accepted_says_which_option_decides() -> None:
+    server = server_context()
+    server.maximum_version = ssl.TLSVersion.TLSv1_2
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    newer = ssl_context(TlsConfig(ca_file=CA_FILE, minimum_version="1.3"))
+    client = newer.wrap_bio(to_client, to_server, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLError):
+        server.wrap_bio(to_server, to_client, server_side=True).do_handshake()
+    with pytest.raises(ssl.SSLError) as caught:
+        client.do_handshake()
+    assert trust_hint(caught.value) == "; the server speaks no version of TLS that minimum_version= allows"
+
+
+async def test_an_encrypted_key_opens_a_server_that_demands_a_certificate(nsqd: FakeNsqd) -> None:
+    nsqd.identity, nsqd.tls = Identity(tls_v1=True), server_context()
+    nsqd.tls.load_verify_locations(CA_FILE)
+    nsqd.tls.verify_mode = ssl.CERT_REQUIRED
+    nsqd.tls.maximum_version = ssl.TLSVersion.TLSv1_2  # a refusal then ends the handshake itself
+    key, password = str(Path(CA_FILE).with_name("encrypted.key")), "xyzzy-key"
+    tls = TlsConfig(ca_file=CA_FILE, cert_file=CA_FILE, key_file=key, key_password=password)
+    async with linked(nsqd, ClientConfig(tls=tls)):
+        pass
+    assert isinstance(await refused(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))), ConnectError)
+
+
+async def test_a_context_of_the_users_own_decides_what_is_trusted(nsqd: FakeNsqd) -> None:
+    nsqd.identity, nsqd.tls = Identity(tls_v1=True), server_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    assert isinstance(await refused(nsqd, ClientConfig(tls=context)), ConnectError)
+    context.load_verify_locations(CA_FILE)
+    async with linked(nsqd, ClientConfig(tls=context)):
+        pass
+
+
 async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
     def script(peer: Peer, command: Command) -> bool:
         peer.write(response(encode_identity(Identity(tls_v1=True))))
@@ -249,7 +295,7 @@ async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
 async def test_a_tls_handshake_that_is_cancelled_before_it_begins(
     nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def and_cancel(tls: TlsConfig) -> ssl.SSLContext:
+    def and_cancel(tls: TlsConfig | ssl.SSLContext) -> ssl.SSLContext:
         opening.cancel()
         return ssl_context(tls)
 

@@ -41,8 +41,10 @@ _TLS_NAMES: Final = {
     "tlsCaFile": "ca_file",
     "tlsCertFile": "cert_file",
     "tlsKeyFile": "key_file",
+    "tlsKeyPassword": "key_password",
     "tlsVerify": "verify",
     "tlsServerName": "server_name",
+    "tlsMinimumVersion": "minimum_version",
 }
 
 
@@ -87,8 +89,12 @@ class ConnectionOptions:
         ),
         Option(name="tlsCertFile", modes=BSW, kind=of.TEXT, meaning="PEM file of a client certificate"),
         Option(name="tlsKeyFile", modes=BSW, kind=of.TEXT, meaning="PEM file of its key"),
+        Option(name="tlsKeyPassword", modes=BSW, kind=of.TEXT, meaning="password of an encrypted key; never shown"),
         Option(name="tlsVerify", modes=BSW, kind=of.FLAG, meaning="false is only for tests", default="true"),
         Option(name="tlsServerName", modes=BSW, kind=of.TEXT, meaning="name to expect in the certificate"),
+        Option(
+            name="tlsMinimumVersion", modes=BSW, kind=of.word("1.2", "1.3"), meaning="oldest TLS version", default="1.2"
+        ),
         join=_tls,
     )
     compression: Compression = row(BSW, of.COMPRESSION, "between Spark and nsqds, if nsqd offers it", "none")
