@@ -22,6 +22,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Message, OutgoingMessage, Receipt
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
+from nsq_ha.options import ConsumerOptions, ProducerOptions
 from nsq_ha.policy.sharding import JavaInt
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from nsq_ha.producer import Producer
@@ -35,6 +36,7 @@ __all__ = [
     "ConfigError",
     "Consumer",
     "ConsumerConfig",
+    "ConsumerOptions",
     "DiscoveryError",
     "JavaInt",
     "LookupAnswer",
@@ -47,6 +49,7 @@ __all__ = [
     "OutgoingMessage",
     "Producer",
     "ProducerConfig",
+    "ProducerOptions",
     "ProtocolError",
     "PublishError",
     "Receipt",

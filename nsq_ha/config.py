@@ -138,7 +138,7 @@ class ClientConfig:
         conceal(self.auth_secret)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
+    def of(cls, options: Mapping[str, object]) -> Self:
         """Create the options from keyword arguments.
 
         Raises:
@@ -149,7 +149,7 @@ class ClientConfig:
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known are: {', '.join(sorted(known))}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
-        return cls(**options)
+        return cls(**options)  # type: ignore[arg-type]  # the rules check the types
 
 
 _PRODUCER_RULES: Final[Mapping[str, Rule]] = {

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.example_types import modules_of
 from tests.examples import ROOT
+from tests.support.checkers import CHECKERS, check
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BIN = Path(sys.executable).parent
-CHECKERS = {
-    "mypy": (
-        "--config-file=",
-        "--strict",
-        "--explicit-package-bases",
-        "--follow-imports=silent",
-        f"--python-executable={sys.executable}",
-        f"--cache-dir={ROOT / '.mypy_cache' / 'examples'}",
-    ),
-    "pyright": ("--pythonpath", sys.executable),
-}
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +28,5 @@ def test_there_are_examples(modules: Path) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_examples_pass(modules: Path, checker: str) -> None:
-    checked = subprocess.run(
-        [BIN / checker, *CHECKERS[checker], "."],
-        cwd=modules,
-        env=os.environ | {"MYPYPATH": str(ROOT), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    checked = check(checker, modules)
     assert checked.returncode == 0, f"{checked.stdout}{checked.stderr}"

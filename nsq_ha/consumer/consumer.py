@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.config import ConsumerConfig
@@ -24,12 +24,13 @@ from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from types import TracebackType
 
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
+    from nsq_ha.options import ConsumerOptions
     from nsq_ha.policy.topology import TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -50,10 +51,10 @@ class Consumer(SingleUseClient):
     Args:
         topic: The topic.
         channel: The channel. nsqd creates it on first use; it starts at the end of the topic.
-        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others.
         producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``.
         config: All options in one object. None takes them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`.
+        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`, such as ``lookupd``, the HTTP address of one
+            nsqlookupd or several. The client discovers the others.
 
     Raises:
         ConfigError: An option is unknown or out of range, a name is not legal,
@@ -65,12 +66,11 @@ class Consumer(SingleUseClient):
         topic: str,
         channel: str,
         *,
-        lookupd: str | Iterable[str] = (),
         producer: Publisher | None = None,
         config: ConsumerConfig | None = None,
-        **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        self.config: ConsumerConfig = options_of(ConsumerConfig, config, lookupd, options)
+        self.config: ConsumerConfig = options_of(ConsumerConfig, config, options)
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
         for partition in self.config.partitions or ():

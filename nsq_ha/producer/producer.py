@@ -12,7 +12,7 @@ import random
 import time
 from asyncio import get_running_loop
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from nsq_ha.checks import check_topic, is_number, shown
 from nsq_ha.config import ProducerConfig, traced_topics
@@ -30,6 +30,7 @@ from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from nsq_ha.options import ProducerOptions
     from nsq_ha.policy.sharding import Key
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.sender import Sender
@@ -45,9 +46,9 @@ class Producer(SingleUseClient):
     Entering connects to nothing; the first publish to a topic looks the topic up.
 
     Args:
-        lookupd: HTTP address of one nsqlookupd or several. The client discovers the others.
         config: All options in one object. None takes them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ProducerConfig`.
+        **options: The fields of :class:`~nsq_ha.config.ProducerConfig`, such as ``lookupd``, the HTTP address of one
+            nsqlookupd or several. The client discovers the others.
 
     Raises:
         ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.
@@ -56,11 +57,10 @@ class Producer(SingleUseClient):
     def __init__(
         self,
         *,
-        lookupd: str | Iterable[str] = (),
         config: ProducerConfig | None = None,
-        **options: Any,  # noqa: ANN401 - checked against the fields of ProducerConfig
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        self.config: ProducerConfig = options_of(ProducerConfig, config, lookupd, options)
+        self.config: ProducerConfig = options_of(ProducerConfig, config, options)
         self._trace = self.config.trace
         self._topics: dict[str, TopicPublisher] = {}
         self._batches: set[asyncio.Future[None]] = set()

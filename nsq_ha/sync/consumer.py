@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha import _portal
+from nsq_ha.config import ConsumerConfig
 from nsq_ha.errors import ConfigError
 from nsq_ha.sync.engine import Engine, is_called_by
 from nsq_ha.sync.facade import Facade, client_of, does, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
+from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine
     from types import TracebackType
 
     from nsq_ha._portal import Portal
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.attempts import Publisher
     from nsq_ha.message import Message
+    from nsq_ha.options import ConsumerOptions
 
 
 class Consumer(Facade[Engine]):
@@ -39,10 +41,10 @@ class Consumer(Facade[Engine]):
     Args:
         topic: The topic.
         channel: The channel; it is made on first use and starts at the end of the topic.
-        lookupd: One nsqlookupd's HTTP address or several; the others are found from it.
         producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``; starting the consumer starts it.
         config: Options as a value. None to take them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`.
+        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`, such as ``lookupd``, the HTTP address of one
+            nsqlookupd or several. The client discovers the others.
 
     Raises:
         ConfigError: An option is unknown or out of range, a name is not legal, no lookupd is given, or what is given up
@@ -54,13 +56,12 @@ class Consumer(Facade[Engine]):
         topic: str,
         channel: str,
         *,
-        lookupd: str | Iterable[str] = (),
         producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
         config: ConsumerConfig | None = None,
-        **options: Any,  # noqa: ANN401 - checked against the fields of ConsumerConfig
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         """Check the options; connect to nothing yet."""
-        urls = lookupd if isinstance(lookupd, str) else tuple(lookupd)
+        checked = options_of(ConsumerConfig, config, options)
         if isinstance(producer, nsq_ha.Producer):
             raise ConfigError(
                 "producer= of a nsq_ha.sync.Consumer must be a nsq_ha.sync.Producer: a nsq_ha.Producer has a"
@@ -69,7 +70,7 @@ class Consumer(Facade[Engine]):
 
         def make() -> Engine:
             publisher = client_of(producer) if isinstance(producer, Producer) else producer
-            return Engine(topic, channel, lookupd=urls, producer=publisher, config=config, options=options)
+            return Engine(topic, channel, producer=publisher, config=checked)
 
         super().__init__(make)
         self._close_limit = self.config.close_timeout

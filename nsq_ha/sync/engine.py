@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import nsq_ha
-from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.handling import check_handler
 from nsq_ha.consumer.threads import is_async
-from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
+    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.attempts import Publisher
     from nsq_ha.message import Message
 
@@ -27,18 +26,8 @@ _here: Final = threading.local()
 class Engine(nsq_ha.Consumer):
     """A consumer whose messages threads take, and whose functions know which consumer calls them."""
 
-    def __init__(
-        self,
-        topic: str,
-        channel: str,
-        *,
-        lookupd: str | Iterable[str],
-        producer: Publisher | None,
-        config: ConsumerConfig | None,
-        options: dict[str, Any],
-    ) -> None:
+    def __init__(self, topic: str, channel: str, *, producer: Publisher | None, config: ConsumerConfig) -> None:
         """Take the arguments of :class:`nsq_ha.Consumer`."""
-        config = options_of(ConsumerConfig, config, lookupd, options)
         if callable(config.on_give_up) and not is_async(config.on_give_up):
             check_handler(config.on_give_up, "on_give_up")
             config = dataclasses.replace(config, on_give_up=self._known(config.on_give_up))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Unpack
 
 import nsq_ha
+from nsq_ha.config import ProducerConfig
 from nsq_ha.sync.facade import Facade, check_thread, described, waits
 from nsq_ha.sync.outstanding import Outstanding
+from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.message import Receipt
+    from nsq_ha.options import ProducerOptions
 
 _P = ParamSpec("_P")
 
@@ -68,13 +70,12 @@ class Producer(Facade[nsq_ha.Producer]):
     def __init__(
         self,
         *,
-        lookupd: str | Iterable[str] = (),
         config: ProducerConfig | None = None,
-        **options: Any,  # noqa: ANN401 - checked against the fields of ProducerConfig
+        **options: Unpack[ProducerOptions],
     ) -> None:
         """Check the options; connect to nothing yet."""
-        urls = lookupd if isinstance(lookupd, str) else tuple(lookupd)
-        super().__init__(lambda: nsq_ha.Producer(lookupd=urls, config=config, **options))
+        checked = options_of(ProducerConfig, config, options)
+        super().__init__(lambda: nsq_ha.Producer(config=checked))
         self._close_limit = self.config.close_timeout
         self._outstanding = Outstanding(self.config.max_pending_bytes)
 

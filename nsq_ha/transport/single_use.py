@@ -14,7 +14,7 @@ from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.transport.tls import ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
     from nsq_ha.config import ClientConfig
@@ -25,26 +25,23 @@ _running: Final[set[asyncio.Task[Any]]] = set()
 """Running closes. The event loop keeps no strong reference to a task, and the client may be gone while it closes."""
 
 
-def options_of(
-    kind: type[_Config], config: _Config | None, lookupd: str | Iterable[str], options: Mapping[str, Any]
-) -> _Config:
+def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str, object]) -> _Config:
     """Check the options and return them as one object.
 
     Args:
         kind: The class of the object.
-        config: The options as one object. None uses ``lookupd`` and ``options``.
-        lookupd: HTTP address of one nsqlookupd or several.
+        config: The options as one object. None uses ``options``.
         options: Fields of ``kind`` by name.
 
     Raises:
         ConfigError: Both forms are given, ``config`` has another class, an option is unknown or out of range, no
             address is given, or a file of the TLS options cannot be used.
     """
-    if config is not None and (options or lookupd):
+    if config is not None and options:
         raise ConfigError("give either config= or options, not both")
     if config is not None and not isinstance(config, kind):
         raise ConfigError(f"config must be a {kind.__name__}, not {type(config).__name__}")
-    config = config or kind.of({"lookupd": lookupd, **options})
+    config = config or kind.of(options)
     if not config.lookupd and not config.nsqd:
         raise ConfigError("give lookupd=, the address of an nsqlookupd")
     if config.tls is not None:

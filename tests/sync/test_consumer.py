@@ -455,9 +455,9 @@ def test_an_async_producer_is_refused(cluster: DevCluster, topic: str) -> None:
 
 def test_wrong_options_are_refused_at_once(cluster: DevCluster) -> None:
     with pytest.raises(ConfigError, match="did you mean 'max_in_flight'"):
-        Consumer("t", "c", lookupd=cluster.lookupd, max_inflight=3)
+        Consumer("t", "c", lookupd=cluster.lookupd, max_inflight=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="on_give_up"):
-        Consumer("t", "c", lookupd=cluster.lookupd, max_attempts=1, on_give_up=lambda: None)
+        Consumer("t", "c", lookupd=cluster.lookupd, max_attempts=1, on_give_up=lambda: None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="lookupd"):
         Consumer("t", "c")
 

@@ -79,7 +79,7 @@ def test_one_that_was_never_started_may_be_stopped_and_used_later(cluster: DevCl
 
 def test_wrong_options_and_arguments_are_refused_at_once(cluster: DevCluster, topic: str) -> None:
     with pytest.raises(ConfigError, match="did you mean 'window'"):
-        Producer(lookupd=cluster.lookupd, windou=3)
+        Producer(lookupd=cluster.lookupd, windou=3)  # type: ignore[call-arg]
     with Producer(lookupd=cluster.lookupd) as producer:
         with pytest.raises(ConfigError):
             producer.publish(topic, b"")

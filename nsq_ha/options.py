@@ -1,0 +1,79 @@
+"""The keyword arguments of producers and consumers, for type checkers and editors.
+
+Owns only their types: what may be given, which the rules in ``config`` check and normalise. The fields of
+``config`` have the meanings and the defaults. A test keeps the names the same.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypedDict
+
+from nsq_ha.config import GiveUp, Sharding
+from nsq_ha.option_types import Backoff, Compression, TlsConfig
+from nsq_ha.start_from import StartFrom
+
+
+class ClientOptions(TypedDict, total=False):
+    """Options that producers and consumers share: the fields of :class:`~nsq_ha.ClientConfig`."""
+
+    lookupd: str | Iterable[str]
+    nsqd: str | Iterable[str]
+    connect_timeout: float
+    lookup_timeout: float
+    lookup_interval: float
+    lookup_jitter: float
+    heartbeat_interval: float
+    output_buffer_timeout: float | None
+    output_buffer_bytes: int
+    close_timeout: float
+    max_frame_bytes: int
+    backoff: Backoff
+    compression: Compression | Literal["none", "snappy", "deflate"]
+    deflate_level: int
+    tls: TlsConfig | ssl.SSLContext | None
+    auth_secret: str | None
+    client_id: str
+
+
+class ProducerOptions(ClientOptions, total=False):
+    """Keyword arguments of a producer: the fields of :class:`~nsq_ha.ProducerConfig`.
+
+    Use it for a function of yours that passes options on: ``**options: Unpack[ProducerOptions]``.
+    """
+
+    publish_timeout: float
+    sharding: Sharding
+    strategy: Literal["round_robin", "least_loaded"]
+    trace: bool | Iterable[str]
+    on_unreachable: Literal["retry", "fail"]
+    new_partition_delay: float
+    partition_change: Literal["follow", "refuse", "drain"]
+    on_partition_change: Callable[[str, int, int], object] | None
+    max_pending_bytes: int
+    window: int
+    idle_timeout: float
+    max_connections: int
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """Keyword arguments of a consumer: the fields of :class:`~nsq_ha.ConsumerConfig`.
+
+    Use it for a function of yours that passes options on: ``**options: Unpack[ConsumerOptions]``.
+    """
+
+    ordered: bool | Literal["auto"]
+    partitions: Iterable[int] | None
+    start_from: StartFrom | Mapping[int, StartFrom] | None
+    max_in_flight: int
+    max_in_flight_bytes: int
+    msg_timeout: float | None
+    sample_rate: int
+    tag: str | None
+    requeue_backoff: Backoff
+    start_timeout: float
+    max_attempts: int | None
+    warn_attempts: int
+    on_give_up: GiveUp | None
+    dead_letter_topic: str | None
