@@ -11,7 +11,7 @@ from nsq_ha import Consumer, Message, Producer, Receipt
 from tests.support.waiting import dawdle
 
 # A real cluster refuses to move leaders for minutes after any node came or went.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 KEYS = [b"key-%d" % number for number in range(10)]
 

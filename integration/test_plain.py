@@ -166,7 +166,7 @@ class Load:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 async def test_a_node_is_killed_and_restarted(
     cluster: ClusterUnderTest, producer: Producer, consume: Consumers, mark: bytes
 ) -> None:

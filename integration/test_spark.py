@@ -57,7 +57,7 @@ async def test_what_was_published_is_read_in_order_with_what_receipts_say(
 
 
 # A real cluster refuses to move leaders for minutes after any change of its nodes.
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_a_leader_that_moves_in_the_middle_changes_no_row(
     cluster: ClusterUnderTest, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +84,7 @@ def facts(rows: Rows) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
     cluster: ClusterUnderTest, producer: Producer, topic: str
 ) -> None:
@@ -100,7 +100,7 @@ async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
     assert facts(slow) == facts(before)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 async def test_an_end_that_the_log_never_reached_is_reported_or_left_out(
     cluster: ClusterUnderTest, producer: Producer
 ) -> None:
@@ -128,7 +128,7 @@ async def test_an_end_that_the_log_never_reached_is_reported_or_left_out(
     assert await asyncio.to_thread(read, size, strict=False) == bodies
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 async def test_an_ordered_topic_that_is_written_meanwhile_is_read_whole_each_time(cluster: ClusterUnderTest) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 2, 2, ordered=True)
     async with live_writer(topic, lookupd=cluster.lookupd) as stored:
@@ -146,7 +146,7 @@ def is_longer(things: list[bytes], count: int) -> bool:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 async def test_spark_reads_what_was_published(
     spark: SparkSession, cluster: ClusterUnderTest, producer: Producer, ordered: str, mark: bytes
 ) -> None:

@@ -19,7 +19,7 @@ from nsq_ha.spark.read.replay import IN_FLIGHT_BYTES
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 JOB = Path(__file__).with_name("memory_job.py")
 MEGABYTE = 1024 * 1024

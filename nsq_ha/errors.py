@@ -126,6 +126,11 @@ class LookupUnavailableError(DiscoveryError):
 class TopicNotFoundError(DiscoveryError):
     """No nsqlookupd knows the topic: create it (``nsq-ha topic create``), since publishing does not."""
 
+    @classmethod
+    def named(cls, topic: str) -> TopicNotFoundError:
+        """Return the error for ``topic``; its text says what to do."""
+        return cls(f"there is no topic {topic!r}: create it (nsq-ha topic create {topic})")
+
 
 class NoLeaderError(DiscoveryError):
     """The partition has no leader now (failover, writes disabled, not enough replicas)."""
@@ -346,19 +351,32 @@ class PublishError(NsqError):
     Attributes:
         topic: The topic.
         partition: The chosen partition. None if none was chosen yet.
+        nsqd: Address of the nsqd that it was last written to. None if it was not written.
         attempts: How often it was written to a connection.
         maybe_stored: If False, the server does not have the message, and you may
             publish it again. If True, at least one attempt got no answer, so the
             message may be stored, and publishing it again may store it twice.
     """
 
-    def __init__(self, message: str, *, topic: str, partition: int | None, attempts: int, maybe_stored: bool) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str,
+        partition: int | None,
+        attempts: int,
+        maybe_stored: bool,
+        nsqd: str | None = None,
+    ) -> None:
         where = topic if partition is None else f"{topic}-{partition}"
+        if nsqd is not None and nsqd not in message:
+            where += f" at {nsqd}"
         known = "may be stored" if maybe_stored else "not stored"
         tried = f"failed ({known}, attempts: {attempts})" if attempts or maybe_stored else "not sent"
         super().__init__(f"publish to {where} {tried}: {message}")
         self.topic = topic
         self.partition = partition
+        self.nsqd = nsqd
         self.attempts = attempts
         self.maybe_stored = maybe_stored
 

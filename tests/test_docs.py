@@ -58,7 +58,7 @@ def spark() -> Iterator[SparkHost]:
     host.close()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [as_parameter(page) for page in sorted({example.page for example in EXAMPLES})])
 def test_the_examples_of_a_page_run(
     page: Path, spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

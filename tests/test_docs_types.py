@@ -25,7 +25,7 @@ def test_there_are_examples(modules: Path) -> None:
     assert len(list(modules.glob("*.py"))) > 30
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_examples_pass(modules: Path, checker: str) -> None:
     checked = check(checker, modules)

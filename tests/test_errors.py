@@ -170,6 +170,18 @@ def test_a_publish_error_tells_what_is_known(partition: int | None, maybe_stored
     assert (error.topic, error.partition, error.attempts, error.maybe_stored) == ("orders", partition, 2, maybe_stored)
 
 
+def test_a_publish_error_names_the_nsqd_once() -> None:
+    def text(message: str) -> str:
+        error = PublishError(message, topic="orders", partition=3, attempts=1, maybe_stored=False, nsqd="10.0.0.1:4150")
+        assert error.nsqd == "10.0.0.1:4150"
+        return str(error)
+
+    assert text("why") == "publish to orders-3 at 10.0.0.1:4150 failed (not stored, attempts: 1): why"
+    assert text("10.0.0.1:4150 hung up") == (
+        "publish to orders-3 failed (not stored, attempts: 1): 10.0.0.1:4150 hung up"
+    )
+
+
 def test_what_a_server_says_forges_no_log_line_and_is_compared_as_it_came() -> None:
     error = server_error("E_PUB_FAILED a\nERROR forged \x1b[2J \u009b \u202e".encode())
     assert str(error) == r"E_PUB_FAILED a\nERROR forged \x1b[2J \x9b \u202e"

@@ -29,7 +29,7 @@ def test_every_fate_occurs(ordered: bool) -> None:
     assert {soak.fate_of(number, ordered=ordered) for number in range(1000)} == set(soak.Fate)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 async def test_features_run_on_the_embedded_cluster() -> None:
     cluster = EmbeddedCluster()
     try:

@@ -17,10 +17,10 @@ from nsq_ha.cli.views import (
     ask_all,
     differing,
     is_unknown,
-    no_such,
     nsqds_of,
     partitions_of,
 )
+from nsq_ha.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
     else:
         _print(topic, views)
     if is_unknown(views):
-        raise click.ClickException(str(no_such(topic)))
+        raise click.ClickException(str(TopicNotFoundError.named(topic)))
     if any(view.error is not None for view in views) if is_plain else not agree(views):
         raise click.exceptions.Exit(1)
 

@@ -13,7 +13,7 @@ from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.options import SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import NO_NSQD, no_such
+from nsq_ha.cli.views import NO_NSQD
 from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
 from nsq_ha.policy.topology import tcp_address
 
@@ -158,7 +158,7 @@ async def _describe(lookupd: tuple[str, ...], name: str) -> TopicDescription:
         try:
             return await admin.describe(name)
         except TopicNotFoundError as error:
-            raise no_such(name) from error
+            raise TopicNotFoundError.named(name) from error
 
 
 async def _delete(lookupd: tuple[str, ...], name: str) -> None:

@@ -129,11 +129,6 @@ def needs_partitions(option: str, reason: str) -> ConfigError:
     return ConfigError(f"remove {option}: it needs the partitioned server, and plain nsqd {reason}")
 
 
-def no_such(topic: str) -> TopicNotFoundError:
-    """Return the error for an unknown topic; it says what to do."""
-    return TopicNotFoundError(f"there is no topic {topic!r}: create it with 'nsq-ha topic create {topic}'")
-
-
 async def ask_all(lookupd: Sequence[str], topic: str) -> list[View]:
     """Ask all given nsqlookupds and those that they list; the leading one comes first."""
     lists = await asyncio.gather(*map(_list, lookupd))
@@ -159,7 +154,7 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> Found:
         spare = {node.address: node for view in views if view.writable is not None for node in view.writable.spare}
         return Found(None, nsqds_of(views), tuple(spare.values()))
     if is_unknown(views):
-        raise no_such(topic)
+        raise TopicNotFoundError.named(topic)
     for view in views:
         if view.readable is not None and view.readable.meta is not None:
             return Found(view.readable.meta)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nsq_ha.config import check_plain
 from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
-from nsq_ha.errors import ConfigError
+from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Partitions:
         if watch.view is not None and not watch.view.exists:
             if watch.view.is_plain:
                 return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"
-            return f"no nsqlookupd knows topic {watch.topic!r}: create it (nsq-ha topic create {watch.topic})"
+            return str(TopicNotFoundError.named(watch.topic))
         return "no partition has a leader yet"
 
 

@@ -125,6 +125,7 @@ class Outcomes:
             partition=self._partition,
             attempts=entry.attempts,
             maybe_stored=entry.maybe_stored,
+            nsqd=self._nsqd if entry.attempts else None,
         )
         failed.__cause__ = error
         entry.fail(failed)

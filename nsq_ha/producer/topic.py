@@ -261,9 +261,7 @@ class TopicPublisher:
                 f"no nsqlookupd lists an nsqd for topic {self.watch.topic!r}: start nsqd with the option"
                 f" -lookupd-tcp-address (asked {', '.join(self.watch.lookupds)})"
             )
-        return TopicNotFoundError(
-            f"no nsqlookupd knows topic {self.watch.topic!r}: create it first (nsq-ha topic create)"
-        )
+        return TopicNotFoundError.named(self.watch.topic)
 
     def _view_changed(self, view: TopicView) -> None:
         self._repartition.view_changed(view)

@@ -55,7 +55,7 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
         tailed = invoke("tail", "orders", "--from", "beginning", "-n", "1", "--raw", lookupd=lookupd)
         assert tailed.stdout == "hello\n"
         process.send_signal(number)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (0, b"", b"")
 
 
@@ -68,7 +68,7 @@ def test_people_get_addresses_and_an_example_to_paste() -> None:
             assert line
             result += line
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode == 0
     assert result.count(b"nsqd-") == 3
     assert result.count(b"nsqlookupd-") == 2
@@ -84,7 +84,7 @@ def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke, unused_
         assert result["lookupd"][0] == f"http://127.0.0.1:{unused_tcp_port}"
         refused = invoke("dev", *arguments)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Error: ")
     assert f"port {unused_tcp_port} of 127.0.0.1: " in refused.stderr
@@ -111,7 +111,7 @@ def test_a_plain_cluster_with_tls(unused_tcp_port_factory: Callable[[], int]) ->
             connection.sendall(b"  V1PING\n")
             assert connection.recv(100) == b"\0\0\0\x02OK"
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode == 0
 
 

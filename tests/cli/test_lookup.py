@@ -67,7 +67,7 @@ def test_an_unknown_topic_is_reported_for_each(invoke: Invoke, name: str) -> Non
     result = invoke("lookup", name, "--table")
     assert result.exit_code == 1
     assert result.stdout.count("does not know the topic") == 2
-    what_to_do = f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
+    what_to_do = f"Error: there is no topic '{name}': create it (nsq-ha topic create {name})\n"
     assert result.stderr == what_to_do
     result = invoke("lookup", name, "--json")
     assert (result.exit_code, result.stderr) == (1, what_to_do)

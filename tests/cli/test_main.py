@@ -22,7 +22,7 @@ main()
 def without(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own that lacks some modules."""
     code = WITHOUT.format(missing=missing, arguments=list(arguments))
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(

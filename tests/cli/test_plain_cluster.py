@@ -200,7 +200,7 @@ async def test_an_nsqlookupd_that_is_down_is_a_failure(plain: Plain, call: Call)
 async def test_a_topic_that_no_nsqlookupd_knows_is_a_failure(plain: Plain, call: Call) -> None:
     told = await call(plain, "lookup", "orders", "--table")
     assert (told.exit_code, told.stdout.count("does not know the topic")) == (1, 2)
-    assert told.stderr == "Error: there is no topic 'orders': create it with 'nsq-ha topic create orders'\n"
+    assert told.stderr == "Error: there is no topic 'orders': create it (nsq-ha topic create orders)\n"
 
 
 async def test_a_topic_that_was_only_created_has_no_nsqd(plain: Plain, call: Call) -> None:

@@ -92,7 +92,7 @@ def test_from_a_time_only_what_is_newer_comes(invoke: Invoke, topic: str) -> Non
 def test_an_unknown_topic_is_reported(invoke: Invoke, name: str) -> None:
     result = invoke("tail", name)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
+    assert result.stderr == f"Error: there is no topic '{name}': create it (nsq-ha topic create {name})\n"
 
 
 def test_what_is_no_text_comes_as_base64() -> None:
@@ -146,7 +146,7 @@ def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic
         assert process.stdout is not None
         assert process.stdout.readline() == b"a\n"
         process.send_signal(number)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, b"")
 
 

@@ -24,7 +24,7 @@ def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: s
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", f"deleted {name}\n")
     gone = invoke("topic", "describe", name)
     assert (gone.exit_code, gone.stdout) == (1, "")
-    assert gone.stderr == f"Error: there is no topic '{name}': create it with 'nsq-ha topic create {name}'\n"
+    assert gone.stderr == f"Error: there is no topic '{name}': create it (nsq-ha topic create {name})\n"
 
 
 def test_options_of_a_topic_reach_the_cluster(invoke: Invoke, name: str) -> None:

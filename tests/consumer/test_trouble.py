@@ -131,7 +131,7 @@ async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
     async with stage.consumer(start_timeout=0.05, lookup_interval=0.1):
         await eventually(lambda: len(warnings(caplog, "still looking")) == 2)
         assert "orders/ch: nothing to read" in warnings(caplog, "still looking")[0]
-        assert "no nsqlookupd knows topic 'orders'" in warnings(caplog, "still looking")[0]
+        assert "there is no topic 'orders'" in warnings(caplog, "still looking")[0]
         stage.lead({0: stage.nsqd})
         await stage.nsqd.subscriber()
         await eventually(lambda: warnings(caplog, "found the topic"))
@@ -148,7 +148,7 @@ async def test_a_topic_that_is_not_there_is_one_warning_at_a_time_and_says_what_
     monkeypatch.setattr(timing, "FIRST_WARNING", 60.0)
     async with stage.consumer(start_timeout=1.0, lookup_interval=0.1):
         (line,) = warnings(caplog, "not all partitions")
-        assert "no nsqlookupd knows topic 'orders': create it (nsq-ha topic create orders)" in line
+        assert "there is no topic 'orders': create it (nsq-ha topic create orders)" in line
 
 
 @pytest.mark.parametrize("tls", [False, True])

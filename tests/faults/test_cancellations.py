@@ -5,7 +5,7 @@ import pytest
 from integration.cancellations import cancel, set_up, stage
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_calls_that_are_cancelled_at_random_hang_nothing_and_lose_nothing() -> None:
     with stage() as cluster:
         set_up(cluster)

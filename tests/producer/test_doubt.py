@@ -40,6 +40,7 @@ async def test_a_lost_answer_fails_in_doubt_where_that_is_asked_for(stage: Stage
             await task
         assert isinstance(caught.value.__cause__, ConnectionLostError)
         assert (caught.value.attempts, caught.value.maybe_stored) == (1, True)
+        assert caught.value.nsqd == stage.nsqd.node.address
 
 
 async def test_what_failed_is_not_sent_after_all(stage: Stage, holding: Holding) -> None:

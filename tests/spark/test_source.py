@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Publish
 
 # The first use starts a JVM and its workers.
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 COUNT = 300
 

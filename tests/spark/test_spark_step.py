@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 FLIGHTS: list[tuple[str | None, int | None, int | None]] = [
     ("UA", 0, 10),

@@ -22,7 +22,7 @@ from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 BEGAN = 1_795_249_886_000_000_000
 MS = 1_000_000

@@ -37,7 +37,7 @@ print(bytes(buffer[:5]).decode(), len(buffer) == READ_BYTES, buffer is _read_buf
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork there")
 def test_a_forked_process_reads_into_memory_of_its_own() -> None:
-    ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=30)
+    ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=120)
     assert (ran.stdout, ran.stderr) == ("ours! True True\n", "")
 
 

@@ -143,9 +143,7 @@ def _partitions(topic: str, meta: TopicMeta, options: ReadOptions) -> Iterable[i
 
 def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:
     if not view.exists:
-        raise TopicNotFoundError(
-            f"option 'topic': there is no topic {view.topic!r}: create it first (nsq-ha topic create)"
-        )
+        raise TopicNotFoundError(f"option 'topic': {TopicNotFoundError.named(view.topic)}")
     meta = view.meta
     if meta is None:
         raise NoLeaderError(f"topic {view.topic!r}: no nsqlookupd names its number of partitions {view.note}".rstrip())
