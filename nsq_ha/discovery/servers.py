@@ -327,7 +327,7 @@ class Servers:
             async with asyncio.timeout(self._timeout):
                 found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except Exception as error:  # noqa: BLE001 - a resolver raises UnicodeError and ValueError, too
-            _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error)
+            _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
         server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
 
@@ -364,4 +364,4 @@ def _address(url: str) -> tuple[str, int]:
     from urllib.parse import urlsplit  # noqa: PLC0415
 
     parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.hostname or "", parts.port or 443  # http:// URLs have a port, see checks.lookupd_urls

@@ -252,8 +252,9 @@ class TopicWatch:
             self._say(partition, "has no leader, previously %s", node.address)
         if change.exists is False:
             _log.info("topic %s does not exist", self.topic, extra={"topic": self.topic})
-        if change.meta is not None and change.meta[0] is not None:
-            _log.info("topic %s changed: %s", self.topic, _changes(*change.meta), extra={"topic": self.topic})
+        first, second = change.meta or (None, None)
+        if first is not None and second is not None:
+            _log.info("topic %s changed: %s", self.topic, _changes(first, second), extra={"topic": self.topic})
 
     def _report_nodes(self, change: TopicChange) -> None:
         for text, nodes in (("is on nsqd %s", change.gained), ("is no longer listed for nsqd %s", change.lost)):
@@ -408,10 +409,8 @@ def _is_asked_to_end() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _changes(before: TopicMeta | None, after: TopicMeta | None) -> str:
+def _changes(before: TopicMeta, after: TopicMeta) -> str:
     """Return the settings that differ, as ``name old -> new``."""
-    if before is None or after is None:
-        return f"{before} -> {after}"
     pairs = (
         (field.name, getattr(before, field.name), getattr(after, field.name)) for field in dataclasses.fields(after)
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.discovery.loopback import Fake
+from tests.support.log_lines import whole_log_lines
 from tests.support.virtual import loop_for, one_clock
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 
 @pytest.fixture(autouse=True)
-async def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    with one_clock(monkeypatch):
+async def virtual_clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    with whole_log_lines(caplog), one_clock(monkeypatch):
         yield
 
 

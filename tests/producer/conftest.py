@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.support.leaks import nothing_left
+from tests.support.log_lines import whole_log_lines
 from tests.support.nsqd import Holding
 from tests.support.stage import Stage
 from tests.support.virtual import loop_for, one_clock
@@ -16,8 +17,8 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    with one_clock(monkeypatch):
+async def nothing_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    with whole_log_lines(caplog), one_clock(monkeypatch):
         async with nothing_left():
             yield
 
