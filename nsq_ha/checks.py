@@ -60,6 +60,7 @@ Rule = Callable[[str, Any], Any]
 """Takes the name and the value of an option; returns the normalised value or raises ConfigError."""
 
 _T = TypeVar("_T")
+_V = TypeVar("_V")
 
 
 def is_valid_name(name: str) -> bool:
@@ -97,7 +98,7 @@ def check_partition(partition: object) -> int:
     if isinstance(partition, bool) or not isinstance(partition, int):
         raise ConfigError(f"partition must be an int, not {type(partition).__name__}")
     if not 0 <= partition <= MAX_PARTITION_ID:
-        raise ConfigError(f"partition must be 0..{MAX_PARTITION_ID}, not {partition}")
+        raise ConfigError(f"partition must be 0..{MAX_PARTITION_ID}, not {shown(partition)}")
     return partition
 
 
@@ -366,7 +367,7 @@ def several(name: str, value: Any) -> Iterable[Any]:  # noqa: ANN401 - any value
     return value
 
 
-def named(name: str, check: Callable[[object], _T], value: object) -> _T:
+def named(name: str, check: Callable[[_V], _T], value: _V) -> _T:
     """Return what ``check`` returns; its error begins with the option's name.
 
     Raises:

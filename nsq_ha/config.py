@@ -294,6 +294,25 @@ class ConsumerConfig(ClientConfig):
         _check_giving_up(self)
 
 
+def check_option(kind: type[ClientConfig], name: str, value: object, place: str) -> object:
+    """Check the value of one option, and return it normalised.
+
+    Args:
+        kind: The class of the options.
+        name: A field of it.
+        value: The value.
+        place: Where it stands; every error begins with it.
+
+    Raises:
+        ConfigError: The value is wrong.
+    """
+    try:
+        return kind._rules[name](place, value)  # noqa: SLF001 - the class is this module's
+    except ConfigError as error:
+        found = str(error)
+    raise ConfigError(found if found.startswith(place) else f"{place}: {found}")
+
+
 def check_plain(config: ConsumerConfig) -> None:
     """Reject options that only the partitioned server supports.
 

@@ -21,6 +21,7 @@ from nsq_ha.checks import (
     is_number,
     one_of,
     optional,
+    shown,
     text,
     text_of,
 )
@@ -66,7 +67,8 @@ class Backoff:
             0 < self.initial <= self.maximum <= MAX_SECONDS and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
         ):
             raise ConfigError(
-                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS} seconds, factor >= 1, jitter 0..1, not {self}"
+                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS} seconds, factor >= 1, jitter 0..1, not"
+                f" {shown(self)}"
             )
 
 

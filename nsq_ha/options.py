@@ -77,3 +77,10 @@ class ConsumerOptions(ClientOptions, total=False):
     warn_attempts: int
     on_give_up: GiveUp | None
     dead_letter_topic: str | None
+
+
+class AdminOptions(TypedDict, total=False):
+    """Arguments of :class:`~nsq_ha.admin.AdminClient`."""
+
+    lookupd: str | Iterable[str]
+    question_timeout: float

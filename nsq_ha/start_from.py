@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self
@@ -102,6 +104,37 @@ class StartFrom:
     def __str__(self) -> str:
         """The wire form, ``type:value``."""
         return f"{self.kind}:{self.value}"
+
+
+def start_at(name: str, position: object) -> StartFrom:
+    """Return the start position that a text or a datetime names.
+
+    Args:
+        name: The option, for errors.
+        position: ``beginning``, ``end``, ``offset:<bytes>``, ``count:<number>``, or a time with its zone.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(position, str):
+        kind, _, number = position.strip().partition(":")
+        if kind in _PLAIN_WORDS and not number:
+            return _PLAIN_WORDS[kind]()
+        if kind in _COUNTED_WORDS and _DIGITS.fullmatch(number):
+            return named(name, _COUNTED_WORDS[kind], int(number))
+        with contextlib.suppress(ValueError):
+            position = datetime.fromisoformat(position.strip())
+    if isinstance(position, datetime):
+        return named(name, StartFrom.timestamp, position)
+    raise ConfigError(
+        f"{name} must be beginning, end, offset:<bytes>, count:<number>, or a time with its zone such as"
+        f" 2026-01-31T09:00Z, not {shown(position)}"
+    )
+
+
+_PLAIN_WORDS: Final[Mapping[str, Callable[[], StartFrom]]] = {"beginning": StartFrom.beginning, "end": StartFrom.end}
+_COUNTED_WORDS: Final[Mapping[str, Callable[[int], StartFrom]]] = {"offset": StartFrom.offset, "count": StartFrom.count}
+_DIGITS: Final = re.compile(r"[0-9]{1,100}")
 
 
 def start_position(name: str, start: object) -> object:

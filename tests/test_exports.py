@@ -88,6 +88,7 @@ async def test_a_consumer_shows_only_what_users_call() -> None:
         "aclose",
         "channel",
         "config",
+        "from_env",
         "max_in_flight",
         "run",
         "set_max_in_flight",

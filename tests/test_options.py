@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from nsq_ha import ClientConfig, ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
-from nsq_ha.options import ClientOptions
+from nsq_ha.admin import AdminClient
+from nsq_ha.options import AdminOptions, ClientOptions
 from tests.support.checkers import CHECKERS, check
 
 PAIRS: list[tuple[type[ClientConfig], Any]] = [
@@ -34,6 +36,9 @@ nsq_ha.Consumer("t", "c", lookupd=["a", "b"], partitions=range(3), start_from={0
 sync.Producer(nsqd=("a:4150",), compression=Compression.DEFLATE, sharding=hash, publish_timeout=5)
 sync.Consumer("t", "c", nsqd="a:4150", max_attempts=3, on_give_up=print, msg_timeout=None)
 AdminClient(["a:4161"], question_timeout=1)
+AdminClient.from_env(question_timeout=1)
+nsq_ha.Producer.from_env(window=5)
+sync.Consumer.from_env("t", "c", ordered=True)
 sync.AdminClient("a:4161", question_timeout=1)
 LookupClient("a:4161", timeout=1)
 
@@ -70,6 +75,9 @@ sync.Producer(windou=5)
 sync.Producer(strategy="random")
 sync.Consumer("t", "c", max_inflight=5)
 sync.Consumer("t", "c", partitions=3)
+nsq_ha.Consumer.from_env("t", "c", window=5)
+sync.Producer.from_env(window="5")
+AdminClient.from_env(timeout=1)
 AdminClient("a:4161", timeout=1)
 AdminClient("a:4161", question_timeout="1")
 sync.AdminClient(lookupd=4161)
@@ -92,6 +100,10 @@ def modules() -> dict[str, str]:
 def test_the_keywords_are_the_fields(config: type[ClientConfig], options: Any) -> None:  # noqa: ANN401
     assert options.__optional_keys__ == {field.name for field in dataclasses.fields(config)}
     assert not options.__required_keys__
+
+
+def test_the_keywords_of_an_admin_client_are_its_arguments() -> None:
+    assert AdminOptions.__optional_keys__ == set(inspect.signature(AdminClient).parameters)
 
 
 @pytest.mark.timeout(400)

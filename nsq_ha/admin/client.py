@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.description import PartitionDescription, TopicDescription
@@ -21,6 +21,7 @@ from nsq_ha.admin.leading import PAUSE, Bounded, Leading, unled, until_usable
 from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, lookupd_urls
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.topology import Node, TopicMeta, tcp_address
+from nsq_ha.settings import admin_from_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+    from nsq_ha.options import AdminOptions
     from nsq_ha.policy.topology import TopicView
 
 MAX_REPLICAS: Final = 5
@@ -67,6 +69,19 @@ class AdminClient:
             raise ConfigError("AdminClient needs the address of an nsqlookupd")
         self._question_timeout = question_timeout
         self._opened: Leading | None = None
+
+    @classmethod
+    def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:
+        """Create a client with the address of ``NSQ_HA_LOOKUPD``, or of the TOML file of ``NSQ_HA_CONFIG``.
+
+        Args:
+            **overrides: Arguments that win over both.
+
+        Raises:
+            ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
+                and the file.
+        """
+        return cls(**admin_from_env(overrides))
 
     async def __aenter__(self) -> Self:
         self._opened = Leading(self._urls, timeout=self._question_timeout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.config import ConsumerConfig
@@ -20,6 +20,7 @@ from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError
+from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.transport.waiting import is_foreign
 
@@ -91,6 +92,24 @@ class Consumer(SingleUseClient):
         self._partitions: Partitions | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
+
+    @classmethod
+    def from_env(
+        cls, topic: str, channel: str, *, producer: Publisher | None = None, **overrides: Unpack[ConsumerOptions]
+    ) -> Self:
+        """Create a consumer with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
+
+        Args:
+            topic: The topic.
+            channel: The channel.
+            producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``.
+            **overrides: Options that win over both.
+
+        Raises:
+            ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
+                and the file.
+        """
+        return cls(topic, channel, producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()

@@ -12,7 +12,7 @@ import random
 import time
 from asyncio import get_running_loop
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from nsq_ha.checks import check_topic, is_number, shown
 from nsq_ha.config import ProducerConfig, traced_topics
@@ -25,6 +25,7 @@ from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
+from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,19 @@ class Producer(SingleUseClient):
         self._group: asyncio.TaskGroup | None = None
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
+
+    @classmethod
+    def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
+        """Create a producer with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
+
+        Args:
+            **overrides: Options that win over both.
+
+        Raises:
+            ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
+                and the file.
+        """
+        return cls(config=config_from_env(ProducerConfig, overrides))
 
     @property
     def trace(self) -> bool | frozenset[str]:

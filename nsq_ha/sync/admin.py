@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from nsq_ha import admin
+from nsq_ha.settings import admin_from_env
 from nsq_ha.sync.facade import Facade, waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from nsq_ha.options import AdminOptions
 
 
 class AdminClient(Facade[admin.AdminClient]):
@@ -21,6 +24,11 @@ class AdminClient(Facade[admin.AdminClient]):
         """Check the arguments; connect to nothing yet."""
         urls = (lookupd,) if isinstance(lookupd, str) else tuple(lookupd)
         super().__init__(lambda: admin.AdminClient(urls, question_timeout=question_timeout))
+
+    @classmethod
+    def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:
+        """Create a client from the environment, see :meth:`nsq_ha.admin.AdminClient.from_env`."""
+        return cls(**admin_from_env(overrides))
 
     create_topic: Final = waits(admin.AdminClient.create_topic)
     delete_topic: Final = waits(admin.AdminClient.delete_topic)

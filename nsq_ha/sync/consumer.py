@@ -9,6 +9,7 @@ import nsq_ha.sync.producer
 from nsq_ha import _portal
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.errors import ConfigError
+from nsq_ha.settings import config_from_env
 from nsq_ha.sync.engine import Engine, is_called_by
 from nsq_ha.sync.facade import Facade, client_of, does, waits
 from nsq_ha.sync.producer import Producer
@@ -77,6 +78,18 @@ class Consumer(Facade[Engine]):
         self._producer = producer if isinstance(producer, Producer) else None
         self._local = threading.local()  # "handle": of each thread that iterates
         self._takers: set[Taker] = set()
+
+    @classmethod
+    def from_env(
+        cls,
+        topic: str,
+        channel: str,
+        *,
+        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
+        **overrides: Unpack[ConsumerOptions],
+    ) -> Self:
+        """Create a consumer from the environment, see :meth:`nsq_ha.Consumer.from_env`."""
+        return cls(topic, channel, producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
     run: Final = waits(nsq_ha.Consumer.run)
     wait_subscribed: Final = waits(nsq_ha.Consumer.wait_subscribed)

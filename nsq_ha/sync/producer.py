@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpack
 
 import nsq_ha
 from nsq_ha.config import ProducerConfig
+from nsq_ha.settings import config_from_env
 from nsq_ha.sync.facade import Facade, check_thread, described, waits
 from nsq_ha.sync.outstanding import Outstanding
 from nsq_ha.transport.single_use import options_of
@@ -78,6 +79,11 @@ class Producer(Facade[nsq_ha.Producer]):
         super().__init__(lambda: nsq_ha.Producer(config=checked))
         self._close_limit = self.config.close_timeout
         self._outstanding = Outstanding(self.config.max_pending_bytes)
+
+    @classmethod
+    def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
+        """Create a producer from the environment, see :meth:`nsq_ha.Producer.from_env`."""
+        return cls(config=config_from_env(ProducerConfig, overrides))
 
     publish: Final = waits(nsq_ha.Producer.publish)
     publish_many: Final = waits(nsq_ha.Producer.publish_many)

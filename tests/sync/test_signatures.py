@@ -51,6 +51,14 @@ def test_they_are_made_with_the_same_options(threads: type, original: type) -> N
     assert parameters(threads) == parameters(original)
 
 
+@pytest.mark.parametrize(("threads", "original"), CLIENTS, ids=NAMES)
+def test_they_are_made_from_the_same_environment(threads: Any, original: Any) -> None:  # noqa: ANN401
+    ours, theirs = (dict(inspect.signature(kind.from_env).parameters) for kind in (threads, original))
+    for found in (ours, theirs):
+        found.pop("producer", None)
+    assert ours == theirs
+
+
 def test_publish_nowait_takes_what_publish_takes() -> None:
     assert inspect.signature(sync.Producer.publish_nowait) == inspect.signature(nsq_ha.Producer.publish)
     assert sync.Producer.publish_nowait.__name__ == "publish_nowait"
