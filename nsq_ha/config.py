@@ -8,9 +8,10 @@ generated from the attribute docstrings. Times are in seconds, sizes in bytes.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
@@ -51,6 +52,38 @@ Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
 """The hash of keys: a named rule, or a function that returns an int of 0 or more."""
 
 
+SecretFunction = Callable[[], str | Awaitable[str]]
+"""Returns the present secret for AUTH."""
+
+Secret = str | SecretFunction
+"""The secret for AUTH, or a function that returns it."""
+
+_SECRET: Final = text_of(MAX_SECRET_BYTES, "None for servers that do not ask for AUTH")
+
+
+def checked_secret(value: object) -> str:
+    """Return a secret that can be sent; an error does not show it.
+
+    Raises:
+        ConfigError: It is not text, empty or too long.
+    """
+    secret: str = _SECRET("auth_secret", value)
+    return secret
+
+
+def _secret(name: str, value: Any) -> Secret:  # noqa: ANN401 - any value may be given
+    if not callable(value):
+        return checked_secret(value)
+    try:
+        inspect.signature(value).bind()
+    except TypeError:
+        raise ConfigError(f"{name} must be text, or a function without arguments") from None
+    except ValueError:  # some built-in functions have no signature
+        pass
+    found: Secret = value
+    return found
+
+
 _BACKOFF: Final = instance_of(Backoff)
 _COMPRESSION: Final = one_of(*(entry.value for entry in Compression))
 
@@ -71,7 +104,7 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "compression": lambda name, value: Compression(_COMPRESSION(name, getattr(value, "value", value))),
     "deflate_level": whole(1, 6),
     "tls": optional(TLS),
-    "auth_secret": optional(text_of(MAX_SECRET_BYTES, "None for servers that do not ask for AUTH")),
+    "auth_secret": optional(_secret),
     "client_id": text,
 }
 
@@ -121,8 +154,10 @@ class ClientConfig:
     """TLS for connections to nsqd; None for plain TCP. An ``ssl.SSLContext`` is used as it is: whether it verifies
     certificates and names, and which versions it accepts, is up to you. The partitioned nsqd stops writing to a TLS
     connection after 5 s, so connections are replaced before that: see the page "TLS, AUTH and compression"."""
-    auth_secret: str | None = field(default=None, repr=False)
-    """Secret for servers that require AUTH; never logged or shown."""
+    auth_secret: Secret | None = field(default=None, repr=False)
+    """Secret for servers that require AUTH; never logged or shown. A function is called for each connection whose nsqd
+    asks for AUTH, so secrets may change: an ``async`` one in the event loop, a plain one in a thread. It must return
+    within ``connect_timeout``; if it fails, connecting is retried."""
     client_id: str = ""
     """Name of this client in the server's statistics; empty for the host name."""
 
@@ -135,7 +170,8 @@ class ClientConfig:
         apply_rules(self, self._rules)
         if self.nsqd and self.lookupd:
             raise ConfigError("give either lookupd= or nsqd=, not both")
-        conceal(self.auth_secret)
+        if isinstance(self.auth_secret, str):
+            conceal(self.auth_secret)
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Self:

@@ -234,7 +234,10 @@ class ChannelNotRegisteredError(SubscribeRefusedError):
 
 
 class AuthError(ServerError):
-    """Authentication failed or permission is missing: check the secret; a retry would fail, too."""
+    """Authentication failed or permission is missing: check the secret and the permissions.
+
+    On a connection that worked before, the client has already connected again with a fresh secret.
+    """
 
 
 class NotInFlightError(ServerError):

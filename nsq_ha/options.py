@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
-from nsq_ha.config import GiveUp, Sharding
+from nsq_ha.config import GiveUp, Secret, Sharding
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.start_from import StartFrom
 
@@ -33,7 +33,7 @@ class ClientOptions(TypedDict, total=False):
     compression: Compression | Literal["none", "snappy", "deflate"]
     deflate_level: int
     tls: TlsConfig | ssl.SSLContext | None
-    auth_secret: str | None
+    auth_secret: Secret | None
     client_id: str
 
 

@@ -310,6 +310,16 @@ def test_a_secret_is_never_shown() -> None:
     assert "open sesame" not in str(caught.value)
 
 
+def test_the_secret_may_come_from_a_function_without_arguments() -> None:
+    config = ProducerConfig(lookupd=("a",), auth_secret=lambda: "open sesame")
+    assert callable(config.auth_secret)
+    assert "lambda" not in repr(config)
+    ProducerConfig(auth_secret=dict)  # type: ignore[arg-type]  # it has no signature
+    wrong_one: Any = lambda topic: topic  # noqa: E731
+    with pytest.raises(ConfigError, match=r"^auth_secret must be text, or a function without arguments$"):
+        ProducerConfig(auth_secret=wrong_one)
+
+
 def test_tls_verifies_by_default() -> None:
     assert TlsConfig().verify is True
 

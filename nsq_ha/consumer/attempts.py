@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.closing import Returned, leave_to_end
-from nsq_ha.consumer.threads import HandlerThreads, is_async
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
+from nsq_ha.threads import HandlerThreads, is_async
 from nsq_ha.transport.single_use import SingleUseClient, check_entered
 from nsq_ha.transport.waiting import is_foreign
 

@@ -9,8 +9,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsq_ha.consumer.threads import HandlerThreads, is_async
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
+from nsq_ha.threads import HandlerThreads, is_async
 from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:

@@ -279,8 +279,7 @@ class Subscription:
             if not is_foreign(raised):
                 raise
             error = self._start.after_refusal(self._trouble.explain(raised))  # the connection in use is not affected
-            is_permanent = self._trouble.is_permanent(error)
-            self._life.failed(self._leader(), for_good=is_permanent)
+            self._life.failed(self._leader(), for_good=self._trouble.ends(error))
             if self._life.act is Act.REPORT:
                 log.error("%s-%d at nsqd %s: %s", self._watch.topic, self.partition, node.address, error)  # noqa: TRY400 - the text says all
                 self._inbox.refused(error)

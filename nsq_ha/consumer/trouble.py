@@ -18,6 +18,7 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
     TlsRequiredError,
 )
+from nsq_ha.policy.permission import renews
 from nsq_ha.policy.timing import Outage
 from nsq_ha.unexpected import report_unexpected
 
@@ -30,7 +31,6 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 _MUST_BE_ORDERED: Final = "E_SUB_ORDER_IS_MUST"
 
 _PERMANENT: Final = (
-    AuthError,
     BadNameError,
     ChannelNotRegisteredError,
     InvalidCommandError,
@@ -53,14 +53,19 @@ class Trouble:
         self._config = config
         self._outage = Outage()
         self._since = 0.0
+        self._refusals = 1  # none can be renewed before a subscription was accepted
 
     @property
     def is_open(self) -> bool:
         """Whether something failed and nothing has settled since."""
         return self._outage.began_at is not None
 
-    def is_permanent(self, error: NsqError) -> bool:
-        """Return whether retries cannot fix ``error``."""
+    def ends(self, error: NsqError) -> bool:
+        """Return whether a failed attempt ends the subscription, since retries cannot fix ``error``."""
+        if isinstance(error, AuthError):
+            has_secret, refusals = self._config.auth_secret is not None, self._refusals
+            self._refusals += 1
+            return not renews(error.code, has_secret=has_secret, failures=refusals)
         if isinstance(error, _PERMANENT):
             return True
         if self._config.nsqd:  # without nsqlookupd, nothing says whether the topic is ordered
@@ -98,6 +103,7 @@ class Trouble:
         """Record that messages may arrive, perhaps not for long."""
         self.reason = None
         self._since = now
+        self._refusals = 0
 
     def settled(self, node: Node | None) -> None:
         """Record that the subscription has lasted; log it if its failures were logged."""

@@ -18,6 +18,7 @@ from nsq_ha.discovery.fixed import explained
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.liveness import STALLED_AFTER, Answering, stalled_at, state_at
+from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.policy.sender_life import Act
 from nsq_ha.producer.link import Link
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
@@ -233,7 +234,9 @@ class Sender:
             self.trouble = None
 
     def _refused(self, error: ServerError, *, apart: bool) -> None:
-        again = error.retriable and self._config.on_unreachable == "retry"
+        failures = self.link.life.failures
+        renewing = renews(error.code, has_secret=self._config.auth_secret is not None, failures=failures)
+        again = (error.retriable or renewing) and self._config.on_unreachable == "retry"
         request = self.lane.refused(self._clock(), retry=again, apart=apart)
         is_understood = refuses_publish(error)
         if not is_understood:
@@ -246,6 +249,9 @@ class Sender:
         if request.closes_when_refused:
             # The server reads the rest of the batch as commands: the next answers belong to no publish.
             self._close(RemoteProtocolError("closed the connection after a refused MPUB_EXT"), apart=apart)
+        elif error.code in RENEWABLE:
+            # nsqd closes the connection, too, but publishes written before that would be in doubt.
+            self._close(ConnectionLostError(f"closed the connection to renew its permissions: {error}"), apart=apart)
         elif not is_understood:
             # Answers have no number, so it is unknown which publish the next one belongs to.
             self._close(

@@ -20,7 +20,7 @@ from nsq_ha.protocol.commands import (
     Touch,
 )
 from nsq_ha.protocol.exchange import Received
-from nsq_ha.protocol.handshake import Handshake, Receive, Send, StartCodec, StartTls
+from nsq_ha.protocol.handshake import GetSecret, Handshake, Receive, Send, StartCodec, StartTls
 from nsq_ha.protocol.identify import Identity, Offer
 from nsq_ha.protocol.messages import DamagedMessage, Layout, Traced, decode_traced, layout_for
 
@@ -30,6 +30,7 @@ __all__ = [
     "Command",
     "DamagedMessage",
     "Finish",
+    "GetSecret",
     "Handshake",
     "Identity",
     "Layout",

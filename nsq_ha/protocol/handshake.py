@@ -20,6 +20,8 @@ It does no I/O: the caller executes each step and feeds the data that it reads. 
             connection = context.wrap_socket(connection, server_hostname=host)
         elif isinstance(step, StartCodec):
             codec, pieces = step.codec, step.codec.pieces(step.trailing)
+        elif isinstance(step, GetSecret):  # only with asks=True
+            handshake.secret = ask_for_it()
         elif (piece := next(pieces, None)) is not None:
             handshake.feed(piece)
         else:
@@ -99,7 +101,12 @@ class StartCodec:
     trailing: bytes
 
 
-Step = Send | Receive | StartTls | StartCodec
+@dataclass(frozen=True, slots=True)
+class GetSecret:
+    """Set :attr:`Handshake.secret`, since the server requires AUTH. Only with ``asks=True``."""
+
+
+Step = Send | Receive | StartTls | StartCodec | GetSecret
 """What to do next."""
 
 
@@ -133,10 +140,12 @@ class Handshake:
         offer: The client's offer.
         address: The server's address, for errors.
         secret: For AUTH. None if there is none.
+        asks: Ask for the secret by a step if the server requires AUTH.
         advice: The advice in error texts. None uses the names of the client's options.
 
     Attributes:
         identity: The server's answer to IDENTIFY, as soon as it is known.
+        secret: The secret for AUTH.
     """
 
     def __init__(
@@ -146,13 +155,15 @@ class Handshake:
         *,
         address: str,
         secret: str | None = None,
+        asks: bool = False,
         advice: Advice | None = None,
     ) -> None:
         self.identity: Identity = Identity()
         self._protocol = protocol
         self._offer = offer
         self._address = address
-        self._secret = secret
+        self.secret: str | None = secret
+        self._asks = asks
         self._advice = advice or Advice()
         self._unread = bytearray()
         self._count = 0
@@ -189,13 +200,16 @@ class Handshake:
         yield from self._answer()
 
     def _authenticate(self) -> Generator[Step, None, None]:
-        if self._secret is None:
+        if self._asks:
+            yield GetSecret()
+        secret = self.secret
+        if secret is None:
             raise AuthError("E_AUTH_FIRST", f"{self._address} requires AUTH: {self._advice.no_secret}")
-        conceal(self._secret)  # a config created in another process has not done this here
+        conceal(secret)  # a config created in another process has not done this here
         try:
-            decode_authorization((yield from self._request(Auth(self._secret.encode()))))
+            decode_authorization((yield from self._request(Auth(secret.encode()))))
         except ServerError as error:
-            raise without_secret(error, self._secret) from None
+            raise without_secret(error, secret) from None
 
     def _request(self, command: Command) -> Generator[Step, None, bytes]:
         yield Send(self._protocol.send(command))

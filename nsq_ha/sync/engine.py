@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import nsq_ha
 from nsq_ha.consumer.handling import check_handler
-from nsq_ha.consumer.threads import is_async
+from nsq_ha.threads import is_async
 
 if TYPE_CHECKING:
     from collections import deque

@@ -34,8 +34,9 @@ from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
 from nsq_ha.protocol import ClientProtocol, Close, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
-from nsq_ha.protocol.handshake import Handshake, Send, StartCodec, StartTls
+from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
+from nsq_ha.transport.secret import secret_of
 from nsq_ha.transport.tcp import REACHABLE, TcpStream
 from nsq_ha.transport.tls import server_name, ssl_context
 from nsq_ha.transport.tls_limits import tls_server
@@ -44,7 +45,7 @@ from nsq_ha.unexpected import report_unexpected
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import ClientConfig
+    from nsq_ha.config import ClientConfig, Secret, SecretFunction
     from nsq_ha.message import Message, MessageSource
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
@@ -62,6 +63,11 @@ USER_AGENT: Final = f"nsq_ha/{__version__}"
 
 def _ignore(_: object) -> None:
     """Do nothing."""
+
+
+def _parted(secret: Secret | None) -> tuple[str | None, SecretFunction | None]:
+    """Return the secret as text and as a function, of which at least one is None."""
+    return (secret, None) if secret is None or isinstance(secret, str) else (None, secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,7 @@ class Connection:
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
         self._waiters: deque[asyncio.Future[bytes]] = deque()
         self._stream: Stream | None = None
+        self._asks_for_secret = False
         self._watchdog: asyncio.TimerHandle | None = None
         self._last_heartbeat = self._identified_at = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
@@ -131,6 +138,11 @@ class Connection:
         except TimeoutError:
             was_reached = connection._stream is not None
             await connection._discard()
+            if connection._asks_for_secret:
+                raise ConnectError(
+                    f"{node.address} asks for AUTH, but the function auth_secret returned no secret within"
+                    f" connect_timeout={config.connect_timeout} s"
+                ) from None
             if not was_reached:
                 # With nsqd= the user chose the address, so the hint does not apply.
                 hint = "" if config.nsqd else f"; {REACHABLE}"
@@ -158,7 +170,9 @@ class Connection:
             extend_support=extend_support,
             is_plain=node.is_plain,
         )
-        handshake = Handshake(self._protocol, offer, address=node.address, secret=config.auth_secret)
+        text, function = _parted(config.auth_secret)
+        asks = function is not None
+        handshake = Handshake(self._protocol, offer, address=node.address, secret=text, asks=asks)
 
         def arrived(data: bytes | memoryview) -> None:
             handshake.feed(data)
@@ -175,7 +189,12 @@ class Connection:
         self._stream = stream = await open_stream(node.host, node.tcp_port, arrived, self._lost)
         self._identified_at = self._loop.time()
         for step in handshake:
-            await self._do(step, stream)
+            if isinstance(step, GetSecret) and function is not None:
+                self._asks_for_secret = True
+                handshake.secret = await secret_of(function, node.address)
+                self._asks_for_secret = False
+            else:
+                await self._do(step, stream)
         stream.receiver = self._received
         self.identity = handshake.identity
         if config.tls is not None:

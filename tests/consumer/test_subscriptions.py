@@ -1,6 +1,7 @@
 """Staying subscribed: refusals, lost connections, moved leaders, new partitions, silence."""
 
 import asyncio
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,50 @@ async def test_auth_comes_before_the_subscription(stage: Stage) -> None:
     async with stage.consumer(auth_secret="open sesame"):
         peer = await stage.nsqd.subscriber()
         assert [type(command) for command in peer.commands] == [Identify, Auth, SubAdvanced, Ready]
+
+
+@pytest.mark.parametrize("kind", [Auth, SubAdvanced])
+async def test_a_refusal_after_a_lost_connection_is_renewed_once(stage: Stage, kind: type[Command]) -> None:
+    """The auth server may have been unreachable for a moment, or the secret was replaced: this used to end all."""
+    numbers = itertools.count(1)
+    stage.nsqd.identity = Identity(auth_required=True)
+    async with stage.consumer(auth_secret=lambda: f"secret-{next(numbers)}") as consumer:
+        for number in (0, 1):  # each accepted subscription may be renewed again
+            peer = await stage.nsqd.subscriber(number)
+            stage.nsqd.script = Refusing(kind, "E_AUTH_FAILED AUTH failed", closes=True)
+            peer.close()
+        await stage.nsqd.subscriber(2)
+        sent = [command.secret for command in stage.nsqd.commands if isinstance(command, Auth)]
+        assert sent == [b"secret-%d" % number for number in (1, 2, 3, 4, 5)]
+        stage.nsqd.script = Refusing(kind, *["E_UNAUTHORIZED AUTH failed"] * 9, closes=True)
+        stage.nsqd.peers[-1].close()
+        with pytest.raises(ServerError, match="E_UNAUTHORIZED AUTH failed"):
+            await asyncio.wait_for(anext(consumer), LIMIT)
+    assert len(stage.nsqd.peers) == 7
+
+
+async def test_a_wrong_secret_is_raised_at_the_start_without_another_attempt(stage: Stage) -> None:
+    stage.nsqd.identity = Identity(auth_required=True)
+    stage.nsqd.script = Refusing(Auth, "E_AUTH_FAILED AUTH failed", closes=True)
+    with pytest.raises(ServerError, match="E_AUTH_FAILED"):
+        async with stage.consumer(auth_secret="hush"):
+            pass
+    assert len(stage.nsqd.peers) == 1
+
+
+async def test_a_secret_that_is_late_is_waited_for(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    failures = iter([OSError("hush"), OSError("hush")])
+
+    async def secret() -> str:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return "hush"
+
+    stage.nsqd.identity = Identity(auth_required=True)
+    async with stage.consumer(auth_secret=secret):
+        await stage.nsqd.subscriber()
+    assert len(stage.nsqd.peers) == 3
+    assert "hush" not in caplog.text
 
 
 async def test_tls_files_that_cannot_be_read_are_reported(stage: Stage, tmp_path: Path) -> None:

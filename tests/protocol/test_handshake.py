@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from nsq_ha.protocol.commands import Auth
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import MAGIC, NOP
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, Handshake, Receive, Send, StartCodec
+from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, GetSecret, Handshake, Receive, Send, StartCodec
 from nsq_ha.protocol.identify import encode_identity
 from nsq_ha.protocol.state import State
 from tests.protocol.fakes import HEARTBEAT_FRAME, LARGEST, OK_FRAME, error, response
@@ -107,6 +108,30 @@ def test_the_layers_come_in_order_and_auth_goes_through_them() -> None:
     run.all()
     assert run.steps == ["Send", "StartTls", "StartCodec", "Send"]
     assert codec.decompress(run.sent[1]) == Auth(SECRET.encode()).encode()
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_a_secret_is_asked_for_only_if_the_server_requires_it(secret: str | None) -> None:
+    asked = 0
+    protocol = ClientProtocol(max_frame_bytes=LARGEST)
+    handshake = Handshake(protocol, Offer(), address="nsqd:4150", asks=True)
+    reads = iter([agreed(auth_required=True), WELCOME])
+    sent = []
+    expected = contextlib.nullcontext() if secret else pytest.raises(AuthError, match="requires AUTH: set auth_secret")
+    with expected:
+        for step in handshake:
+            if isinstance(step, GetSecret):
+                asked += 1
+                handshake.secret = secret
+            elif isinstance(step, Send):
+                sent.append(step.data)
+            else:
+                handshake.feed(next(reads))
+    assert asked == 1
+    assert sent[1:] == ([Auth(SECRET.encode()).encode()] if secret else [])
+    run = Run(Handshake(ClientProtocol(max_frame_bytes=LARGEST), Offer(), address="nsqd:4150", asks=True), [agreed()])
+    run.all()
+    assert run.steps == ["Send"]
 
 
 def test_the_level_of_deflate_is_what_was_offered() -> None:

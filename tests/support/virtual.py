@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-from nsq_ha.consumer.threads import HandlerThreads
+from nsq_ha.threads import HandlerThreads
 
 _BUFFER: Final = 512 * 1024
 """Bytes that a peer's side takes while nobody reads."""

@@ -6,12 +6,15 @@ import logging
 import re
 import socket
 import ssl
+import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nsq_ha import ClientConfig, Compression, ConsumerConfig, TlsConfig
+from nsq_ha.config import SecretFunction
 from nsq_ha.errors import AuthError, ConnectError, InvalidCommandError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Command, Identity
@@ -389,6 +392,117 @@ async def test_auth_is_refused(nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture,
     reason = await refused(nsqd, ClientConfig(auth_secret=SECRET))
     assert isinstance(reason, ServerError)
     assert "4711" not in f"{reason!r} {reason} {caplog.text}"
+
+
+class Vault:
+    """An object that returns the secret when it is called."""
+
+    async def __call__(self) -> str:
+        return SECRET
+
+
+async def asynchronous() -> str:
+    return SECRET
+
+
+@pytest.mark.parametrize("function", [lambda: SECRET, asynchronous, lambda: asynchronous(), Vault()])  # noqa: PLW0108
+async def test_a_function_returns_the_secret(nsqd: FakeNsqd, function: SecretFunction) -> None:
+    nsqd.identity = Identity(auth_required=True)
+    config = ClientConfig(auth_secret=function)
+    async with linked(nsqd, config) as link:
+        assert link.peer.commands[1] == Auth(SECRET.encode())
+    assert SECRET not in repr(config)
+
+
+async def test_a_plain_function_does_not_block_the_event_loop(nsqd: FakeNsqd) -> None:
+    nsqd.identity = Identity(auth_required=True)
+    called_in: list[threading.Thread] = []
+
+    def function() -> str:
+        called_in.append(threading.current_thread())
+        return SECRET
+
+    async with linked(nsqd, ClientConfig(auth_secret=function)):
+        pass
+    assert called_in != [threading.current_thread()]
+    assert called_in[0].daemon
+
+
+async def test_a_function_is_called_for_each_connection_that_asks_for_the_secret(nsqd: FakeNsqd) -> None:
+    secrets = iter(["first", "second"])
+    config = ClientConfig(auth_secret=lambda: next(secrets))
+    async with linked(nsqd, config):
+        pass
+    nsqd.identity = Identity(auth_required=True)
+    for expected in (b"first", b"second"):
+        async with linked(nsqd, config):
+            assert nsqd.peers[-1].commands[1] == Auth(expected)
+
+
+def returning(value: object) -> SecretFunction:
+    return lambda: value  # type: ignore[return-value]
+
+
+def raising(error: BaseException) -> SecretFunction:
+    def function() -> str:
+        raise error
+
+    return function
+
+
+async def failing() -> str:
+    raise LookupError(SECRET)
+
+
+async def cancelled() -> str:
+    raise asyncio.CancelledError(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (raising(ValueError(SECRET)), "raised ValueError; its text is not shown"),
+        (raising(StopIteration(SECRET)), "raised StopIteration; its text is not shown"),
+        (raising(SystemExit(SECRET)), "raised SystemExit; its text is not shown"),
+        (failing, "raised LookupError; its text is not shown"),
+        (cancelled, "was cancelled"),
+        (returning(None), "returned no secret: auth_secret must be a str"),
+        (returning(SECRET.encode()), "returned no secret: auth_secret must be a str"),
+        (returning(""), "returned no secret: auth_secret must not be empty"),
+        (returning(SECRET + "\ud800"), "returned no secret: auth_secret must be text that UTF-8 can encode"),
+        (returning(SECRET * 5000), "returned no secret: auth_secret must have at most"),
+    ],
+)
+async def test_a_function_without_a_secret_is_an_error_that_shows_nothing(
+    nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture, function: SecretFunction, problem: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    nsqd.identity = Identity(auth_required=True)
+    reason = await refused(nsqd, ClientConfig(auth_secret=function))
+    assert isinstance(reason, ConnectError)
+    assert reason.retriable
+    assert f"asks for AUTH, but the function auth_secret {problem}" in str(reason)
+    assert "4711" not in "".join(traceback.format_exception(reason)) + caplog.text
+
+
+async def test_a_function_that_takes_too_long_is_named(nsqd: FakeNsqd) -> None:
+    nsqd.identity = Identity(auth_required=True)
+    end = threading.Event()
+
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return SECRET
+
+    def late() -> str:
+        end.wait(LIMIT)
+        return SECRET
+
+    for function in (never, late):
+        config = ClientConfig(auth_secret=function, connect_timeout=0.3)
+        reason = await asyncio.wait_for(refused(nsqd, config), LIMIT)
+        assert isinstance(reason, ConnectError)
+        assert "the function auth_secret returned no secret within connect_timeout=0.3 s" in str(reason)
+    end.set()
 
 
 async def test_an_answer_to_auth_that_makes_no_sense(nsqd: FakeNsqd) -> None:

@@ -3,8 +3,9 @@
 asyncio's default executor has ``min(32, cores + 4)`` threads and also resolves
 host names. Fewer handlers than ``concurrency`` would run at a time, and a
 reconnect would wait for them. So each call of ``run`` has its own threads, at
-most ``concurrency``, started when needed; ``on_give_up`` has its own, too. They
-are daemons: a handler that never returns does not keep the process alive.
+most ``concurrency``, started when needed; ``on_give_up`` and ``auth_secret``
+have their own, too. They are daemons: a handler that never returns does not keep
+the process alive.
 """
 
 from __future__ import annotations

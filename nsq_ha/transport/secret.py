@@ -1,0 +1,69 @@
+"""The secret for AUTH, from the user's function.
+
+What the function raises or returns may contain the secret, so no error shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING
+
+from nsq_ha.config import checked_secret
+from nsq_ha.errors import ConfigError, ConnectError
+from nsq_ha.threads import HandlerThreads, is_async
+
+if TYPE_CHECKING:
+    from nsq_ha.config import SecretFunction
+
+
+async def secret_of(function: SecretFunction, address: str) -> str:
+    """Call the function and return the secret. A plain function runs in a thread of its own.
+
+    Args:
+        function: The option ``auth_secret``.
+        address: The nsqd that asks for the secret, for errors.
+
+    Raises:
+        ConnectError: It raised an error, or returned something that is not a secret; a later call may succeed.
+
+    If cancelled, a plain function continues in its thread, and its result is dropped.
+    """
+    try:
+        found = function() if is_async(function) else await _in_thread(function)
+        if inspect.isawaitable(found):
+            found = await found
+        if not isinstance(found, BaseException):
+            return checked_secret(found)
+        problem = _raised(found)
+    except ConfigError as error:
+        problem = f"returned no secret: {error}"
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        problem = "was cancelled"
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        problem = _raised(error)
+    # Outside of the handlers, so that the error with its text is not kept as a context.
+    raise ConnectError(f"{address} asks for AUTH, but the function auth_secret {problem}")
+
+
+def _raised(error: BaseException) -> str:
+    return f"raised {type(error).__name__}; its text is not shown, since it may contain the secret"
+
+
+async def _in_thread(function: SecretFunction) -> object:
+    """Return the function's result, or what it raised: an exit must not end the event loop."""
+
+    def call(_: object) -> object:
+        try:
+            return function()
+        except BaseException as error:  # noqa: BLE001
+            return error
+
+    threads = HandlerThreads(1)
+    try:
+        return await threads.call(call, None)
+    finally:
+        threads.close()
