@@ -1,0 +1,648 @@
+"""The way of an answer, part by part: a delivery, a watched message, and one that was given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha import tracelog
+from nsq_ha.consumer.closing import CLOSED, LateAnswers, Returned, drain, leave_to_end
+from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.watched import Watched
+from nsq_ha.errors import ConnectionLostError
+from nsq_ha.message import Message
+from nsq_ha.option_types import Backoff
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import Identity
+from tests.support.nsqd import message_id
+from tests.support.waiting import dawdle, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsq_ha.errors import NsqError
+
+
+class Wire:
+    """Stands for a connection: keeps what is written."""
+
+    node = Node("10.0.0.1", 4150, 4151)
+    identity = Identity(version="fake", msg_timeout=4_000, max_msg_timeout=20_000)
+
+    def __init__(self) -> None:
+        self.now: list[bytes] = []
+        self.later: list[bytes] = []
+        self.aborted: list[NsqError] = []
+
+    def write_now(self, data: bytes) -> None:
+        self.now.append(data)
+
+    def write(self, data: bytes) -> None:
+        self.later.append(data)
+
+    def abort(self, reason: NsqError) -> None:
+        self.aborted.append(reason)
+
+
+class Case:
+    """A delivery with its connection, and what it reports."""
+
+    def __init__(self, *, is_ordered: bool = False, attach: bool = True) -> None:
+        self.wire = Wire()
+        self.freed = 0
+        self.late: list[tuple[bytes, str]] = []
+        self.given_up: list[bytes] = []
+        self.interrupted: list[bytes] = []
+        self.takes = False
+        self.delivery = Delivery(
+            "orders",
+            "ch",
+            3,
+            is_ordered=is_ordered,
+            backoff=Backoff(initial=2.0, maximum=30.0, factor=3.0, jitter=0.5),
+            on_freed=self._freed,
+            on_late=lambda message, answer: self.late.append((message.id, answer)),
+            gives_up=lambda message: self._takes(self.given_up, message),
+            on_interrupted=lambda message: self._takes(self.interrupted, message),
+        )
+        if attach:
+            self.delivery.attach(self.wire)  # type: ignore[arg-type]
+            self.delivery.arrived_at = asyncio.get_running_loop().time()
+
+    def _freed(self) -> None:
+        self.freed += 1
+
+    def _takes(self, taken: list[bytes], message: Message) -> bool:
+        taken.append(message.id)
+        return self.takes
+
+    def messages(self, count: int, attempts: int = 1) -> list[Message]:
+        """Deliver."""
+        self.delivery.in_flight += count
+        return [Message(message_id(n + 2, 3), b"x", attempts, 7, self.delivery) for n in range(count)]
+
+
+def fin(*messages: Message) -> bytes:
+    return b"".join(b"FIN " + message.id + b"\n" for message in messages)
+
+
+def req(message: Message, milliseconds: int) -> bytes:
+    return b"REQ " + message.id + b" %d\n" % milliseconds
+
+
+async def test_a_delivery_begins_like_this() -> None:
+    delivery = Case(attach=False).delivery
+    shown = (delivery.topic, delivery.channel, delivery.partition, delivery.nsqd, delivery.msg_timeout)
+    assert shown == ("orders", "ch", 3, "", 60.0)
+    assert [delivery.is_alive, delivery.is_arriving, delivery.is_ordered, delivery.may_repeat] == [False] * 4
+    figures = (
+        delivery.arrived_at,
+        delivery.delivered,
+        delivery.in_flight,
+        delivery.peak,
+        delivery.ready,
+        delivery.held,
+    )
+    assert (figures, delivery.touched_at) == ((0,) * 6, 0.0)
+    assert Case(is_ordered=True).delivery.may_repeat
+    attached = Case().delivery
+    assert (attached.is_alive, attached.nsqd, attached.msg_timeout) == (True, "10.0.0.1:4150", 4.0)
+
+
+async def test_the_only_message_is_finished_at_once_and_others_together() -> None:
+    case = Case()
+    (alone,) = case.messages(1)
+    alone.finish()
+    assert (case.wire.now, case.delivery.in_flight, case.freed) == ([fin(alone)], 0, 1)
+    first, second, third = case.messages(3)
+    first.finish()
+    third.finish()
+    assert (len(case.wire.now), case.delivery.in_flight) == (1, 3)
+    await turn()
+    assert (case.wire.now[1:], case.delivery.in_flight, case.freed) == ([fin(first, third)], 1, 2)
+    second.finish()
+    assert (case.wire.now[2:], case.freed) == ([fin(second)], 3)
+    await turn(3)
+    case.delivery.flush()
+    assert (len(case.wire.now), case.freed) == (3, 3)
+
+
+async def test_what_is_finished_while_messages_arrive_leaves_with_the_flush() -> None:
+    case = Case()
+    case.delivery.is_arriving = True
+    first, second = case.messages(2)
+    first.finish()
+    second.finish()
+    await turn(3)
+    assert case.wire.now == []
+    case.delivery.flush()
+    assert case.wire.now == [fin(first, second)]
+
+
+@pytest.mark.parametrize(("attempts", "milliseconds"), [(1, 2_000), (2, 6_000), (3, 18_000), (4, 30_000)])
+async def test_a_requeue_without_delay_follows_the_backoff_without_chance(attempts: int, milliseconds: int) -> None:
+    case = Case()
+    (message,) = case.messages(1, attempts)
+    message.requeue()
+    assert (case.wire.later, case.delivery.in_flight, case.freed) == ([req(message, milliseconds)], 0, 1)
+    assert case.given_up == [message.id]
+
+
+async def test_a_requeue_is_not_sent_if_the_message_is_given_up() -> None:
+    case = Case()
+    case.takes = True
+    (message,) = case.messages(1)
+    message.requeue(1.5)
+    assert (case.wire.later, case.delivery.in_flight, case.freed) == ([], 1, 0)
+    case.takes = False
+    message.answered = False
+    message.requeue(1.5)
+    assert case.wire.later == [req(message, 1500)]
+
+
+async def test_an_ordered_requeue_waits_here_and_is_touched_meanwhile() -> None:
+    case = Case(is_ordered=True)
+    (message,) = case.messages(1)
+    message.requeue(9.0)
+    assert (case.delivery.held, case.delivery.in_flight) == (1, 1)
+    await dawdle(8.9)
+    touches = case.wire.later
+    assert touches
+    assert set(touches) == {b"TOUCH " + message.id + b"\n"}
+    assert case.delivery.held == 1
+    await dawdle(0.2)
+    assert case.wire.later[-1] == req(message, 0)
+    assert (case.delivery.held, case.delivery.in_flight, case.freed) == (0, 0, 1)
+
+
+async def test_an_ordered_requeue_without_delay_is_sent_at_once() -> None:
+    case = Case(is_ordered=True)
+    (message,) = case.messages(1)
+    message.requeue(0)
+    assert (case.wire.later, case.delivery.held) == ([req(message, 0)], 0)
+
+
+async def test_the_end_of_a_connection_ends_all_that_waits() -> None:
+    case = Case(is_ordered=True)
+    held, finished, late = case.messages(3)
+    held.requeue(5.0)
+    finished.finish()
+    case.delivery.detach()
+    assert (case.delivery.in_flight, case.delivery.held, case.delivery.is_alive) == (0, 0, False)
+    assert not case.delivery.may_repeat
+    await dawdle(10.0)
+    assert (case.wire.now, [line for line in case.wire.later if line.startswith(b"REQ")]) == ([], [])
+    case.delivery.dropped()
+    assert (case.delivery.in_flight, case.freed) == (0, 0)
+    for answer in (late.touch, late.finish):
+        answer()
+    late.answered = False
+    late.requeue()
+    assert case.late == [(late.id, answer) for answer in ("touch", "finish", "requeue")]
+    case.delivery.finish_damaged(late.id)
+    assert not any(line.startswith(b"FIN") for line in (*case.wire.now, *case.wire.later))
+
+
+async def test_answers_from_a_thread_go_through_the_loop() -> None:
+    case = Case()
+    first, second, third = case.messages(3)
+    for answer in (first.finish, second.requeue, third.touch):
+        await asyncio.to_thread(answer)
+    await turn(2)
+    assert case.wire.now == [fin(first)]
+    assert case.wire.later == [req(second, 2_000), b"TOUCH " + third.id + b"\n"]
+    assert case.delivery.touched_at > 0
+    assert not await asyncio.to_thread(case.delivery.interrupted, third)
+    assert case.interrupted == []
+
+
+async def test_answers_from_a_thread_are_late_once_the_loop_is_closed() -> None:
+    case = Case()
+    messages = case.messages(3)
+    closed = asyncio.new_event_loop()
+    closed.close()
+    case.delivery._loop = closed
+    for message, answer in zip(messages, ("finish", "requeue", "touch"), strict=True):
+        await asyncio.to_thread(getattr(message, answer))
+    assert case.late == [
+        (message.id, answer) for message, answer in zip(messages, ("finish", "requeue", "touch"), strict=True)
+    ]
+
+
+async def test_a_cancelled_block_is_the_consumers_to_judge() -> None:
+    case = Case()
+    (message,) = case.messages(1)
+    assert not case.delivery.interrupted(message)
+    case.takes = True
+    assert case.delivery.interrupted(message)
+    assert case.interrupted == [message.id] * 2
+
+
+async def test_without_callbacks_nothing_is_taken() -> None:
+    delivery = Delivery("orders", "ch", 0, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
+    message = Message(message_id(2), b"x", 1, 7, delivery)
+    assert not delivery.interrupted(message)
+    message.requeue()
+    delivery.attach(Wire())  # type: ignore[arg-type]
+    message.answered = False
+    message.requeue(0)
+    assert delivery.in_flight == -1  # it was sent, and not given up
+
+
+async def test_a_replaced_delivery_reports_to_another() -> None:
+    case, freed = Case(), []
+    case.delivery.ready = 5
+    case.delivery.retire(lambda: freed.append(1))
+    (message,) = case.messages(1)
+    case.delivery.dropped()
+    assert (case.delivery.ready, case.delivery.in_flight, freed, case.freed) == (0, 0, [1], 0)
+    reason = ConnectionLostError("no")
+    case.delivery.abort(reason)
+    assert case.wire.aborted == [reason]
+    assert not message.answered
+
+
+async def test_each_answer_of_a_traced_topic_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[str, bytes]] = []
+    monkeypatch.setattr(tracelog, "log_message", lambda event, message: lines.append((event, message.id)))
+    monkeypatch.setattr(tracelog.TraceSwitch, "is_on", lambda _, topic: topic == "orders")
+    case = Case()
+    first, second, third = case.messages(3)
+    first.requeue(0)
+    second.finish()
+    assert lines == [("requeue", first.id)]
+    tracelog.switch.enable("orders")
+    try:
+        third.finish()
+        await turn(2)
+        (alone,) = case.messages(1)
+        alone.finish()
+    finally:
+        tracelog.switch.disable()
+    assert lines[1:] == [("finish", third.id), ("finish", alone.id)]
+
+
+# ---------------------------------------------------------------- a second copy of the first message
+
+
+def kept(delivery: Delivery, *sent: tuple[int, int]) -> list[int]:
+    """Return the numbers that are left of messages with a number and attempts."""
+    messages = [Message(message_id(number, 3), b"x", attempts, 7, delivery) for number, attempts in sent]
+    return [message.internal_id & 1023 for message in delivery.without_repeat(messages)]
+
+
+async def test_a_copy_is_the_same_number_with_the_same_attempts() -> None:
+    case = Case()
+    case.delivery.may_repeat = True
+    assert kept(case.delivery, (4, 1), (3, 1), (4, 2)) == [4, 3, 4]
+    assert case.delivery.may_repeat
+    assert kept(case.delivery, (4, 1), (4, 1), (9, 1)) == [4, 9]
+    assert not case.delivery.may_repeat
+    assert kept(case.delivery, (9, 1)) == [9]
+    assert kept(case.delivery, (9, 1)) == [9]
+    assert case.wire.later == []
+
+
+async def test_a_later_number_ends_the_search() -> None:
+    case = Case()
+    case.delivery.may_repeat = True
+    assert kept(case.delivery, (4, 1), (5, 1)) == [4, 5]
+    assert not case.delivery.may_repeat
+
+
+async def test_on_an_ordered_channel_any_other_message_does() -> None:
+    case = Case(is_ordered=True)
+    assert kept(case.delivery, (4, 1), (3, 1)) == [4, 3]
+    assert not case.delivery.may_repeat
+
+
+async def test_a_copy_of_a_finished_message_is_finished() -> None:
+    case = Case(is_ordered=True)
+    (message,) = case.messages(1)
+    assert case.delivery.without_repeat([message]) == [message]
+    message.finish()
+    copy = Message(message.id, b"x", 1, 7, case.delivery)
+    assert case.delivery.without_repeat([copy]) == []
+    assert case.wire.later == [fin(message)]
+
+
+async def test_a_copy_of_a_message_that_waits_for_its_requeue_is_not() -> None:
+    case = Case(is_ordered=True)
+    (message,) = case.messages(1)
+    case.delivery.without_repeat([message])
+    message.requeue(5.0)
+    assert case.delivery.without_repeat([Message(message.id, b"x", 1, 7, case.delivery)]) == []
+    assert fin(message) not in case.wire.later
+
+
+async def test_after_a_requeue_the_same_number_is_the_redelivery() -> None:
+    case = Case(is_ordered=True)
+    first, other = case.messages(2)
+    case.delivery.without_repeat([first])
+    other.requeue(0)
+    assert case.delivery.may_repeat
+    first.requeue(0)
+    assert not case.delivery.may_repeat
+
+
+# ---------------------------------------------------------------- watched messages
+
+
+class Desk:
+    """Notes what is reported."""
+
+    def __init__(self) -> None:
+        self.notes: list[object] = []
+        self.elsewhere = False
+        self.takes = False
+
+    def call(self, answer: object, *arguments: object) -> bool:
+        if self.elsewhere:
+            self.notes.append((getattr(answer, "__name__", ""), *arguments))
+        return self.elsewhere
+
+    def finished(self, watched: Watched, message: Message) -> None:
+        self.notes.append(("finished", watched, message))
+
+    def requeued(self, watched: Watched) -> None:
+        self.notes.append(("requeued", watched))
+
+    def gives_up(self, message: Message) -> bool:
+        self.notes.append(("gives up", message))
+        return self.takes
+
+    def drop(self, message: Message) -> None:
+        self.notes.append(("drop", message))
+
+
+async def test_a_watched_message_is_answered_with_its_copies_from_elsewhere() -> None:
+    case, other, desk = Case(), Case(), Desk()
+    original, twin = case.messages(2)
+    (copy,) = other.messages(1)
+    watched = Watched(case.delivery, desk, 5.0, 9.0)
+    assert (watched.topic, watched.channel, watched.partition, watched.nsqd) == ("orders", "ch", 3, "10.0.0.1:4150")
+    assert (watched.origin, watched.taken_at, watched.deadline) == (case.delivery, 5.0, 9.0)
+    assert (watched.is_ordered, watched.is_alive, watched.has_copies) == (False, True, False)
+    assert Watched(Case(is_ordered=True).delivery, desk, 0, 0).is_ordered
+    original.source = watched
+    watched.add_copy(twin)
+    watched.add_copy(copy)
+    assert watched.has_copies
+    original.finish()
+    await turn(2)
+    assert desk.notes == [("finished", watched, original), ("drop", twin)]
+    assert (case.wire.now, other.wire.now) == ([fin(original)], [fin(copy)])
+    assert not watched.has_copies
+
+
+async def test_a_newer_copy_replaces_one_of_the_same_connection() -> None:
+    case, first, second, desk = Case(), Case(), Case(), Desk()
+    (original,), (one, two), (three,) = case.messages(1), first.messages(2), second.messages(1)
+    watched = original.source = Watched(case.delivery, desk, 5.0, 9.0)
+    for copy in (one, three, two):
+        watched.add_copy(copy)
+    assert desk.notes == [("drop", one)]
+    three.answered = True
+    original.requeue(2.0)
+    assert desk.notes[1:] == [("requeued", watched), ("gives up", original)]
+    assert case.wire.later == [req(original, 2000)]
+    assert (first.wire.later, second.wire.later) == ([req(two, 2000)], [])
+
+
+async def test_copies_wait_until_their_message_is_given_up() -> None:
+    case, other, desk = Case(), Case(), Desk()
+    (original,), (copy,) = case.messages(1), other.messages(1)
+    watched = original.source = Watched(case.delivery, desk, 5.0, 9.0)
+    watched.add_copy(copy)
+    desk.takes = True
+    original.requeue()
+    assert (case.wire.later, other.wire.later, watched.has_copies) == ([], [], True)
+    assert desk.notes == [("requeued", watched), ("gives up", original)]
+
+
+async def test_an_answer_from_a_thread_is_left_to_the_desk() -> None:
+    case, desk = Case(), Desk()
+    first, second = case.messages(2)
+    watched = first.source = second.source = Watched(case.delivery, desk, 5.0, 9.0)
+    desk.elsewhere = True
+    first.finish()
+    second.requeue(3.0)
+    assert desk.notes == [("finish", first), ("requeue", second, 3.0)]
+    assert (case.wire.now, case.wire.later, watched.has_copies) == ([], [], False)
+
+
+async def test_a_touch_moves_the_deadline() -> None:
+    case, desk = Case(), Desk()
+    (message,) = case.messages(1)
+    watched = message.source = Watched(case.delivery, desk, 5.0, 9.0)
+    message.touch()
+    assert watched.deadline == pytest.approx(asyncio.get_running_loop().time() + 4.0, abs=0.1)
+    assert case.wire.later == [b"TOUCH " + message.id + b"\n"]
+    assert not watched.interrupted(message)
+    case.takes = True
+    assert watched.interrupted(message)
+    case.delivery.detach()
+    assert not watched.is_alive
+
+
+class Plain:
+    """A source with nothing but what every source has."""
+
+    topic, channel, partition, nsqd = "orders", "ch", 3, "here:1"
+
+    def finish(self, message: Message) -> None: ...
+
+    def requeue(self, message: Message, delay: float | None) -> None: ...
+
+    def touch(self, message: Message) -> None: ...
+
+
+async def test_a_source_without_the_consumers_attributes_can_be_watched() -> None:
+    watched = Watched(Plain(), Desk(), 5.0, 9.0)
+    message = Message(message_id(2), b"x", 1, 7, watched)
+    assert (watched.is_alive, watched.is_ordered, watched.interrupted(message)) == (True, False, False)
+    message.touch()
+    assert watched.deadline == pytest.approx(asyncio.get_running_loop().time() + 60.0, abs=0.1)
+
+
+# ---------------------------------------------------------------- messages that were given back
+
+
+async def test_each_answer_to_a_message_that_was_given_back_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    case = Case(is_ordered=True)
+    (message,) = case.messages(1)
+    source = message.source = Returned(case.delivery, "it is a test")
+    assert (source.topic, source.channel, source.partition, source.nsqd) == ("orders", "ch", 3, "10.0.0.1:4150")
+    assert source.is_ordered
+    assert not Returned(Plain(), "it is a test").is_ordered
+    assert source.is_alive is False
+    for answer in ("touch", "finish", "requeue"):
+        message.answered = False
+        getattr(message, answer)()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{message!r}: {answer}() has no effect: the message was given back because it is a test, and nsqd delivers"
+        " the message again"
+        for answer in ("touch", "finish", "requeue")
+    ]
+
+
+async def test_a_late_answer_is_a_warning_once_the_consumer_has_closed(caplog: pytest.LogCaptureFixture) -> None:
+    ours: list[Message] = []
+    late = LateAnswers(lambda message: message in ours)
+    (message,) = Case().messages(1)
+    late(message, "finish")
+    assert caplog.messages == []
+    late.are_lost = True
+    late(message, "finish")
+    ours.append(message)
+    late(message, "finish")
+    assert caplog.messages == [
+        (
+            f"{message!r}: finish() has no effect: the consumer has closed, and nsqd delivers the message again. Answer"
+            " messages before the consumer closes, or raise close_timeout"
+        )
+    ]
+
+
+async def test_a_message_that_is_left_to_the_end_counts_no_more() -> None:
+    case = Case()
+    first, second, third = case.messages(3)
+    second.source = Watched(case.delivery, Desk(), 5.0, 9.0)
+    for message in (first, second):
+        leave_to_end(message)
+        assert message.answered
+        assert isinstance(message.source, Returned)
+        assert message.source._why == CLOSED
+    assert case.delivery.in_flight == 1
+    case.delivery.detach()
+    leave_to_end(third)
+    assert case.delivery.in_flight == 0
+
+
+class Holders:
+    """Tasks that hold messages, as a test says."""
+
+    def __init__(self) -> None:
+        self.waits = False
+        self.left: list[Message] = []
+        self.broken: list[Message] = []
+        self.known: list[asyncio.Task[object]] = []
+
+    def tasks(self) -> Iterable[asyncio.Task[object]]:
+        return self.known
+
+    def may_answer(self) -> bool:
+        return self.waits
+
+    def returned(self) -> list[Message]:
+        left, self.left = self.left, []
+        return left
+
+    def failed(self) -> list[Message]:
+        broken, self.broken = self.broken, []
+        return broken
+
+
+class Back:
+    """Notes how messages go back, and answers them."""
+
+    def __init__(self, case: Case) -> None:
+        self.notes: list[tuple[str, Message, str]] = []
+        self._case = case
+
+    def _took(self, how: str, message: Message, why: str) -> None:
+        self.notes.append((how, message, why))
+        self._case.delivery.in_flight -= 1
+
+    def give_back(self, message: Message, why: str) -> None:
+        self._took("give back", message, why)
+
+    def spare(self, message: Message, why: str) -> None:
+        self._took("spare", message, why)
+
+
+class Subscribed:
+    """One subscription."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self.stopped = 0
+
+    @property
+    def unanswered(self) -> int:
+        return self._case.delivery.in_flight
+
+    async def stop_messages(self) -> None:
+        self.stopped += 1
+
+
+async def draining(case: Case, holders: Holders, unseen: Iterable[Message], changed: asyncio.Event) -> Any:  # noqa: ANN401
+    """Drain; return what was done."""
+    back, one = Back(case), Subscribed(case)
+    task = asyncio.create_task(drain([one], deque(unseen), changed, holders, back))  # type: ignore[list-item]
+    await turn(4)
+    assert one.stopped == 1
+    return task, back.notes
+
+
+async def test_without_holders_messages_are_left_to_the_end_of_the_connection() -> None:
+    case, holders = Case(), Holders()
+    unseen, left, broken = case.messages(3)
+    holders.left, holders.broken = [left], [broken]
+    task, notes = await draining(case, holders, [unseen], asyncio.Event())
+    assert task.done()
+    assert notes == [("give back", broken, CLOSED)]
+    assert (unseen.answered, left.answered, case.delivery.in_flight) == (True, True, 0)
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_while_another_task_may_answer_messages_go_back_at_once_unless_ordered(*, is_ordered: bool) -> None:
+    case, holders, changed = Case(is_ordered=is_ordered), Holders(), asyncio.Event()
+    unseen, left, held, later, broken = case.messages(5)
+    holders.left, holders.waits = [left], True
+    task, notes = await draining(case, holders, [unseen], changed)
+    assert notes == ([] if is_ordered else [("spare", left, CLOSED), ("give back", unseen, CLOSED)])
+    assert (unseen.answered, left.answered) == (is_ordered, is_ordered)
+    assert not task.done()
+    holders.left, holders.broken = [later], [broken]
+    changed.set()
+    await turn(3)
+    assert notes[-2:] == [("spare", later, CLOSED), ("give back", broken, CLOSED)]
+    assert not task.done()
+    held.answered = True
+    case.delivery.in_flight = 0
+    changed.set()
+    await turn(2)
+    assert task.done()
+
+
+async def test_messages_of_which_none_is_held_go_back_with_the_connection() -> None:
+    case, holders = Case(), Holders()
+    unseen, left = case.messages(2)
+    holders.left, holders.waits = [left], True
+    task, notes = await draining(case, holders, [unseen], asyncio.Event())
+    assert (task.done(), notes) == (True, [])
+
+
+async def test_the_end_of_a_task_that_iterates_is_noticed() -> None:
+    case, holders, changed = Case(), Holders(), asyncio.Event()
+    case.messages(1)
+    may_end = asyncio.Event()
+
+    async def iterate() -> object:
+        return await may_end.wait()
+
+    working = asyncio.create_task(iterate())
+    holders.waits, holders.known = True, [working]
+    task, _ = await draining(case, holders, [], changed)
+    holders.waits = False
+    await turn(3)
+    assert not task.done()
+    may_end.set()
+    await turn(5)
+    assert task.done()
+    changed.clear()
+    assert not changed.is_set()

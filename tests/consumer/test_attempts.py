@@ -1,0 +1,481 @@
+"""Which message is handled, tried again or given up, and how it is published: without a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha import Backoff, ConsumerConfig, Producer
+from nsq_ha.consumer import attempts as attempts_module
+from nsq_ha.consumer.attempts import SPARE_DELIVERIES, AttemptPolicy, GiveUpPublisher
+from nsq_ha.consumer.closing import CLOSED, Returned
+from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.errors import ConfigError, TopicNotFoundError
+from nsq_ha.message import TAG_KEY, Message
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from tests.support.nsqd import message_id
+from tests.support.waiting import eventually, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+A, B = "http://10.0.0.1:4161", "http://10.0.0.2:4161"
+
+
+class Letters:
+    """Takes what is published."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, bytes, Mapping[str, object]]] = []
+        self.error: BaseException | None = None
+
+    async def publish(self, topic: str, body: bytes, **options: Any) -> object:  # noqa: ANN401 - Producer.publish's
+        await turn()
+        if self.error is not None:
+            raise self.error
+        self.published.append((topic, body, options))
+        return None
+
+
+class Source:
+    """Keeps the answers of messages."""
+
+    topic, channel, partition, nsqd = "orders", "ch", 3, "here:4150"
+
+    def __init__(self) -> None:
+        self.answers: list[object] = []
+        self.is_alive = True
+
+    def finish(self, message: Message) -> None:
+        self.answers.append("finish")
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        self.answers.append(delay)
+
+    def touch(self, message: Message) -> None: ...
+
+
+def policy_of(producer: object = None, **options: Any) -> AttemptPolicy:  # noqa: ANN401 - ConsumerConfig's
+    config = ConsumerConfig(lookupd=(A,), **options)
+    return AttemptPolicy(config, GiveUpPublisher(config, "orders", producer))  # type: ignore[arg-type]
+
+
+def message(attempts: int = 1, number: int = 2, **more: Any) -> tuple[Message, Source]:  # noqa: ANN401 - Message's
+    source = Source()
+    return Message(message_id(number, 3, 9), b"body", attempts, 7, source, **more), source
+
+
+async def test_messages_below_the_limits_need_no_check() -> None:
+    assert policy_of(warn_attempts=0).fine_below == 65536
+    assert policy_of(warn_attempts=10).fine_below == 10
+    assert policy_of(warn_attempts=10, max_attempts=5).fine_below == 6
+    assert policy_of(warn_attempts=0, max_attempts=5).fine_below == 6
+
+
+async def test_warnings_come_at_doubled_numbers_of_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    policy = policy_of(warn_attempts=3)
+    warned = []
+    for attempts in range(1, 30):
+        caplog.clear()
+        one, source = message(attempts)
+        assert await policy.may_be_handled(one)
+        assert source.answers == []
+        if caplog.records:
+            warned.append(attempts)
+            assert caplog.messages == [f"{one!r} is redelivered again and again: this is delivery {attempts}"]
+    assert warned == [3, 6, 12, 24]
+
+
+async def test_a_message_is_given_up_unhandled_only_beyond_the_spare_deliveries(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = policy_of(max_attempts=2, warn_attempts=0)
+    one, source = message(2 + SPARE_DELIVERIES)
+    assert await policy.may_be_handled(one)
+    assert (source.answers, caplog.messages) == ([], [])
+    one, source = message(3 + SPARE_DELIVERIES)
+    assert not await policy.may_be_handled(one)
+    assert source.answers == ["finish"]
+    assert caplog.messages == [f"giving up {one!r} unhandled: delivery 13, max_attempts=2"]
+    assert SPARE_DELIVERIES == 10
+
+
+@pytest.mark.parametrize(
+    ("attempts", "said"),
+    [(3, "attempt 3 of 3 failed"), (4, "delivery 4 failed, max_attempts=3")],
+)
+async def test_the_last_failure_is_logged_with_its_count(
+    caplog: pytest.LogCaptureFixture, attempts: int, said: str
+) -> None:
+    policy = policy_of(max_attempts=3)
+    one, source = message(attempts)
+    await policy.failed(one, ValueError("no"))
+    assert source.answers == ["finish"]
+    assert caplog.messages == [f"handler failed on {one!r}: ValueError('no')", f"giving up {one!r}: {said}"]
+    assert caplog.records[0].exc_info
+
+
+async def test_a_failure_before_the_last_is_a_requeue() -> None:
+    for options in ({"max_attempts": 3}, {"max_attempts": None}):
+        one, source = message(2)
+        await policy_of(**options).failed(one, ValueError("no"))
+        assert source.answers == [None]
+    one, source = message(3)
+    one.answered = True
+    await policy_of(max_attempts=3).failed(one, ValueError("no"))
+    assert source.answers == []
+    one, source = message(3)
+    source.is_alive = False
+    await policy_of(max_attempts=3).failed(one, ValueError("no"))
+    assert source.answers == [None]  # another connection delivers it again
+
+
+async def test_a_requeue_by_the_application_may_be_the_last_one() -> None:
+    letters = Letters()
+    policy = policy_of(letters, max_attempts=2, on_give_up="dead_letter", dead_letter_topic="dead")
+    one, source = message(1)
+    assert not policy.gives_up(one)
+    one, source = message(2)
+    one.answered = True
+    assert policy.gives_up(one)
+    assert (policy.is_giving_up, one.answered) == (True, True)
+    await eventually(lambda: not policy.is_giving_up)
+    assert source.answers == ["finish"]
+    assert [topic for topic, _, _ in letters.published] == ["dead"]
+
+
+async def test_the_first_failure_of_a_republished_message_waits_once(caplog: pytest.LogCaptureFixture) -> None:
+    letters = Letters()
+    policy = policy_of(letters, max_attempts=1, on_give_up="republish")
+    one, source = message(1)
+    assert not policy.gives_up(one)
+    assert not policy.is_giving_up
+    again, source = message(2)
+    assert not await policy.may_be_handled(again)
+    assert source.answers == ["finish"]
+    assert caplog.messages == [f"giving up {again!r}, which failed before: delivery 2, max_attempts=1"]
+    assert await policy.may_be_handled(message(2)[0])  # it is remembered once
+    one, source = message(1)
+    await policy.failed(one, ValueError("no"))
+    assert source.answers == [None]
+
+
+async def test_not_more_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts_module, "MOST_REMEMBERED", 2)
+    policy = policy_of(Letters(), max_attempts=1, on_give_up="republish")
+    for number in (1, 2, 3):
+        assert not policy.gives_up(message(1, number)[0])
+    assert [await policy.may_be_handled(message(2, number)[0]) for number in (1, 2, 3)] == [True, True, False]
+
+
+async def test_what_cannot_be_published_is_requeued_and_then_given_up_without_a_handler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    letters = Letters()
+    letters.error = RuntimeError("no room")
+    policy = policy_of(letters, max_attempts=2, on_give_up="dead_letter", dead_letter_topic="dead")
+    one, source = message(2)
+    await policy.failed(one, ValueError("no"))
+    assert source.answers == [None]
+    assert caplog.messages[2:] == [f"{one!r} could not be given up and will be redelivered: no room"]
+    assert not policy.is_giving_up
+    letters.error = None
+    again, source = message(3)
+    assert not await policy.may_be_handled(again)
+    assert source.answers == ["finish"]
+    # The requeue was the library's own: it does not count as the last attempt once more.
+    assert not policy.is_exempt(one)
+
+
+async def test_what_is_no_exception_gives_the_message_back_at_once() -> None:
+    letters = Letters()
+    letters.error = KeyboardInterrupt()
+    policy = policy_of(letters, max_attempts=1, on_give_up="dead_letter", dead_letter_topic="dead")
+    one, source = message(1)
+    with pytest.raises(KeyboardInterrupt):
+        await policy.failed(one, ValueError("no"))
+    assert source.answers == [0]
+    assert not policy.is_giving_up
+
+
+async def test_giving_up_that_is_cancelled_gives_the_message_back() -> None:
+    started = asyncio.Event()
+
+    async def never(_: Message) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    policy = policy_of(max_attempts=1, on_give_up=never)
+    one, source = message(1)
+    task = asyncio.create_task(policy.failed(one, ValueError("no")))
+    await started.wait()
+    assert policy.is_busy(task)
+    assert not policy.is_busy(None)
+    assert policy.is_exempt(one)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert source.answers == [0]
+    assert isinstance(one.source, Returned)
+    assert one.source._why == "giving it up was cancelled"
+    assert (policy.is_busy(task), policy.is_exempt(one)) == (False, False)
+
+
+async def test_closing_cancels_what_is_being_given_up() -> None:
+    started = asyncio.Event()
+
+    async def never(_: Message) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    policy = policy_of(max_attempts=1, on_give_up=never)
+    await policy.aclose()
+    one, source = message(1)
+    one.answered = True
+    assert policy.gives_up(one)
+    await started.wait()
+    await policy.aclose()
+    assert not policy.is_giving_up
+    assert source.answers == []
+
+
+async def test_a_function_may_answer_the_message_itself() -> None:
+    def requeue(given: Message) -> None:
+        given.requeue(4.0)
+
+    policy = policy_of(max_attempts=1, on_give_up=requeue)
+    one, source = message(1)
+    await policy.failed(one, ValueError("no"))
+    assert source.answers == [4.0]
+    policy.end_threads()
+
+
+async def test_a_message_that_has_not_failed_is_requeued_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of(max_attempts=1)
+    one, source = message(1)
+    seen: list[bool] = []
+    requeue = source.requeue
+
+    def look(given: Message, delay: float | None) -> None:
+        seen.append(policy.is_exempt(given))
+        requeue(given, delay)
+
+    monkeypatch.setattr(source, "requeue", look)
+    policy.give_back(one, "of a test")
+    assert (source.answers, seen, policy.is_exempt(one)) == ([0], [True], False)
+    assert isinstance(one.source, Returned)
+    assert one.source._why == "of a test"
+
+
+@pytest.mark.parametrize(("limit", "answers"), [(None, [0]), (5, [])])
+async def test_where_attempts_count_the_end_of_the_connection_returns_a_message(
+    limit: int | None, answers: list[object]
+) -> None:
+    one, source = message(1)
+    policy_of(max_attempts=limit).spare(one, CLOSED)
+    assert source.answers == answers
+    assert one.answered
+    assert isinstance(one.source, Returned)
+    assert one.source._why == CLOSED
+
+
+# ---------------------------------------------------------------- what is published
+
+
+HEADERS = b'{"a":1,"%s":"t"}' % TAG_KEY.encode()
+
+
+@pytest.mark.parametrize(
+    ("options", "topic", "place"),
+    [
+        ({"on_give_up": "republish"}, "orders", {"partition": 3}),
+        ({"on_give_up": "dead_letter", "dead_letter_topic": "dead"}, "dead", {"key": "orders-3"}),
+    ],
+)
+@pytest.mark.parametrize("ext", [None, HEADERS])
+async def test_a_message_is_published_with_all_that_it_has(
+    options: dict[str, Any], topic: str, place: dict[str, object], ext: bytes | None
+) -> None:
+    letters = Letters()
+    publisher = GiveUpPublisher(ConsumerConfig(lookupd=(A,), max_attempts=1, **options), "orders", letters)
+    one, _ = message(1, ext=ext)
+    await publisher.publish(one)
+    more = {} if ext is None else {"headers": {"a": 1}, "tag": "t"}
+    assert letters.published == [(topic, b"body", {"trace_id": 9, **place, **more})]
+    untraced = Message(message_id(2, 3), b"body", 1, 7, Source())
+    await publisher.publish(untraced)
+    assert letters.published[1][2]["trace_id"] is None
+
+
+async def test_plain_nsqds_get_neither_key_nor_trace() -> None:
+    letters: Any = Letters()
+    letters.config = Producer(nsqd="127.0.0.1:4150").config
+    options: dict[str, Any] = {"on_give_up": "dead_letter", "dead_letter_topic": "dead"}
+    config = ConsumerConfig(lookupd=(A,), max_attempts=1, **options)
+    publisher = GiveUpPublisher(config, "orders", letters)
+    await publisher.publish(message(1)[0])
+    assert letters.published == [("dead", b"body", {})]
+    refusal = publisher.refusal("orders", TopicMeta(1, extend_support=True))
+    assert str(refusal) == (
+        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: create it as"
+        " an extended topic (nsq-ha topic create --extended)"
+    )
+    assert publisher.refusal("orders", TopicMeta(1)) is None
+    assert GiveUpPublisher(config, "orders", Letters()).refusal("orders", TopicMeta(1, extend_support=True)) is None
+
+
+async def test_a_policy_that_publishes_nothing_needs_no_producer() -> None:
+    for give_up in (None, "drop", lambda _: None):
+        publisher = GiveUpPublisher(ConsumerConfig(lookupd=(A,), max_attempts=1, on_give_up=give_up), "orders", None)
+        await publisher.check()
+        await publisher.publish(message(1)[0])
+    letters = Letters()
+    config = ConsumerConfig(lookupd=(A,), max_attempts=1, on_give_up=lambda _: None)
+    await GiveUpPublisher(config, "orders", letters).publish(message(1)[0])
+    assert letters.published == []
+
+
+@pytest.mark.parametrize(
+    ("options", "producer", "text"),
+    [
+        ({"on_give_up": "republish"}, None, "on_give_up='republish' publishes: give producer="),
+        (
+            {"on_give_up": "drop"},
+            Letters(),
+            (
+                "producer= would not be used, since on_give_up='drop' (the default) loses messages permanently: give"
+                " on_give_up='dead_letter' or 'republish', or no producer"
+            ),
+        ),
+        (
+            {"on_give_up": "dead_letter", "dead_letter_topic": "orders"},
+            Letters(),
+            (
+                "dead_letter_topic 'orders' is the consumer's own topic, so the consumer would read its dead letters:"
+                " name another topic, or give on_give_up='republish'"
+            ),
+        ),
+        (
+            {"on_give_up": "republish"},
+            Letters,
+            "producer is the class Letters: give an object, as in `async with Letters(...) as producer`",
+        ),
+        ({"on_give_up": "republish"}, "here", "producer must be a Producer, not str"),
+    ],
+)
+def test_a_producer_that_does_not_suit_the_policy_is_refused(
+    options: dict[str, Any],
+    producer: Any,  # noqa: ANN401 - wrong on purpose
+    text: str,
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GiveUpPublisher(ConsumerConfig(lookupd=(A,), max_attempts=1, **options), "orders", producer)
+    assert str(caught.value) == text
+
+
+def view(*nodes: Node, exists: bool = True, note: str = "", extended: bool = False) -> TopicView:
+    meta = TopicMeta(max(len(nodes), 1), extend_support=extended) if exists else None
+    return TopicView("x", meta, dict(enumerate(nodes)), complete=True, exists=exists, note=note)
+
+
+class Lookups:
+    """Stands for directories: answers by the address that is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.views: dict[str, TopicView | None] = {}
+        self.asked: list[tuple[str, str]] = []
+
+        async def look_up(_: object, topic: str, options: Any) -> TopicView | None:  # noqa: ANN401 - a ClientConfig
+            self.asked.append((options.lookupd[0], topic))
+            return self.views[options.lookupd[0]]
+
+        monkeypatch.setattr(GiveUpPublisher, "_look_up", look_up)
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> Lookups:
+    return Lookups(monkeypatch)
+
+
+ONE, TWO = Node("10.0.1.1", 4150, 4151), Node("10.0.1.2", 4150, 4151)
+
+
+def publisher_at(lookupd: str, **options: Any) -> GiveUpPublisher:  # noqa: ANN401 - ConsumerConfig's
+    letters: Any = Letters()
+    letters.config = Producer(lookupd=lookupd).config
+    return GiveUpPublisher(ConsumerConfig(lookupd=(A,), max_attempts=1, **options), "orders", letters)
+
+
+DEAD: Any = {"on_give_up": "dead_letter", "dead_letter_topic": "dead"}
+
+
+async def test_the_topic_of_dead_letters_is_looked_up_where_the_producer_publishes(
+    lookups: Lookups, caplog: pytest.LogCaptureFixture
+) -> None:
+    lookups.views = {B: view(exists=False)}
+    with pytest.raises(TopicNotFoundError) as caught:
+        await publisher_at(B, **DEAD).check()
+    assert str(caught.value) == (
+        f"dead_letter_topic 'dead' does not exist in the producer's cluster (lookupd={B}): create it there (nsq-ha"
+        " topic create)"
+    )
+    assert lookups.asked == [(B, "dead")]
+    lookups.views = {B: None}
+    await publisher_at(B, **DEAD).check()
+    assert caplog.messages == []
+    lookups.views = {B: view(ONE, note="Topic has no channel")}
+    publisher = publisher_at(B, **DEAD)
+    await publisher.check()
+    assert caplog.messages == [
+        "dead_letter_topic 'dead' accepts no messages yet (Topic has no channel): subscribe to it once"
+    ]
+    assert publisher.refusal("orders", TopicMeta(1, extend_support=True)) is not None
+    lookups.views = {B: view(ONE, extended=True)}
+    await publisher.check()
+    assert publisher.refusal("orders", TopicMeta(1, extend_support=True)) is None
+
+
+async def test_republishing_to_another_cluster_is_refused(lookups: Lookups) -> None:
+    publisher = publisher_at(B, on_give_up="republish")
+    text = (
+        "on_give_up='republish' would publish messages of topic 'orders' to another cluster: the producer's"
+        f" lookupd={B} names none of its nsqds, the consumer's lookupd={A} names 10.0.1.1:4150, 10.0.1.2:4150. Give a"
+        " producer of the consumer's cluster, or on_give_up='dead_letter', whose topic may be in another one"
+    )
+    for written in (view(exists=False), view(Node("10.0.1.3", 4150, 4151))):
+        lookups.views = {A: view(TWO, ONE), B: written}
+        with pytest.raises(ConfigError) as caught:
+            await publisher.check()
+        assert str(caught.value) == text
+    assert set(lookups.asked) == {(A, "orders"), (B, "orders")}
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        (view(ONE, TWO), view(TWO)),  # one node is enough
+        (view(ONE), view()),
+        (view(), view(TWO)),
+        (None, view(TWO)),
+        (view(ONE), None),
+    ],
+)
+async def test_republishing_is_allowed_where_the_clusters_may_be_one(
+    lookups: Lookups, read: TopicView | None, written: TopicView | None
+) -> None:
+    lookups.views = {A: read, B: written}
+    await publisher_at(B, on_give_up="republish").check()
+    assert len(lookups.asked) == 2
+
+
+async def test_nsqlookupds_in_common_make_it_one_cluster(lookups: Lookups) -> None:
+    await publisher_at(f"{B},{A}", on_give_up="republish").check()
+    assert lookups.asked == []
+
+
+async def test_a_delivery_that_ends_is_asked_whether_it_lives() -> None:
+    delivery = Delivery("orders", "ch", 3, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
+    one = Message(message_id(2, 3), b"x", 3, 7, delivery)
+    assert not policy_of(max_attempts=3).gives_up(one)
