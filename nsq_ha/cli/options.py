@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
+from nsq_ha.config import ClientConfig
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.settings import FILE_VARIABLE, settings_from_env
 
 DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
@@ -23,6 +25,19 @@ def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
         return lookupd_urls(",".join(values)) if values else ()
     except ConfigError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def addresses_or_default(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return base URLs for addresses; without any, those of the environment or its file, or the default one."""
+    if values:
+        return addresses(context, parameter, values)
+    try:
+        found = settings_from_env(ClientConfig).options.get("lookupd")
+    except ConfigError as error:
+        raise click.UsageError(str(error), context) from error
+    return cast("tuple[str, ...]", found) or (DEFAULT_LOOKUPD,)
 
 
 class Name(click.ParamType[str]):
@@ -64,13 +79,10 @@ lookupd_option: Callable[[_Command], _Command] = click.option(
     "--lookupd",
     multiple=True,
     metavar="URL",
-    default=[DEFAULT_LOOKUPD],
-    show_default=True,
-    envvar=LOOKUPD_VARIABLE,
-    show_envvar=True,
-    callback=addresses,
+    callback=addresses_or_default,
     help="HTTP address of an nsqlookupd: host:port or URL. May be repeated, or several with commas. Give all of a"
-    " plain (upstream) cluster, since they know only what registered at each.",
+    " plain (upstream) cluster, since they know only what registered at each. Default:"
+    f" {LOOKUPD_VARIABLE}, or lookupd in the TOML file that {FILE_VARIABLE} names, or {DEFAULT_LOOKUPD}.",
 )
 
 json_option: Callable[[_Command], _Command] = click.option(

@@ -24,6 +24,7 @@ from nsq_ha.protocol.encoding import MAX_DEFER_MS, MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from nsq_ha.cli.views import Found
     from nsq_ha.message import Receipt
+    from nsq_ha.options import ProducerOptions
 
 
 def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
@@ -48,7 +49,7 @@ class PubOptions:
     trace: bool
     headers: dict[str, object]
     tag: str | None
-    timeout: float
+    timeout: float | None
     in_flight: int
     receipts: bool
     stop_on_error: bool
@@ -78,7 +79,9 @@ class PubOptions:
     help="Deliver each message this many seconds later. Only for a plain (upstream) cluster.",
 )
 @click.option(
-    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds for each message, including retries."
+    "--timeout",
+    type=SECONDS,
+    help="Seconds for each message, including retries. Default: the option publish_timeout, 30.",
 )
 @click.option(
     "--in-flight",
@@ -113,7 +116,12 @@ def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
 async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: PubOptions) -> int:
     found = await require_topic(lookupd, topic)
     _check(topic, found, options)
-    async with Producer(lookupd=lookupd, trace=options.trace, publish_timeout=options.timeout) as producer:
+    chosen: ProducerOptions = {"lookupd": lookupd}
+    if options.trace:
+        chosen["trace"] = True
+    if options.timeout is not None:
+        chosen["publish_timeout"] = options.timeout
+    async with Producer.from_env(**chosen) as producer:
         publisher = LinePublisher(producer, topic, options, is_plain=found.meta is None)
         began = time.monotonic()
         try:

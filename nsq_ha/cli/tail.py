@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from nsq_ha.message import Message
+    from nsq_ha.options import ConsumerOptions
 
 _FROM_HELP: Final = (
     "beginning, end, or a time such as 2026-01-31T09:00: local time, unless it ends in Z or an offset such as +02:00."
@@ -61,7 +62,7 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
 @click.option("--from", "start", callback=_start, metavar="WHERE", help=_FROM_HELP)
-@click.option("--max-in-flight", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--max-in-flight", type=click.IntRange(1), help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @lookupd_option
 @json_option
@@ -98,7 +99,7 @@ async def _tail(
     idle: float | None,
     partitions: tuple[int, ...],
     start: StartFrom | None,
-    max_in_flight: int,
+    max_in_flight: int | None,
 ) -> int:
     found = await require_topic(lookupd, topic)
     if found.meta is None:
@@ -108,14 +109,8 @@ async def _tail(
             if not await wait_for_nsqd(lookupd, topic, idle):
                 return 0
     printed = 0
-    consumer = Consumer(
-        topic,
-        channel or f"tail{secrets.token_hex(4)}#ephemeral",
-        lookupd=lookupd,
-        partitions=partitions or None,
-        start_from=start,
-        max_in_flight=max_in_flight,
-    )
+    chosen = _chosen(lookupd, partitions, start, max_in_flight)
+    consumer = Consumer.from_env(topic, channel or f"tail{secrets.token_hex(4)}#ephemeral", **chosen)
     async with consumer, _losses_entry(consumer, "partitions" if found.meta is not None else "nsqds"):
         while printed != count:
             try:
@@ -133,6 +128,21 @@ async def _tail(
             message.finish()
             printed += 1
     return printed
+
+
+def _chosen(
+    lookupd: tuple[str, ...], partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None
+) -> ConsumerOptions:
+    """Return the options that the environment must not change."""
+    # Every message is finished, so none is given up.
+    chosen: ConsumerOptions = {"lookupd": lookupd, "max_attempts": None, "on_give_up": None, "dead_letter_topic": None}
+    if partitions:
+        chosen["partitions"] = partitions
+    if start is not None:
+        chosen["start_from"] = start
+    if max_in_flight is not None:
+        chosen["max_in_flight"] = max_in_flight
+    return chosen
 
 
 def _check_plain(partitions: tuple[int, ...], start: StartFrom | None) -> None:

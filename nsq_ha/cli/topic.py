@@ -123,7 +123,7 @@ def delete(name: str, lookupd: tuple[str, ...]) -> None:
 
 
 async def _create(lookupd: tuple[str, ...], name: str, **options: Any) -> TopicView:  # noqa: ANN401
-    async with AdminClient(lookupd) as admin:
+    async with AdminClient.from_env(lookupd=lookupd) as admin:
         nodes = await admin.nodes()
         is_plain = any(info.node.is_plain for info in nodes)
         replicas = options.pop("replicas") or (1 if is_plain else max(1, min(USUAL_REPLICAS, len(nodes))))
@@ -149,12 +149,12 @@ def _or_shared(options: dict[str, Any]) -> str:
 
 
 async def _topics(lookupd: tuple[str, ...]) -> tuple[TopicInfo, ...]:
-    async with AdminClient(lookupd) as admin:
+    async with AdminClient.from_env(lookupd=lookupd) as admin:
         return await admin.topics()
 
 
 async def _describe(lookupd: tuple[str, ...], name: str) -> TopicDescription:
-    async with AdminClient(lookupd) as admin:
+    async with AdminClient.from_env(lookupd=lookupd) as admin:
         try:
             return await admin.describe(name)
         except TopicNotFoundError as error:
@@ -162,7 +162,7 @@ async def _describe(lookupd: tuple[str, ...], name: str) -> TopicDescription:
 
 
 async def _delete(lookupd: tuple[str, ...], name: str) -> None:
-    async with AdminClient(lookupd) as admin:
+    async with AdminClient.from_env(lookupd=lookupd) as admin:
         await admin.delete_topic(name)
 
 
