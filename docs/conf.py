@@ -24,6 +24,8 @@ extensions = [
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["side.css"]
 html_title = f"nsq_ha {release}"
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]

@@ -39,7 +39,7 @@ def modules_of(pages: Iterable[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _is_checked(example: Example) -> bool:
-    return example.language == "python" and "skip" not in example.settings
+    return example.language == "python" and not {"skip", "library"} & example.settings.keys()
 
 
 def _is_alone(example: Example) -> bool:

@@ -15,6 +15,7 @@ Settings of a block:
     file="name.py"      save it under this name; a file ``test_*.py`` is run by pytest
     run                 run this file, or the commands of this console block, as processes
     spark               with ``run``: in the one process that has Spark, which all pages share
+    library="name"      code for another library, only compiled
     skip="reason"       do not run it, for this reason
 
 The Python blocks of a page run in the page's order. One that calls ``asyncio.run``
@@ -58,7 +59,7 @@ LIMIT: Final = 30.0
 """Seconds for one block."""
 PROCESS_LIMIT: Final = 120.0
 """The same for a program of its own."""
-SETTINGS: Final = frozenset({"until", "background", "file", "skip", "run", "spark"})
+SETTINGS: Final = frozenset({"until", "background", "file", "library", "skip", "run", "spark"})
 
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
 _COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output|run\b)(?P<text>.*?)-->", re.DOTALL)
@@ -206,7 +207,7 @@ class PageRun:
         """
         try:
             for example in examples:
-                if "skip" in example.settings:
+                if {"skip", "library"} & example.settings.keys():
                     continue
                 if "file" in example.settings:
                     await asyncio.to_thread(self._save, example)
