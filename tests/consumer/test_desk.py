@@ -1,0 +1,684 @@
+"""The queue's rules part by part: how many messages are asked for, which are handed out, and what is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsq_ha.consumer.backlog import IN_TIME, Backlog
+from nsq_ha.consumer.clock import HOGGED, TICK, Heartbeats, LoopClock
+from nsq_ha.consumer.flow import Flow
+from nsq_ha.consumer.watched import Watched
+from nsq_ha.errors import ConfigError
+from nsq_ha.message import Message
+from nsq_ha.policy.ready import LOOK_INTERVAL, Seen
+from tests.support.nsqd import message_id
+from tests.support.waiting import block, dawdle, turn
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Source:
+    """A connection of which a test says what it needs."""
+
+    topic, channel, partition, nsqd = "orders", "ch", 3, "here:4150"
+
+    def __init__(self, msg_timeout: float = 8.0) -> None:
+        self.msg_timeout = msg_timeout
+        self.is_alive = True
+        self.notes: list[object] = []
+
+    def finish(self, message: Message) -> None:
+        self.notes.append(("finish", message.id))
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        self.notes.append(("requeue", delay))
+
+    def touch(self, message: Message) -> None: ...
+
+    def dropped(self) -> None:
+        self.notes.append("dropped")
+
+
+class FakeFlow:
+    """Notes the limits."""
+
+    def __init__(self) -> None:
+        self.max_in_flight = 1000
+        self.in_flight = 0
+        self.limits: list[int | None] = []
+
+    def limit_to(self, count: int | None) -> None:
+        self.limits.append(count)
+
+
+class FakeClock:
+    """An event loop that was blocked for as long as a test says."""
+
+    def __init__(self) -> None:
+        self.blocked = 0.0
+        self.arrived_at: float | None = None
+        self.suspect: str | None = None
+        self.turns: list[float] = []
+
+    def blocked_for(self, _: float) -> float:
+        return self.blocked
+
+    def arrival(self, at: float) -> float:
+        return at if self.arrived_at is None else self.arrived_at
+
+    def turned(self, at: float) -> None:
+        self.turns.append(at)
+
+
+class Case:
+    """A queue with its neighbours."""
+
+    def __init__(self, fine_below: int = 50, *, starts: bool = True) -> None:
+        self.inbox: deque[Message] = deque()
+        self.messages = SimpleNamespace(fine_below=-1)
+        self.flow, self.clock = FakeFlow(), FakeClock()
+        self.given_up: list[Message] = []
+        attempts = SimpleNamespace(fine_below=fine_below, gives_up=self.gives_up)
+        parts: Any = (self.inbox, self.messages, attempts, self.flow, self.clock)
+        self.backlog = Backlog("orders/ch", *parts)
+        if starts:
+            self.backlog.start()
+
+    def gives_up(self, message: Message) -> bool:
+        self.given_up.append(message)
+        return False
+
+    def arrive(self, count: int = 1, source: Source | None = None) -> list[Message]:
+        """Put messages into the queue."""
+        messages = [Message(message_id(n + 2), b"x", 1, n, source or Source()) for n in range(count)]
+        self.backlog.arrived(count)
+        self.inbox.extend(messages)
+        return messages
+
+    def take(self) -> tuple[Message, float]:
+        """Take the next message as an iterator does."""
+        message = self.inbox.popleft()
+        return message, self.backlog.next_arrived_at()
+
+
+class Run:
+    """A call of ``run`` that handles one message, or none."""
+
+    def __init__(self, message: Message | None = None) -> None:
+        self._message = message
+
+    def handled(self, message_id: bytes) -> Message | None:
+        return self._message if self._message is not None and self._message.id == message_id else None
+
+
+def joined(backlog: Backlog, *timeouts: float, dead: float | None = None) -> None:
+    alive = [SimpleNamespace(delivery=SimpleNamespace(msg_timeout=each, is_alive=True)) for each in timeouts]
+    others = [SimpleNamespace(delivery=None)]
+    if dead is not None:
+        others.append(SimpleNamespace(delivery=SimpleNamespace(msg_timeout=dead, is_alive=False)))
+    subscriptions: Any = [*alive, *others]
+    backlog.joined(subscriptions)
+
+
+# ---------------------------------------------------------------- how many are asked for
+
+
+async def test_before_anything_was_handled_a_few_may_wait() -> None:
+    case = Case()
+    assert (case.flow.limits, case.messages.fine_below, case.backlog.msg_timeout) == ([10], 0, 60.0)
+    joined(case.backlog, *([5.0] * 20), 3.0, dead=1.0)
+    assert (case.flow.limits[-1], case.backlog.msg_timeout) == (22, 3.0)
+    joined(case.backlog)
+    assert (case.flow.limits[-1], case.backlog.msg_timeout) == (10, 60.0)
+    case.flow.in_flight = 7
+    case.arrive(2)
+    case.backlog.freed()
+    assert case.flow.limits[-1] == 15  # five are in the hands of the application
+
+
+async def test_handlers_that_run_count_as_messages_in_hand() -> None:
+    case, run = Case(), Run()
+    with case.backlog.used_by(run, 4):
+        assert case.flow.limits[-1] == 14
+        case.flow.in_flight = 9
+        case.backlog.freed()
+        assert case.flow.limits[-1] == 14  # an answer changes nothing where handlers are counted
+        case.backlog.review()
+        assert case.flow.limits[-1] == 19
+        case.backlog.handled(1, 1.0)
+        assert case.flow.limits[-1] == 9 + 4 * 30
+    case.flow.in_flight = 0
+    case.backlog.review()
+    assert case.flow.limits[-1] == 30
+    case.backlog.handled(1, 1000.0)
+    assert case.flow.limits[-1] == 1  # whoever iterates wants the next one
+
+
+async def test_quick_handling_removes_the_limit_and_the_checks() -> None:
+    for fine_below, fine in ((50, 2), (1, 1)):
+        case = Case(fine_below)
+        case.backlog.handled(1000, 0.5)  # a full queue takes half a second
+        assert (case.flow.limits[-1], case.messages.fine_below) == (None, fine)
+        case.flow.limits.clear()
+        case.backlog.freed()
+        assert case.flow.limits == []
+        case.backlog.handled(1, 5.0)
+        assert case.messages.fine_below == 0
+        assert case.flow.limits[-1] is not None
+
+
+async def test_an_iteration_is_measured_between_arrivals() -> None:
+    case = Case()
+    case.arrive(4)
+    for _ in range(3):
+        case.backlog.hand_out(*case.take())
+        await dawdle(1.0)
+    case.arrive(1)  # two were done in three seconds: the third is being handled
+    assert case.backlog._pace.seconds == pytest.approx(1.5, abs=0.01)
+    assert case.flow.limits[-1] == 19  # those that begin within half a minute
+
+
+async def test_an_iteration_is_measured_when_it_wants_more_than_there_is() -> None:
+    case = Case()
+    case.arrive(2)
+    for _ in range(2):
+        case.backlog.hand_out(*case.take())
+        await dawdle(1.0)
+    case.backlog.emptied()
+    assert case.backlog._pace.seconds == pytest.approx(1.0, abs=0.01)
+    await dawdle(50.0)  # waiting for messages is not handling them
+    case.backlog.emptied()
+    case.arrive(1)
+    case.backlog.hand_out(*case.take())
+    await dawdle(1.0)
+    case.backlog.emptied()
+    assert case.backlog._pace.seconds == pytest.approx(1.0, abs=0.01)
+
+
+async def test_an_iteration_is_measured_now_and_then_while_nothing_arrives() -> None:
+    case = Case()
+    case.arrive(40)
+    for number in range(17):
+        case.backlog.hand_out(*case.take())
+        assert (case.backlog._pace.seconds is None) == (number < 15), number
+        await dawdle(0.5)
+    assert case.backlog._pace.seconds == pytest.approx(0.5, abs=0.01)
+
+
+async def test_handlers_are_not_measured_by_their_queue() -> None:
+    case, run = Case(), Run()
+    with case.backlog.used_by(run, 1):
+        case.arrive(20)
+        for _ in range(20):
+            case.backlog.hand_out(*case.take())
+            await dawdle(0.1)
+        case.arrive(1)
+        case.backlog.emptied()
+        assert case.backlog._pace.seconds is None
+
+
+async def test_a_loss_ends_a_measurement() -> None:
+    case = Case()
+    case.arrive(3)
+    case.backlog.hand_out(*case.take())
+    await dawdle(1.0)
+    before = len(case.inbox)
+    case.inbox.pop()
+    case.backlog.lost(before)
+    case.backlog.emptied()
+    assert case.backlog._pace.seconds is None
+
+
+async def test_arrivals_after_a_block_are_as_old_as_the_block() -> None:
+    case = Case()
+    assert not case.backlog.arrived(1)
+    assert case.clock.turns == [pytest.approx(now(), abs=0.01)]
+    case.clock.blocked, case.clock.arrived_at = 2.0, now() - 2.0
+    assert case.backlog.arrived(1)
+    assert len(case.clock.turns) == 1
+
+
+# ---------------------------------------------------------------- which are handed out
+
+
+WAITED = (
+    "orders/ch: a message waited behind slow ones for longer than msg_timeout=8 s, so nsqd delivers it again: raise"
+    " concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight="
+)
+LONG = (
+    "orders/ch: handling a message takes longer than msg_timeout=8 s, so nsqd delivers it again. Raise msg_timeout= (up"
+    " to 900 s), or touch() the message from time to time"
+)
+
+
+@pytest.mark.parametrize(("waits", "is_wanted"), [(8.0 * IN_TIME - 0.1, True), (8.0 * IN_TIME + 0.1, False)])
+async def test_a_message_whose_time_has_passed_is_dropped(
+    caplog: pytest.LogCaptureFixture, waits: float, *, is_wanted: bool
+) -> None:
+    case, source = Case(), Source()
+    case.arrive(2, source)
+    await dawdle(waits)
+    assert [case.backlog.is_wanted(*case.take()) for _ in range(2)] == [is_wanted] * 2
+    assert source.notes == ([] if is_wanted else ["dropped"] * 2)
+    assert caplog.messages == ([] if is_wanted else [WAITED])
+
+
+async def test_a_message_of_a_lost_connection_is_not_wanted() -> None:
+    case, source = Case(), Source()
+    case.arrive(1, source)
+    source.is_alive = False
+    assert not case.backlog.is_wanted(*case.take())
+    assert source.notes == []
+
+
+async def test_a_message_that_was_put_back_keeps_its_age() -> None:
+    case = Case()
+    case.arrive(2)
+    began = now()
+    await dawdle(1.0)
+    message, arrived_at = case.take()
+    assert arrived_at == pytest.approx(began, abs=0.01)
+    case.backlog.put_back(message, arrived_at)
+    assert case.inbox[0] is message
+    assert case.take() == (message, arrived_at)
+
+
+async def test_a_message_that_is_taken_back_counts_as_a_quarter_of_its_timeout_old() -> None:
+    for timeout, age in ((2.0, 0.5), (60.0, 1.0)):
+        case = Case()
+        (message,) = case.arrive(1, Source(timeout))
+        case.take()
+        assert case.backlog.take_back(message)
+        assert now() - case.take()[1] == pytest.approx(age, abs=0.01)
+
+
+async def test_a_watched_message_that_is_taken_back_keeps_its_deadline() -> None:
+    case, source = Case(), Source()
+    (message,) = case.arrive(1, source)
+    began = now()
+    case.backlog.hand_out(*case.take())
+    assert isinstance(message.source, Watched)
+    await dawdle(3.0)
+    assert case.backlog.take_back(message)
+    assert getattr(message, "source", None) is source
+    assert case.take()[1] == pytest.approx(began, abs=0.01)
+    case.backlog.hand_out(message, now())
+    watched = message.source
+    assert isinstance(watched, Watched)
+    watched.deadline += 100.0  # a touch may move it far
+    assert case.backlog.take_back(message)
+    assert case.take()[1] == pytest.approx(now(), abs=0.01)
+    case.backlog.hand_out(message, now())
+    assert isinstance(message.source, Watched)
+    message.source.add_copy(Message(message.id, b"x", 2, 0, Source()))
+    assert not case.backlog.take_back(message)
+    assert not case.inbox
+
+
+async def test_a_message_that_is_being_handled_is_not_handed_out_again(caplog: pytest.LogCaptureFixture) -> None:
+    case, source = Case(), Source()
+    (original,) = case.arrive(1, source)
+    run = Run(original)
+    with case.backlog.used_by(run, 1):
+        for copy_source, warned in ((Source(), []), (source, [LONG])):
+            copy = Message(original.id, b"x", 2, 0, copy_source)
+            assert not case.backlog.is_wanted(copy, now())
+            assert isinstance(original.source, Watched)
+            assert original.source.has_copies
+            assert caplog.messages == warned
+        other = Message(message_id(99), b"x", 1, 0, source)
+        assert case.backlog.is_wanted(other, now())
+    assert case.backlog.is_wanted(Message(original.id, b"x", 2, 0, source), now())
+
+
+async def test_what_was_finished_late_is_finished_again_unhandled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    case, source = Case(), Source()
+    (message,) = case.arrive(1, source)
+    case.backlog.hand_out(*case.take())
+    await dawdle(9.0)
+    message.finish()
+    assert caplog.messages == [LONG]
+    copy = Message(message.id, b"x", 2, 0, source)
+    other = Message(message.id, b"x", 2, 5, source)
+    assert case.backlog.is_wanted(other, now())  # another message: it was published at another time
+    assert not case.backlog.is_wanted(copy, now())
+    assert source.notes == [("finish", message.id)] * 2
+    assert caplog.messages[1:] == [
+        f"{copy!r} was handled before, but its FIN came too late: finishing this copy unhandled"
+    ]
+
+
+@pytest.mark.parametrize("why", ["late", "lost", "blocked", "in time"])
+async def test_copies_in_the_queue_are_answered_with_a_message_whose_fin_may_be_late(why: str) -> None:
+    case, source = Case(), Source()
+    (message,) = case.arrive(1, source)
+    case.backlog.hand_out(*case.take())
+    (copy, other) = (Message(message.id, b"x", 2, 0, Source()), Message(message_id(50), b"x", 1, 0, Source()))
+    case.backlog.arrived(2)
+    case.inbox.extend((copy, other))
+    if why == "late":
+        await dawdle(9.0)
+    source.is_alive = why != "lost"
+    case.clock.blocked = 3.0 if why == "blocked" else 0.0
+    message.finish()
+    assert list(case.inbox) == ([copy, other] if why == "in time" else [other])
+    assert copy.answered == (why != "in time")
+    assert bool(case.backlog._finished) == (why != "in time")
+    # Only after a loss each message is compared for a while, however quick the handlers are.
+    case.backlog.handled(1000, 0.01)
+    assert (case.messages.fine_below == 0) == (why == "lost")
+    await dawdle(61.0)
+    case.backlog.review()
+    assert case.messages.fine_below == 2
+
+
+async def test_after_a_loss_each_message_is_compared_if_one_was_finished_late() -> None:
+    for is_late in (False, True):
+        case, source = Case(), Source()
+        (message,) = case.arrive(1, source)
+        case.backlog.hand_out(*case.take())
+        await dawdle(9.0 if is_late else 1.0)
+        message.finish()
+        case.backlog.handled(1000, 0.01)
+        assert case.messages.fine_below == 2
+        case.backlog.lost(0)
+        assert case.messages.fine_below == (0 if is_late else 2)
+
+
+@pytest.mark.parametrize(("taken_after", "works", "warned"), [(0.0, 9.0, [LONG]), (7.0, 2.0, []), (0.0, 7.0, [])])
+async def test_long_work_is_warned_about_once_and_waiting_is_not_work(
+    caplog: pytest.LogCaptureFixture, taken_after: float, works: float, warned: list[str]
+) -> None:
+    case = Case()
+    messages = case.arrive(2)
+    await dawdle(taken_after)
+    for _ in range(2):
+        case.backlog.hand_out(*case.take())
+    await dawdle(works)
+    messages[0].requeue(2.0)
+    messages[1].finish()
+    assert case.given_up == [messages[0]]
+    assert caplog.messages == warned
+
+
+async def test_a_handler_that_took_long_is_suspected_and_its_message_watched() -> None:
+    case = Case()
+    first, second = case.arrive(2)
+    began = now()
+    await dawdle(1.0)
+    case.backlog.took_long(first, began, "handle")
+    assert case.clock.suspect is None
+    assert isinstance(first.source, Watched)
+    assert (first.source.taken_at, first.source.deadline) == (began, began + IN_TIME * 8.0)
+    case.clock.blocked = 1.0
+    second.answered = True
+    case.backlog.took_long(second, began, "handle")
+    assert case.clock.suspect == "handle"
+    assert not isinstance(second.source, Watched)
+
+
+async def test_answers_from_another_thread_go_to_the_loop() -> None:
+    case = Case()
+    called: list[int] = []
+    assert not case.backlog.call(called.append, 1)
+    assert await asyncio.to_thread(case.backlog.call, called.append, 2)
+    assert not await asyncio.to_thread(case.backlog.call, "no function")
+    await turn(2)
+    assert called == [2]
+    closed = asyncio.new_event_loop()
+    closed.close()
+    case.backlog._loop = closed
+    assert not await asyncio.to_thread(case.backlog.call, called.append, 3)
+    assert not await asyncio.to_thread(Case(starts=False).backlog.call, called.append, 4)
+
+
+# ---------------------------------------------------------------- the clock
+
+
+async def test_a_block_is_reported_with_its_length_and_its_suspect() -> None:
+    seen: list[tuple[float, str | None]] = []
+    clock = LoopClock(lambda seconds, suspect: seen.append((round(seconds, 1), suspect)))
+    block(50.0)
+    clock.start()
+    began = now()
+    assert clock.blocked_for(began + 2 * TICK) == 0.0
+    assert clock.blocked_for(began + 2 * TICK + 0.1) == pytest.approx(TICK + 0.1)
+    assert clock.arrival(began + 2 * TICK) == began + 2 * TICK
+    assert clock.arrival(began + 2 * TICK + 0.1) == pytest.approx(began)
+    clock.suspect = "handle"
+    block(3.0)
+    await dawdle(0.1)
+    assert seen == [(2.5, "handle")]
+    assert clock.suspect is None
+    block(3.0)
+    await dawdle(3.0)
+    assert seen[1:] == [(pytest.approx(2.5, abs=0.2), None)]
+    clock.stop()
+    block(3.0)
+    await dawdle(0.1)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(("hogs", "pause"), [(HOGGED, 0.0), (HOGGED + 0.01, 0.0), (1.0, 0.0), (1.1, 0.02)])
+async def test_the_loop_turns_after_a_hog_and_rests_after_a_long_one(hogs: float, pause: float) -> None:
+    clock = LoopClock(lambda *_: None)
+    ran: list[int] = []
+
+    async def others() -> None:
+        for number in range(10):
+            ran.append(number)
+            await turn()
+
+    other = asyncio.create_task(others())
+    clock.turned(now())
+    block(hogs)
+    began = now()
+    await clock.turn_if_hogged()
+    assert now() - began == pytest.approx(pause, abs=0.01)
+    assert (len(ran) >= 3) == (hogs > HOGGED)
+    ran_before = len(ran)
+    await clock.turn_if_hogged()
+    assert len(ran) == ran_before
+    await other
+
+
+@pytest.mark.parametrize(
+    ("suspect", "who", "advice"),
+    [
+        (
+            "handle",
+            "the handler handle blocked the event loop",
+            "Make the handler a plain function (def), or run blocking code with asyncio.to_thread",
+        ),
+        (
+            None,
+            "the event loop was blocked",
+            "Run blocking code, as in the body of a loop over messages, with asyncio.to_thread",
+        ),
+    ],
+)
+async def test_the_first_block_that_matters_is_a_warning(
+    caplog: pytest.LogCaptureFixture, suspect: str | None, who: str, advice: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    heartbeats = Heartbeats("orders/ch", 2.0)
+    heartbeats.blocked(2.0, suspect)
+    assert caplog.messages == []
+    heartbeats.blocked(8.0, suspect)
+    heartbeats.blocked(8.0, suspect)
+    heartbeats.blocked(12.0, suspect)
+    heartbeats.refused()
+    heartbeats.refused()
+    assert caplog.messages == [
+        (
+            f"orders/ch: {who} for 8.0 s. No heartbeat is answered during that time, and nsqd closes a connection after"
+            f" 2 or 3 heartbeat intervals (2 s each). {advice}. New connections ask for heartbeats every 6.0 s"
+        ),
+        "orders/ch: the event loop was blocked for 12.0 s: new connections ask for heartbeats every 9.0 s",
+        "orders/ch: nsqd refused a heartbeat interval of 9.0 s; asking for 2 s again",
+    ]
+    assert heartbeats.interval == 2.0
+
+
+# ---------------------------------------------------------------- RDY
+
+
+class Partition:
+    """A subscription of which a test says what it delivers."""
+
+    def __init__(self, max_ready: int = 100) -> None:
+        self.max_ready = max_ready
+        self.ready = self.in_flight = self.replaced_in_flight = self.peaks = 0
+        self.delivered = 0
+        self.sent: list[int] = []
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.ready, self.in_flight, self.in_flight, self.delivered)
+
+    def set_ready(self, count: int) -> None:
+        if count != self.ready:
+            self.ready = count
+            self.sent.append(count)
+
+    def reset_peak(self) -> None:
+        self.peaks += 1
+
+
+def flow_of(most: int, *partitions: Partition, max_bytes: int = 2**40) -> Flow:
+    subscriptions: Any = dict(enumerate(partitions))
+    return Flow(most, max_bytes, subscriptions)
+
+
+def rdy(*partitions: Partition) -> list[int]:
+    return [partition.ready for partition in partitions]
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5, "3", None])
+async def test_a_wrong_limit_is_refused(count: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        flow_of(10).set(count)  # type: ignore[arg-type]
+    assert str(caught.value) == f"max_in_flight must be an int of 0 or more, not {count!r}"
+
+
+async def test_the_limit_is_shared_lowered_and_raised_as_messages_are_answered() -> None:
+    one, two = Partition(), Partition()
+    flow = flow_of(10, one, two)
+    flow.share()
+    assert rdy(one, two) == [5, 5]
+    one.in_flight = 5
+    flow.set(4)
+    assert (flow.max_in_flight, rdy(one, two)) == (4, [2, 0])
+    assert flow.in_flight == 5
+    one.in_flight = 2
+    flow.freed()
+    await turn(2)
+    assert rdy(one, two) == [2, 2]
+    flow.set(0)
+    assert rdy(one, two) == [0, 0]
+    flow.set(6)
+    one.in_flight = 0
+    flow.freed()
+    await turn(2)
+    assert rdy(one, two) == [3, 3]
+    flow.stop()
+    flow.set(100)
+    assert rdy(one, two) == [3, 3]
+
+
+async def test_messages_of_replaced_connections_count() -> None:
+    one = Partition()
+    flow = flow_of(10, one)
+    one.replaced_in_flight = 4
+    flow.share()
+    assert (flow.in_flight, rdy(one)) == (4, [6])
+
+
+async def test_a_limit_by_speed_is_sent_only_if_it_matters() -> None:
+    one = Partition()
+    flow = flow_of(100, one)
+    flow.share()
+    for count, ready in ((76, 100), (75, 75), (90, 75), (94, 94), (None, 100), (1, 1), (0, 1), (None, 100)):
+        flow.limit_to(count)
+        assert rdy(one) == [ready], count
+
+
+async def test_a_small_raise_is_sent_if_nothing_would_arrive_without_it() -> None:
+    one = Partition()
+    flow = flow_of(100, one)
+    flow.limit_to(20)
+    flow.share()
+    one.in_flight = 19
+    flow.limit_to(21)
+    assert rdy(one) == [20]
+    one.in_flight = 20
+    flow.limit_to(22)
+    assert rdy(one) == [22]
+
+
+async def test_large_bodies_lower_the_limit_and_small_ones_raise_it_again() -> None:
+    one = Partition()
+    flow = flow_of(100, one, max_bytes=100_000)
+    flow.share()
+    assert rdy(one) == [1]  # a body may have a megabyte until one was seen
+    flow.seen(2000)
+    assert rdy(one) == [50]
+    flow.seen(2001)
+    assert rdy(one) == [49]
+    before = len(one.sent)
+    for _ in range(100):
+        flow.seen(500)
+    assert rdy(one) == [100]
+    assert len(one.sent) - before < 6  # not for each byte
+    flow.seen(5000)
+    assert rdy(one) == [20]
+
+
+async def test_backlogs_are_looked_at_while_there_are_several_partitions() -> None:
+    one, two = Partition(), Partition()
+    flow = flow_of(20, one, two)
+    flow.share()
+    assert rdy(one, two) == [10, 10]
+    one.in_flight, one.delivered = 10, 100  # full: it can use more
+    await dawdle(LOOK_INTERVAL + 0.01)
+    assert (one.peaks, two.peaks) == (1, 1)
+    flow.freed()
+    one.in_flight = 5
+    await dawdle(3 * LOOK_INTERVAL)
+    assert one.peaks >= 3
+    assert sum(rdy(one, two)) <= 20
+    assert rdy(one, two)[0] > 10
+    flow.stop()
+    peaks = one.peaks
+    await dawdle(3 * LOOK_INTERVAL)
+    assert one.peaks == peaks
+
+
+async def test_one_partition_is_not_looked_at() -> None:
+    one = Partition()
+    flow_of(20, one).share()
+    await dawdle(5 * LOOK_INTERVAL)
+    assert one.peaks == 0
+
+
+async def test_more_partitions_than_messages_take_turns() -> None:
+    parts = [Partition() for _ in range(3)]
+    flow = flow_of(2, *parts, Partition(0))
+    flow.share()
+    assert sorted(rdy(*parts)) == [0, 1, 1]
+    had: set[int] = set()
+    for _ in range(20):
+        await dawdle(LOOK_INTERVAL)
+        had |= {number for number, part in enumerate(parts) if part.ready}
+        assert sum(rdy(*parts)) <= 2
+    assert had == {0, 1, 2}
+    flow.stop()
