@@ -47,6 +47,33 @@ async def test_exactly_max_in_flight_messages_are_out(
     assert len({message.body for message in (*held, *rest)}) == 79
 
 
+@pytest.mark.plain
+@pytest.mark.parametrize("kind", ["ordinary", "ordered"])
+async def test_a_consumer_may_start_paused(
+    producer: Producer, consume: Consumers, request: pytest.FixtureRequest, kind: str, mark: bytes
+) -> None:
+    topic = request.getfixturevalue(kind)
+    async with consume(topic, max_in_flight=0) as consumer:
+        await producer.publish_many(topic, spread(mark, 8, 2))
+        taking = asyncio.create_task(read(consumer, mark, 8))
+        for _ in range(5):
+            assert await in_flight(consume, topic) == 0
+        assert not taking.done()
+        consumer.set_max_in_flight(20)
+        messages = await taking
+    async with consume(topic, max_in_flight=0) as consumer:
+        await producer.publish(topic, mark + b"last", partition=0)
+        handled: list[bytes] = []
+        running = asyncio.create_task(consumer.run(lambda message: handled.append(message.body)))
+        for _ in range(5):
+            assert await in_flight(consume, topic) == 0
+        consumer.set_max_in_flight(20)
+        await eventually(lambda: mark + b"last" in handled)
+        await consumer.aclose()
+        await running
+    assert is_multiset(bodies(messages, mark), [b"%d" % number for number in range(8)])
+
+
 async def test_max_in_flight_changes_while_running(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:

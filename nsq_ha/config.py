@@ -257,7 +257,7 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "ordered": Check("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
     "partitions": optional(lambda name, value: _partitions(several(name, value))),
     "start_from": start_position,
-    "max_in_flight": whole(1, 1_000_000),
+    "max_in_flight": whole(0, 1_000_000),
     "max_in_flight_bytes": whole(1, 2**40),
     "msg_timeout": optional(seconds(1.0, 900.0)),
     "sample_rate": whole(0, 99),
@@ -288,7 +288,8 @@ class ConsumerConfig(ClientConfig):
     max_in_flight: int = 200
     """Maximum number of unanswered messages over all partitions: enough to hide a round trip. As many may be
     redelivered after a crash. Slow handlers get only as many as they can start within half of ``msg_timeout``. The
-    server allows 2500 per connection, and one per partition of an ordered channel."""
+    server allows 2500 per connection, and one per partition of an ordered channel. 0 starts paused: nothing is
+    requested until :meth:`~nsq_ha.Consumer.set_max_in_flight` raises it."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
     """Maximum bytes of unanswered message bodies. If messages are large, fewer than ``max_in_flight`` are requested.
     The default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from nsq_ha import Backoff, Message
+from nsq_ha import Backoff, Consumer, Message
 from nsq_ha.consumer.attempts import SPARE_DELIVERIES
-from nsq_ha.protocol import Close, Command, Finish, Identity, Ready, Requeue, Touch
+from nsq_ha.protocol import Close, Command, Finish, Identity, Layout, Ready, Requeue, Touch
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
@@ -107,6 +107,39 @@ async def test_pausing_and_resuming(stage: Stage) -> None:
         await stage.nsqd.until(lambda: peer.ready == 0)
         consumer.set_max_in_flight(9)
         await stage.nsqd.until(lambda: peer.ready == 9)
+
+
+@pytest.mark.parametrize("kind", ["partitioned", "ordered", "plain"])
+@pytest.mark.parametrize("calls_handler", [True, False])
+async def test_starting_paused(stage: Stage, kind: str, calls_handler: bool) -> None:
+    if kind == "plain":
+        stage.list_plain(*stage.nsqds[:2])
+    else:
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]}, ordered=kind == "ordered")
+    seen: list[bytes] = []
+
+    async def iterate(consumer: Consumer) -> None:
+        async for message in consumer:
+            seen.append(message.body)
+            message.finish()
+
+    async with stage.consumer(max_in_flight=0) as consumer:
+        await consumer.wait_subscribed()
+        peers = [nsqd.open_peers[0] for nsqd in stage.nsqds[:2]]
+        handler = consumer.run(lambda message: seen.append(message.body))
+        reading = asyncio.create_task(handler if calls_handler else iterate(consumer))
+        if not calls_handler:
+            handler.close()
+        await turn(50)
+        assert [peer.of(Ready) for peer in peers] == [[], []]
+        assert (consumer.max_in_flight, reading.done(), seen) == (0, False, [])
+        consumer.set_max_in_flight(2)
+        await eventually(lambda: [peer.ready for peer in peers] == [1, 1])
+        for peer in peers:
+            peer.message(b"x", layout=Layout.PLAIN if kind == "plain" else Layout.DETAIL)
+        await eventually(lambda: seen == [b"x", b"x"])
+        await consumer.aclose()
+        await reading
 
 
 async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
