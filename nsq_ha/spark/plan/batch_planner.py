@@ -150,11 +150,11 @@ def plan(options: ReadOptions, cluster: Cluster, limits: FilterLimits | None = N
     ranges: list[Range] = []
     searches: dict[TopicPartition, BoundarySearch] = {}
     for topic in topics_of(options, cluster, options.patience):
-        seen = complete_snapshot(topic, options, cluster)
-        for partition, node in sorted(seen.leaders.items()):
+        snapshot = complete_snapshot(topic, options, cluster)
+        for partition, node in sorted(snapshot.leaders.items()):
             if not limits.allows(topic, partition):
                 continue
-            bounds = Bounds(search_in(seen, partition, options, cluster), options)
+            bounds = Bounds(search_in(snapshot, partition, options, cluster), options)
             start, end = bounds.starting(), bounds.ending()
             if start > end:
                 raise ConfigError(
@@ -162,7 +162,9 @@ def plan(options: ReadOptions, cluster: Cluster, limits: FilterLimits | None = N
                 )
             start, end = limits.narrow(start, end, bounds.search)
             if start < end:
-                ranges.append(Range(topic, partition, start, end, node, seen.meta.ordered, seen.meta.extend_support))
+                ranges.append(
+                    Range(topic, partition, start, end, node, snapshot.meta.ordered, snapshot.meta.extend_support)
+                )
                 searches[topic, partition] = bounds.search
     return divide(ranges, options, searches)
 

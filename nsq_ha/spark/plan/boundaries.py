@@ -216,10 +216,10 @@ class BoundarySearch:
         )
 
 
-def search_in(seen: TopicSnapshot, partition: int, options: ReadOptions, cluster: Cluster) -> BoundarySearch:
+def search_in(snapshot: TopicSnapshot, partition: int, options: ReadOptions, cluster: Cluster) -> BoundarySearch:
     """Return the search of one partition of a snapshot."""
-    node, extent = seen.leaders[partition], seen.extents[partition]
-    return BoundarySearch(seen.topic, partition, node, extent, cluster, options.patience, options.channel_prefix)
+    node, extent = snapshot.leaders[partition], snapshot.extents[partition]
+    return BoundarySearch(snapshot.topic, partition, node, extent, cluster, options.patience, options.channel_prefix)
 
 
 @dataclass(slots=True)

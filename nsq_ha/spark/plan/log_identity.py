@@ -50,11 +50,11 @@ class LogIdentity:
         self._cluster = cluster
         self._confirmed: dict[TopicPartition, tuple[Node, Extent, float]] = {}
 
-    def is_lost(self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
+    def is_lost(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
         """Return whether ``offset`` was taken from another log.
 
         Args:
-            seen: A snapshot of the topic.
+            snapshot: A snapshot of the topic.
             partition: The partition.
             at: When the snapshot was taken, by the monotonic clock.
             offset: An offset from the checkpoint.
@@ -64,14 +64,14 @@ class LogIdentity:
             NsqError: Not known yet: the decisive message cannot be read, or the leader gave no usable answer.
                 Do not read from ``offset`` before it is known.
         """
-        place = seen.topic, partition
-        node, extent = seen.leaders[partition], seen.extents[partition]
+        place = snapshot.topic, partition
+        node, extent = snapshot.leaders[partition], snapshot.extents[partition]
         before = self._confirmed.pop(place, None)
         if before is not None and before[0] == node and before[1].end <= extent.end and at - before[2] < FRESH:
             self._confirmed[place] = node, extent, at
             return False
         if planned is not None and offset > extent.start:
-            search = search_in(seen, partition, self._options, self._cluster)
+            search = search_in(snapshot, partition, self._options, self._cluster)
             try:
                 last = search.before(offset)
             except NotReadableError:
@@ -84,7 +84,7 @@ class LogIdentity:
         self._confirmed[place] = node, extent, at
         return False
 
-    def resumes_at(self, seen: TopicSnapshot, partition: int, planned: int | None) -> int:
+    def resumes_at(self, snapshot: TopicSnapshot, partition: int, planned: int | None) -> int:
         """Return where to continue, without repeating a message, in a log that ends before the offset reached.
 
         Returns:
@@ -94,10 +94,10 @@ class LogIdentity:
         Raises:
             NsqError: Not known yet, as for :meth:`is_lost`.
         """
-        extent = seen.extents[partition]
+        extent = snapshot.extents[partition]
         if planned is None or extent.start == extent.end:
             return extent.end
-        search = search_in(seen, partition, self._options, self._cluster)
+        search = search_in(snapshot, partition, self._options, self._cluster)
         oldest = search.first_at(extent.start)
         return extent.start if self._is_younger(oldest, search.node, planned, TICK) else extent.end
 
@@ -134,12 +134,12 @@ class LossPolicy:
             log.warning("%s; continuing with what is left", text)
 
     def restart(
-        self, seen: TopicSnapshot, partition: int, at: float, start: int | None, planned: int | None
+        self, snapshot: TopicSnapshot, partition: int, at: float, start: int | None, planned: int | None
     ) -> int | None:
         """Return the offset to go back to if ``start`` was taken from another log, otherwise None.
 
         Args:
-            seen: A snapshot of the topic.
+            snapshot: A snapshot of the topic.
             partition: The partition.
             at: When the snapshot was taken, by the monotonic clock.
             start: An offset from the checkpoint; None for a new partition.
@@ -149,19 +149,19 @@ class LossPolicy:
             DataLossError: It was taken from another log, and data loss is not allowed.
             NsqError: Not known yet.
         """
-        extent, place = seen.extents[partition], (seen.topic, partition)
+        extent, place = snapshot.extents[partition], (snapshot.topic, partition)
         if start is None:
             return None
         if extent.end >= start:
-            return extent.start if self._is_lost(seen, partition, at, start, planned) else None
+            return extent.start if self._is_lost(snapshot, partition, at, start, planned) else None
         if not self._is_shorter(place, start):
             return None
-        found = self._identity.resumes_at(seen, partition, planned)
+        found = self._identity.resumes_at(snapshot, partition, planned)
         log.warning("%s-%d: continuing at offset %d of a log that ends at %d", *place, found, extent.end)
         return found
 
     def is_lost_for_sure(
-        self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None
+        self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None
     ) -> bool:
         """Return whether ``offset`` was taken from another log; wait until that is known.
 
@@ -172,21 +172,21 @@ class LossPolicy:
             NsqError: It is not known within the patience of the read.
         """
         until = time.monotonic() + self._options.patience
-        while partition in seen.extents:
+        while partition in snapshot.extents:
             try:
-                return self._is_lost(seen, partition, at, offset, planned)
+                return self._is_lost(snapshot, partition, at, offset, planned)
             except NsqError as error:
                 if not error.retriable:
                     raise
                 if time.monotonic() >= until:
-                    raise no_progress(f"{seen.topic}-{partition}", self._options.patience, error) from error
+                    raise no_progress(f"{snapshot.topic}-{partition}", self._options.patience, error) from error
             time.sleep(metadata.PAUSE)
             with contextlib.suppress(NsqError):
-                seen = metadata.available_snapshot(seen.topic, self._options, self._cluster)
+                snapshot = metadata.available_snapshot(snapshot.topic, self._options, self._cluster)
                 at = time.monotonic()
         return False
 
-    def _is_lost(self, seen: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
+    def _is_lost(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
         """Return whether ``offset`` was taken from another log; raise if data loss is not allowed.
 
         Raises:
@@ -194,10 +194,10 @@ class LossPolicy:
             NsqError: Not known yet. Continuing would silently lose the messages before ``offset``, since the next
                 offsets are from the new log.
         """
-        if not self._identity.is_lost(seen, partition, at, offset, planned):
+        if not self._identity.is_lost(snapshot, partition, at, offset, planned):
             return False
         loss = f"the log holds messages before the offset {offset} that are younger than it: the topic was re-created"
-        self.lose(seen.topic, partition, loss)
+        self.lose(snapshot.topic, partition, loss)
         return True
 
     def _is_shorter(self, place: TopicPartition, start: int) -> bool:

@@ -1,6 +1,6 @@
 """Topic metadata: partitions, their leaders, and the extent of each partition's log.
 
-This module takes one snapshot of a topic, either complete or of the partitions that answer.
+This module takes snapshots of topics, either complete or of the partitions that answer, and keeps the last ones.
 It does not decide what to read (``batch_planner``, ``stream_planner``).
 
 **Source:** Spark reference 1.1, 2.1.
@@ -19,6 +19,7 @@ from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundErr
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+    from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.cluster import Cluster, Extent
     from nsq_ha.spark.options import ReadOptions
 
@@ -124,6 +125,92 @@ def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster) -> To
             if view.leaders[number] == node and number in known:
                 leaders[number], extents[number] = node, known[number]
     return TopicSnapshot(topic, meta, leaders, extents)
+
+
+class Snapshots:
+    """The last snapshots of all topics of a stream.
+
+    Args:
+        options: Options of the read.
+        cluster: The cluster.
+
+    Attributes:
+        last: The last snapshot of each topic, by its name.
+        taken_at: When they were taken, in monotonic seconds.
+    """
+
+    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+        self.last: dict[str, TopicSnapshot] = {}
+        self.taken_at: float = 0.0
+        self._options = options
+        self._cluster = cluster
+        self._silent_since: float | None = None
+
+    def complete(self) -> list[TopicSnapshot]:
+        """Take and return a snapshot of each topic with all its partitions.
+
+        Raises:
+            NsqError: As :func:`complete_snapshot`.
+        """
+        options, cluster = self._options, self._cluster
+        topics = topics_of(options, cluster, options.patience)
+        return self._keep([complete_snapshot(topic, options, cluster) for topic in topics])
+
+    def recent(self) -> list[TopicSnapshot]:
+        """Return snapshots that are not older than ``metadataRefresh``, or the last ones if no nsqlookupd answers.
+
+        Raises:
+            NsqError: No nsqlookupd has answered for the patience of the read.
+        """
+        if time.monotonic() - self.taken_at < self._options.metadata_refresh:
+            return list(self.last.values())
+        while True:
+            try:
+                topics = topics_of(self._options, self._cluster)
+                return self._keep([found for topic in topics if (found := self._available(topic)) is not None])
+            except NsqError as error:
+                if not error.retriable or self._is_silent_too_long(error):
+                    raise
+            if self.last:
+                return list(self.last.values())
+
+    def by_partition(self) -> dict[TopicPartition, tuple[Node, Extent]]:
+        """Return leader and extent of each partition in the last snapshots."""
+        return by_partition(self.last.values())
+
+    def _keep(self, found: list[TopicSnapshot]) -> list[TopicSnapshot]:
+        self._silent_since = None
+        self.last = {snapshot.topic: snapshot for snapshot in found}
+        self.taken_at = time.monotonic()
+        return found
+
+    def _available(self, topic: str) -> TopicSnapshot | None:
+        options = self._options
+        try:
+            return available_snapshot(topic, options, self._cluster)
+        except TopicNotFoundError:
+            # A deleted topic that was read before is handled with its offsets; it may be one of many.
+            if topic in self.last or options.subscribe_pattern is not None or not options.fail_on_data_loss:
+                return None
+            raise
+
+    def _is_silent_too_long(self, error: NsqError) -> bool:
+        """Record that no nsqlookupd answers; return whether this has lasted longer than the patience of the read."""
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+            log.warning("no new state of the topics, planning with the last known one: %s", error)
+        time.sleep(PAUSE)
+        return now - self._silent_since >= self._options.patience
+
+
+def by_partition(snapshots: Iterable[TopicSnapshot]) -> dict[TopicPartition, tuple[Node, Extent]]:
+    """Return leader and extent of each partition."""
+    return {
+        (snapshot.topic, partition): (node, snapshot.extents[partition])
+        for snapshot in snapshots
+        for partition, node in snapshot.leaders.items()
+    }
 
 
 def _extents(topic: str, leaders: Mapping[int, Node], cluster: Cluster) -> Mapping[int, Extent]:
