@@ -39,7 +39,7 @@ from nsq_ha.checks import (
     whole,
 )
 from nsq_ha.errors import ConfigError
-from nsq_ha.option_types import TLS, Backoff, Compression, TlsConfig
+from nsq_ha.option_types import TLS, Backoff, Compression, TlsConfig, check_lookupd_tls
 from nsq_ha.redaction import conceal
 from nsq_ha.start_from import StartFrom, check_read, start_position
 
@@ -104,6 +104,7 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "compression": lambda name, value: Compression(_COMPRESSION(name, getattr(value, "value", value))),
     "deflate_level": whole(1, 6),
     "tls": optional(TLS),
+    "lookupd_tls": optional(TLS),
     "auth_secret": optional(_secret),
     "client_id": text,
 }
@@ -154,6 +155,9 @@ class ClientConfig:
     """TLS for connections to nsqd; None for plain TCP. An ``ssl.SSLContext`` is used as it is: whether it verifies
     certificates and names, and which versions it accepts, is up to you. The partitioned nsqd stops writing to a TLS
     connection after 5 s, so connections are replaced before that: see the page "TLS, AUTH and compression"."""
+    lookupd_tls: TlsConfig | ssl.SSLContext | None = None
+    """TLS for requests to nsqlookupds whose address begins with ``https://``. None verifies them against the system's
+    authorities."""
     auth_secret: Secret | None = field(default=None, repr=False)
     """Secret for servers that require AUTH; never logged or shown. A function is called for each connection whose nsqd
     asks for AUTH, so secrets may change: an ``async`` one in the event loop, a plain one in a thread. It must return
@@ -170,6 +174,7 @@ class ClientConfig:
         apply_rules(self, self._rules)
         if self.nsqd and self.lookupd:
             raise ConfigError("give either lookupd= or nsqd=, not both")
+        check_lookupd_tls(self.lookupd_tls, self.lookupd)
         if isinstance(self.auth_secret, str):
             conceal(self.auth_secret)
 

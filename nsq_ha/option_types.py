@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -117,6 +117,22 @@ TLS: Final = Check(
     is_shown=False,
 )
 """The rule of an option for TLS."""
+
+
+def check_lookupd_tls(tls: object, urls: Iterable[str]) -> None:
+    """Check the option ``lookupd_tls``.
+
+    Args:
+        tls: Its value.
+        urls: Base URLs of the nsqlookupds.
+
+    Raises:
+        ConfigError: It has a wrong type, or no URL uses it.
+    """
+    if tls is not None:
+        TLS("lookupd_tls", tls)
+        if not any(url.startswith("https:") for url in urls):
+            raise ConfigError("lookupd_tls needs an address with https:// in lookupd; the given ones are not encrypted")
 
 
 def _server_name(name: str, value: object) -> str:

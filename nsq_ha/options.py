@@ -33,6 +33,7 @@ class ClientOptions(TypedDict, total=False):
     compression: Compression | Literal["none", "snappy", "deflate"]
     deflate_level: int
     tls: TlsConfig | ssl.SSLContext | None
+    lookupd_tls: TlsConfig | ssl.SSLContext | None
     auth_secret: Secret | None
     client_id: str
 
@@ -84,3 +85,4 @@ class AdminOptions(TypedDict, total=False):
 
     lookupd: str | Iterable[str]
     question_timeout: float
+    lookupd_tls: TlsConfig | ssl.SSLContext | None

@@ -18,12 +18,15 @@ from nsq_ha import (
     ConfigError,
     Consumer,
     ConsumerConfig,
+    LookupClient,
     Producer,
     ProducerConfig,
     StartFrom,
     TlsConfig,
+    sync,
 )
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.admin import AdminClient
+from nsq_ha.tls import ssl_context
 
 CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
 
@@ -63,6 +66,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "deflate_level": (0, 7, 5.5),
     "compression": ("zstd", 7, None),
     "backoff": (1.0, None, {"initial": 1.0}),
+    "lookupd_tls": (True, "ca.pem"),
     "tls": (True, "ca.pem", TlsConfig, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)),
     "auth_secret": (7, b"bytes", "", "x" * 65537),
     "client_id": (7, None),
@@ -384,6 +388,29 @@ def test_the_oldest_version_of_tls_is_1_2_unless_another_is_given() -> None:
     for wrong_one in ("1.1", 1.2, None):
         with pytest.raises(ConfigError, match=r"^minimum_version must be '1.2' or '1.3'"):
             TlsConfig(minimum_version=wrong_one)
+
+
+def test_tls_of_nsqlookupd_needs_an_address_that_uses_it() -> None:
+    """The user would believe that lookups are encrypted."""
+    tls = TlsConfig(ca_file=str(CERTIFICATE))
+    assert ProducerConfig(lookupd=("http://a", "https://b"), lookupd_tls=tls).lookupd_tls is tls
+    addresses: list[dict[str, Any]] = [{"lookupd": ("http://a:4161",)}, {"nsqd": ("a:4150",)}, {}]
+    for each in addresses:
+        with pytest.raises(ConfigError, match=r"^lookupd_tls needs an address with https:// in lookupd"):
+            ProducerConfig(**each, lookupd_tls=tls)
+    for client in (AdminClient, sync.AdminClient, LookupClient):
+        with pytest.raises(ConfigError, match=r"^lookupd_tls needs an address with https:// in lookupd"):
+            client("http://a", lookupd_tls=tls)
+        wrong_one: Any = True
+        with pytest.raises(ConfigError, match=r"^lookupd_tls must be a TlsConfig, or an ssl.SSLContext"):
+            client("https://a", lookupd_tls=wrong_one)
+
+
+def test_a_file_for_nsqlookupd_that_cannot_be_used_is_named() -> None:
+    tls = TlsConfig(ca_file="/nowhere/ca.pem")
+    for client in (Producer, sync.Producer, AdminClient, sync.AdminClient, LookupClient):
+        with pytest.raises(ConfigError, match=r"^lookupd_tls: ca_file '/nowhere/ca.pem' cannot be used: No such file"):
+            client(lookupd="https://a", lookupd_tls=tls)
 
 
 def test_a_context_is_used_as_it_is() -> None:

@@ -84,6 +84,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
 GROUPS: dict[str, tuple[dict[str, str], object]] = {
     "backoff": ({"initial": "0.1", "jitter": "0"}, Backoff(initial=0.1, jitter=0.0)),
     "requeue_backoff": ({"maximum": "10"}, dataclasses.replace(ConsumerConfig().requeue_backoff, maximum=10.0)),
+    "lookupd_tls": ({"ca_file": "ca.pem"}, TlsConfig(ca_file="ca.pem")),
     "tls": (
         {"ca_file": "ca.pem", "verify": "off", "minimum_version": "1.3", "server_name": ""},
         TlsConfig(ca_file="ca.pem", verify=False, minimum_version="1.3"),

@@ -20,15 +20,19 @@ from nsq_ha.admin.description import PartitionDescription, TopicDescription
 from nsq_ha.admin.leading import PAUSE, Bounded, Leading, unled, until_usable
 from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, lookupd_urls
 from nsq_ha.errors import ClosedError, ConfigError, NoLeaderError, NsqError, ServerError
+from nsq_ha.option_types import check_lookupd_tls
 from nsq_ha.policy.topology import Node, TopicMeta, tcp_address
 from nsq_ha.settings import admin_from_env
+from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable
     from types import TracebackType
 
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+    from nsq_ha.option_types import TlsConfig
     from nsq_ha.options import AdminOptions
     from nsq_ha.policy.topology import TopicView
 
@@ -61,12 +65,26 @@ class AdminClient:
     Args:
         lookupd: HTTP address of one nsqlookupd or several. The client discovers the others of a partitioned cluster.
         question_timeout: Seconds for one request to one server.
+        lookupd_tls: TLS for ``https://`` addresses. None trusts the system's authorities.
+
+    Raises:
+        ConfigError: An address is not legal, or ``lookupd_tls`` cannot be used.
     """
 
-    def __init__(self, lookupd: str | Iterable[str], *, question_timeout: float = 2.0) -> None:
+    def __init__(
+        self,
+        lookupd: str | Iterable[str],
+        *,
+        question_timeout: float = 2.0,
+        lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
+    ) -> None:
         self._urls = lookupd_urls(lookupd)
         if not self._urls:
             raise ConfigError("AdminClient needs the address of an nsqlookupd")
+        check_lookupd_tls(lookupd_tls, self._urls)
+        if lookupd_tls is not None:
+            ssl_context(lookupd_tls, "lookupd_tls")
+        self._lookupd_tls = lookupd_tls
         self._question_timeout = question_timeout
         self._opened: Leading | None = None
 
@@ -84,7 +102,7 @@ class AdminClient:
         return cls(**admin_from_env(overrides))
 
     async def __aenter__(self) -> Self:
-        self._opened = Leading(self._urls, timeout=self._question_timeout)
+        self._opened = Leading(self._urls, timeout=self._question_timeout, tls=self._lookupd_tls)
         return self
 
     async def __aexit__(

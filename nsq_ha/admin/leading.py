@@ -32,11 +32,13 @@ from nsq_ha.errors import (
 from nsq_ha.policy.plain_topology import first_view
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable, Iterable, Mapping
     from types import TracebackType
 
     import httpx
 
+    from nsq_ha.option_types import TlsConfig
     from nsq_ha.policy.topology import Node, TopicView
 
 PAUSE: Final = 0.3
@@ -98,12 +100,13 @@ class Leading:
     Args:
         urls: Base URLs of the configured nsqlookupds.
         timeout: Seconds for one request to one server.
+        tls: For https. None trusts the system's authorities.
     """
 
-    def __init__(self, urls: Iterable[str], *, timeout: float) -> None:
+    def __init__(self, urls: Iterable[str], *, timeout: float, tls: TlsConfig | ssl.SSLContext | None = None) -> None:
         configured = tuple(urls)
         self.timeout = timeout
-        self.http: httpx.AsyncClient = new_client(configured)
+        self.http: httpx.AsyncClient = new_client(configured, tls)
         self.servers: Servers = Servers(configured, timeout=timeout, client=self.http)
 
     async def aclose(self) -> None:

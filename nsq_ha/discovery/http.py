@@ -18,26 +18,37 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.discovery.body import Body, unwrap
 from nsq_ha.errors import (
     ClosedError,
+    ConfigError,
     ConnectError,
     ConnectionLostError,
     NsqError,
     RemoteProtocolError,
     ResponseTimeoutError,
 )
+from nsq_ha.option_types import check_lookupd_tls
 from nsq_ha.redaction import harmless
 from nsq_ha.time_limits import time_limit
+from nsq_ha.tls import server_name, ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from types import TracebackType
 
     import httpx
+
+    from nsq_ha.option_types import TlsConfig
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of an answer; a cluster of 10,000 partitions needs a third of it."""
 
 _NO_REASON: Final = "All connection attempts failed"
 """The text of anyio's error for a refused connection; its cause says why."""
+
+_OTHER_AUTHORITY: Final = (
+    "; for a certificate of your own, give lookupd_tls=TlsConfig(ca_file=...), or set the environment variable"
+    " SSL_CERT_FILE to its PEM file"
+)
+_OTHER_NAME: Final = "; give lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
 
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
@@ -51,27 +62,50 @@ _HEADERS: Final = {
 }
 
 
-def new_client(urls: Iterable[str] = ()) -> httpx.AsyncClient:
+def new_client(urls: Iterable[str] = (), tls: TlsConfig | ssl.SSLContext | None = None) -> httpx.AsyncClient:
     """Return an HTTP client that keeps no state but open connections.
 
     Args:
-        urls: The servers to ask; the system's certificates are loaded only if one of them uses https.
+        urls: The servers to ask; certificates are loaded only if one of them uses https.
+        tls: The option ``lookupd_tls``. None trusts the system's authorities.
+
+    Raises:
+        ConfigError: ``tls`` cannot be used.
     """
+    urls = tuple(urls)
+    check_lookupd_tls(tls, urls)
     # Imported here, not above: they take a third of our memory, and clients with nsqd= do not need them.
     from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
 
     import httpx  # noqa: PLC0415
 
-    secure = any(url.startswith("https:") for url in urls)
+    verify: ssl.SSLContext | bool = False
+    if tls is not None:
+        verify = ssl_context(tls, "lookupd_tls")
+    elif any(url.startswith("https:") for url in urls):
+        verify = ssl.create_default_context()
     return httpx.AsyncClient(
         headers=_HEADERS,
-        verify=ssl.create_default_context() if secure else False,
+        verify=verify,
+        event_hooks=_hooks(tls),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,
         trust_env=False,
         timeout=None,  # noqa: S113 - the limit is on the whole exchange, see ask()
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0),
     )
+
+
+def _hooks(tls: TlsConfig | ssl.SSLContext | None) -> dict[str, list[Callable[[httpx.Request], Awaitable[None]]]]:
+    name = None if tls is None else server_name(tls, "")
+    if not name:
+        return {}
+
+    async def expect(request: httpx.Request) -> None:
+        if request.url.scheme == "https":
+            request.extensions["sni_hostname"] = name  # the certificate must contain it
+
+    return {"request": [expect]}
 
 
 async def ask(
@@ -157,13 +191,26 @@ class HttpPeer:
         url: Its base URL.
         timeout: Seconds for one request, from connecting to the end of the answer.
         client: An HTTP client to share. None creates a private one.
+        tls: For https, without ``client``. None trusts the system's authorities.
+
+    Raises:
+        ConfigError: ``tls`` cannot be used.
     """
 
-    def __init__(self, url: str, *, timeout: float, client: httpx.AsyncClient | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        client: httpx.AsyncClient | None,
+        tls: TlsConfig | ssl.SSLContext | None = None,
+    ) -> None:
+        if client is not None and tls is not None:
+            raise ConfigError("give either client= or lookupd_tls=, not both: a shared client has its own TLS")
         self._url = url
         self._timeout = timeout
         self._owned = client is None
-        self._client: httpx.AsyncClient | None = new_client([url]) if client is None else client
+        self._client: httpx.AsyncClient | None = new_client([url], tls) if client is None else client
 
     async def __aenter__(self) -> Self:
         return self
@@ -226,7 +273,7 @@ def _ours(error: Exception) -> NsqError:
     if _NO_TLS in text:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        text += "; for your own certificate, set the environment variable SSL_CERT_FILE to its PEM file"
+        text += _OTHER_NAME if "mismatch" in text else _OTHER_AUTHORITY
     if text == _NO_REASON:
         text = _system_text(error) or text
     return ConnectError(f"cannot connect: {text}")

@@ -18,12 +18,14 @@ from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqE
 from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
     import httpx
 
     from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
     from nsq_ha.discovery.body import Body
+    from nsq_ha.option_types import TlsConfig
     from nsq_ha.policy.topology import LookupAnswer
 
 T = TypeVar("T")
@@ -41,16 +43,24 @@ class LookupClient(HttpPeer):
         lookupd: Its address: ``host:port`` or ``http://host:port``.
         timeout: Seconds for one request, from connecting to the end of the answer.
         client: An HTTP client to share. None creates a private one.
+        lookupd_tls: TLS for an ``https://`` address, without ``client``. None trusts the system's authorities.
 
     Raises:
-        ConfigError: The address is not legal, or there are several.
+        ConfigError: The address is not legal, there are several, or ``lookupd_tls`` cannot be used.
     """
 
-    def __init__(self, lookupd: str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
+    def __init__(
+        self,
+        lookupd: str,
+        *,
+        timeout: float = 1.0,
+        client: httpx.AsyncClient | None = None,
+        lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
+    ) -> None:
         urls = lookupd_urls(lookupd)
         if len(urls) != 1:
             raise ConfigError(f"LookupClient takes the address of one nsqlookupd, not of {len(urls)}: {lookupd!r}")
-        super().__init__(urls[0], timeout=timeout, client=client)
+        super().__init__(urls[0], timeout=timeout, client=client, tls=lookupd_tls)
         self.lookupd: str = urls[0]
 
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:

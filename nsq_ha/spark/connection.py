@@ -30,7 +30,7 @@ from nsq_ha.protocol import ClientProtocol, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
 from nsq_ha.spark.options.option_table import in_tls_options
-from nsq_ha.transport.tls import ssl_context, trust_hint
+from nsq_ha.tls import ssl_context, trust_hint
 from nsq_ha.transport.tls_limits import tls_server
 
 if TYPE_CHECKING:

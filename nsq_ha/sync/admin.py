@@ -9,8 +9,10 @@ from nsq_ha.settings import admin_from_env
 from nsq_ha.sync.facade import Facade, waits
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable
 
+    from nsq_ha.option_types import TlsConfig
     from nsq_ha.options import AdminOptions
 
 
@@ -20,10 +22,16 @@ class AdminClient(Facade[admin.AdminClient]):
     Takes the same arguments. Use it with ``with``, or just call it: the first call starts it.
     """
 
-    def __init__(self, lookupd: str | Iterable[str], *, question_timeout: float = 2.0) -> None:
+    def __init__(
+        self,
+        lookupd: str | Iterable[str],
+        *,
+        question_timeout: float = 2.0,
+        lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
+    ) -> None:
         """Check the arguments; connect to nothing yet."""
         urls = (lookupd,) if isinstance(lookupd, str) else tuple(lookupd)
-        super().__init__(lambda: admin.AdminClient(urls, question_timeout=question_timeout))
+        super().__init__(lambda: admin.AdminClient(urls, question_timeout=question_timeout, lookupd_tls=lookupd_tls))
 
     @classmethod
     def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:

@@ -36,9 +36,9 @@ from nsq_ha.protocol import ClientProtocol, Close, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
+from nsq_ha.tls import server_name, ssl_context
 from nsq_ha.transport.secret import secret_of
 from nsq_ha.transport.tcp import REACHABLE, TcpStream
-from nsq_ha.transport.tls import server_name, ssl_context
 from nsq_ha.transport.tls_limits import tls_server
 from nsq_ha.unexpected import report_unexpected
 

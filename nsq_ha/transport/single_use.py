@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.transport.tls import ssl_context
+from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -46,6 +46,8 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
         raise ConfigError("give lookupd=, the address of an nsqlookupd")
     if config.tls is not None:
         ssl_context(config.tls)
+    if config.lookupd_tls is not None:
+        ssl_context(config.lookupd_tls, "lookupd_tls")
     return config
 
 

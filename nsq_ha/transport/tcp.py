@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.redaction import harmless
-from nsq_ha.transport.tls import trust_hint
+from nsq_ha.tls import trust_hint
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
@@ -66,9 +67,11 @@ class Fake:
         bodies: Of the requests that had one.
         behave: Answers every request instead. None for the answers by path.
         delay: Seconds before each answer.
+        tls: For https. None speaks plain HTTP.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         self.requests: list[tuple[float, str, dict[str, str]]] = []
         self.bodies: list[bytes] = []
         self.behave: Behave | None = None
@@ -81,7 +84,7 @@ class Fake:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def answer(self, path: str, content: object, status: int = 200) -> None:
         """Answer ``path`` with JSON, or with bytes as they are, from now on."""
@@ -100,7 +103,7 @@ class Fake:
         return [query for _, asked, query in self.requests if asked == path]
 
     async def start(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

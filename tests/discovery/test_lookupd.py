@@ -23,6 +23,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
+from nsq_ha.option_types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.discovery.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
@@ -377,6 +378,36 @@ async def test_a_certificate_that_the_system_does_not_trust_says_what_to_set(mon
         monkeypatch.setenv("SSL_CERT_FILE", CA_FILE)
         async with LookupClient(url) as client:
             assert (await client.lookup("orders")).exists
+
+
+@pytest.mark.real_time
+async def test_https_trusts_the_given_authorities() -> None:
+    fake = await Fake(server_context()).start()
+    fake.answer("/lookup", lookup_body({0: 4150}))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(CA_FILE)
+    trusting = (TlsConfig(ca_file=CA_FILE), TlsConfig(ca_file=CA_FILE, server_name="localhost"), context)
+    for tls in (*trusting, TlsConfig(verify=False)):
+        async with LookupClient(fake.url, timeout=5.0, lookupd_tls=tls) as client:
+            assert (await client.lookup("orders")).exists
+    other_authority = r"; for a certificate of your own, give lookupd_tls=TlsConfig\(ca_file=...\), or set the"
+    other_name = r"; give lookupd_tls=TlsConfig\(server_name=...\), the name that the certificate is for"
+    refused: dict[TlsConfig | None, str] = {
+        None: other_authority,
+        TlsConfig(): other_authority,
+        TlsConfig(ca_file=CA_FILE, server_name="a.example"): other_name,
+    }
+    for other, advice in refused.items():
+        async with LookupClient(fake.url, timeout=5.0, lookupd_tls=other) as client:
+            with pytest.raises(LookupUnavailableError, match=advice):
+                await client.lookup("orders")
+    await fake.stop()
+
+
+async def test_a_shared_client_has_its_own_tls() -> None:
+    async with new_client() as shared:
+        with pytest.raises(ConfigError, match="give either client= or lookupd_tls="):
+            LookupClient("https://a", client=shared, lookupd_tls=TlsConfig())
 
 
 @pytest.mark.real_time

@@ -1,5 +1,6 @@
 """A scripted cluster: one nsqlookupd and some nsqds, of which a test says who leads what."""
 
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
@@ -21,8 +22,8 @@ class Stage:
         nsqds: All.
     """
 
-    def __init__(self, nsqds: int = 1, identity: Identity | None = None) -> None:
-        self.lookupd = Fake()
+    def __init__(self, nsqds: int = 1, identity: Identity | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.lookupd = Fake(tls)
         self.nsqds = [FakeNsqd(identity) for _ in range(nsqds)]
         self._stack = AsyncExitStack()
 

@@ -13,15 +13,24 @@ if TYPE_CHECKING:
     from nsq_ha.option_types import TlsConfig
 
 
-def ssl_context(tls: TlsConfig | ssl.SSLContext) -> ssl.SSLContext:
+def ssl_context(tls: TlsConfig | ssl.SSLContext, option: str = "tls") -> ssl.SSLContext:
     """Return the context for ``tls``; a context of the user's own is returned unchanged and unchecked.
 
     Equal options share one context, so changed files need a new process.
 
+    Args:
+        tls: The value of the option.
+        option: Its name, for errors.
+
     Raises:
         ConfigError: ``ca_file``, ``cert_file`` or ``key_file`` cannot be used; the text names the file.
     """
-    return tls if isinstance(tls, ssl.SSLContext) else _created(tls)
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    try:
+        return _created(tls, option)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from error.__cause__
 
 
 def server_name(tls: TlsConfig | ssl.SSLContext, host: str) -> str:
@@ -30,7 +39,8 @@ def server_name(tls: TlsConfig | ssl.SSLContext, host: str) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _created(tls: TlsConfig) -> ssl.SSLContext:
+def _created(tls: TlsConfig, _option: str) -> ssl.SSLContext:
+    # Each option has its own context: HTTP clients add their protocol's name to it.
     context = _trusting(tls.ca_file)
     context.minimum_version = max(context.minimum_version, _VERSIONS[tls.minimum_version])
     if tls.cert_file:
@@ -92,14 +102,14 @@ def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | N
         option, name = ("cert_file", cert_file) if key_file is None else ("key_file", key_file)
         if questions:
             problem = "is encrypted: give key_password" if key_password is None else "does not open with key_password"
-            raise ConfigError(f"tls: {option} {name!r} cannot be used: its key {problem}") from error
+            raise ConfigError(f"{option} {name!r} cannot be used: its key {problem}") from error
         raise _refusal(option, name, f"the private key of the certificate in {cert_file!r}", error) from error
 
 
 def _refusal(option: str, name: str | None, wanted: str, error: Exception) -> ConfigError:
     reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
     needs = f" (it must hold {wanted} in PEM format)" if reason is None else ""
-    return ConfigError(f"tls: {option} {name!r} cannot be used: {reason or error}{needs}")
+    return ConfigError(f"{option} {name!r} cannot be used: {reason or error}{needs}")
 
 
 _UNUSABLE: Final = (OSError, ValueError)

@@ -1,0 +1,91 @@
+"""Whole clients with an nsqlookupd that is reached by https: an embedded cluster behind an end of TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha import Consumer, LookupClient, Producer, TlsConfig, sync
+from nsq_ha.admin import AdminClient
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import DiscoveryError, PublishError
+from tests.support.certificates import CA_FILE, server_context
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
+
+LIMIT = 30.0
+
+
+@contextlib.asynccontextmanager
+async def https_of(url: str) -> AsyncIterator[str]:
+    """Pass connections by TLS on to a plain HTTP server; yield the https URL."""
+    port = int(url.rpartition(":")[2])
+    ends: set[asyncio.StreamWriter] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends.add(writer)
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+        finally:
+            writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # an end of a connection, or of the test
+            await asyncio.gather(copy(reader, onward[1]), copy(onward[0], writer))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=server_context())
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for end in ends:
+            end.transport.abort()
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["partitioned", "plain"])
+async def test_every_client_finds_its_cluster_by_https(plain: bool) -> None:
+    with await asyncio.to_thread(DevCluster(nsqds=1, nsqlookupds=1, plain=plain).__enter__) as cluster:
+        if not plain:
+            # A change goes to the address that the nsqlookupd gives for itself, where nothing speaks TLS here.
+            await asyncio.to_thread(cluster.create_topic, "orders", 1, 1)
+        async with https_of(cluster.lookupd[0]) as url, asyncio.timeout(LIMIT):
+            tls: dict[str, Any] = {"lookupd_tls": TlsConfig(ca_file=CA_FILE)}
+            async with AdminClient(url, **tls) as admin:
+                if plain:
+                    await admin.create_topic("orders")
+                assert [topic.name for topic in await admin.topics()] == ["orders"]
+            async with LookupClient(url, timeout=LIMIT, **tls) as lookup:
+                assert (await lookup.lookup("orders")).exists
+            async with (
+                Producer(lookupd=url, lookup_timeout=LIMIT, **tls) as producer,
+                Consumer("orders", "ch", lookupd=url, lookup_timeout=LIMIT, lookup_interval=0.2, **tls) as consumer,
+            ):
+                await producer.publish("orders", b"x")
+                message = await anext(consumer)
+                message.finish()
+                assert message.body == b"x"
+
+            def publish() -> None:
+                with sync.Producer(lookupd=url, lookup_timeout=LIMIT, **tls) as writer:
+                    writer.publish("orders", b"y")
+
+            await asyncio.to_thread(publish)
+
+
+async def test_an_nsqlookupd_that_nobody_vouches_for_is_not_asked() -> None:
+    with await asyncio.to_thread(DevCluster(nsqds=1, nsqlookupds=1).__enter__) as cluster:
+        async with https_of(cluster.lookupd[0]) as url, asyncio.timeout(LIMIT):
+            async with Producer(lookupd=url) as producer:
+                with pytest.raises(PublishError, match=r"self-signed certificate.*give lookupd_tls="):
+                    await producer.publish("orders", b"x", timeout=1.0)
+            async with AdminClient(url) as admin:
+                with pytest.raises(DiscoveryError, match=r"self-signed certificate.*give lookupd_tls="):
+                    await admin.topics()
