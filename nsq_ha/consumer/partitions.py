@@ -212,7 +212,13 @@ class Partitions:
             if watch.view.is_plain:
                 return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"
             return str(TopicNotFoundError.named(watch.topic))
-        return "no partition has a leader yet"
+        leaders = {} if watch.view is None else watch.view.leaders
+        silent = [
+            f"partition {p}: nsqd {leaders[p].address} has not answered yet"
+            for p in sorted(self._subscriptions)
+            if p in leaders and not self._subscriptions[p].is_subscribed
+        ]
+        return "; ".join(silent) or f"no partition has a leader yet{'' if watch.view is None else watch.view.cause}"
 
 
 def _is_plain(view: TopicView) -> bool:

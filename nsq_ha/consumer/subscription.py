@@ -263,7 +263,8 @@ class Subscription:
         old = life.node
         life.check(leader)
         if life.act is Act.ASK and not self._is_unlisted():
-            no_leader = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now")
+            cause = "" if self._watch.view is None else self._watch.view.cause
+            no_leader = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now{cause}")
             self._trouble.failed(self._loop.time(), no_leader)
         elif life.act is Act.CONNECT and old is not None:
             log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, old.address)

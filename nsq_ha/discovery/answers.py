@@ -25,7 +25,7 @@ from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_LISTED_LOOKUPDS: Final = 64
 """Maximum number of nsqlookupds that are read from one list."""
@@ -167,20 +167,29 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     content = decode_json(body.data, _Lookup)
     meta = try_json(bytes(content.meta), _Meta)
     if content.partitions is msgspec.UNSET and content.producers is not None and meta is None:
-        nodes = (_node(raw, is_plain=True) for raw in content.producers)
-        return _plain_answer(lookupd, tuple(node for node in nodes if node is not None))
+        found = [(_node(raw, is_plain=True), raw) for raw in content.producers]
+        nodes = tuple(node for node, _ in found if node is not None)
+        return _plain_answer(lookupd, nodes, note=_unusable_note([(None, raw) for node, raw in found if node is None]))
     if not content.partitions and content.producers is None and meta is None:
         raise RemoteProtocolError(
             "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
         )
     partitions: dict[int, Node] = {}
+    unusable: list[tuple[int | None, msgspec.Raw]] = []
     for key, raw in (content.partitions or {}).items():
+        if not _NUMBER.fullmatch(key) or int(key) > MAX_PARTITION_ID:
+            continue
         node = _node(raw)
-        if node is not None and _NUMBER.fullmatch(key) and int(key) <= MAX_PARTITION_ID:
+        if node is None:
+            unusable.append((int(key), raw))
+        else:
             partitions[int(key)] = node
     # With access "r", the answer for an unknown topic is a success with no partitions and the number 0.
     unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
-    note = "no partition is listed, for example because writes are disabled" if content.partitions is None else ""
+    if content.partitions is None:
+        note = "no partition is listed, for example because writes are disabled"
+    else:
+        note = _unusable_note(unusable)
     return LookupAnswer(
         lookupd, leads=False, meta=_meta(meta), partitions=partitions, exists=not unknown, note="" if unknown else note
     )
@@ -313,6 +322,17 @@ def _node(raw: msgspec.Raw, *, is_plain: bool = False) -> Node | None:
         return None
     http_port = peer.http_port if is_port(peer.http_port) else 0
     return Node(peer.broadcast_address, peer.tcp_port, http_port, peer.distributed_id, is_plain=is_plain)
+
+
+def _unusable_note(peers: Sequence[tuple[int | None, msgspec.Raw]]) -> str:
+    """Describe the nsqds that ``_node`` refused, each with the partition that it leads; empty if there are none."""
+    if not peers:
+        return ""
+    peer = try_json(bytes(peers[0][1]), _Peer)
+    address = "that is missing" if peer is None else repr(f"{peer.broadcast_address[:100]}:{peer.tcp_port}")
+    numbers = ", ".join(str(number) for number, _ in peers[:10] if number is not None)
+    leads = f" that leads partition {numbers}" if numbers else ""
+    return f"an nsqd{leads} has an address {address}, which is not legal: set nsqd's -broadcast-address"
 
 
 def _meta(meta: _Meta | None) -> TopicMeta | None:

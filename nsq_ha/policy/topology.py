@@ -99,7 +99,7 @@ class LookupAnswer:
         meta: The topic's settings. None if the answer has no valid ones.
         partitions: Leader by partition, only for partitions that have one.
         exists: False if the answer says that the topic does not exist.
-        note: Why partitions are missing, if the server says so; else empty.
+        note: Why partitions are missing, if the answer shows it; else empty.
         nodes: The nsqds that have the topic, if the nsqlookupd is of a plain cluster
             (see ``policy.plain_topology``). None if it is of a partitioned one.
         spare: Nsqds of a plain cluster that would create the topic if it were
@@ -148,7 +148,7 @@ class TopicView:
             healthy connections stay in use; new ones are opened only to ``leaders``.
         is_plain: The nsqlookupds are of a plain cluster: its partitions are nsqds, see
             ``policy.plain_topology``.
-        note: Why partitions are missing, if a server says so; else empty.
+        note: Why partitions are missing, if an answer shows it; else empty.
         pending: A change that waits for confirmation. Not compared.
     """
 
@@ -166,6 +166,11 @@ class TopicView:
     def partition_num(self) -> int:
         """Number of partitions to hash over; 0 while unknown."""
         return 0 if self.meta is None else self.meta.partition_num
+
+    @property
+    def cause(self) -> str:
+        """The note as the end of a message that a partition has no leader; empty if there is no note."""
+        return f": {self.note}" if self.note else ""
 
     @property
     def publishable(self) -> Mapping[int, Node]:

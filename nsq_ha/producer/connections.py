@@ -48,7 +48,8 @@ class Leader:
         view = self._watch.view
         node = view.publishable.get(self._partition) if view is not None else None
         if node is None:
-            raise NoLeaderError(f"{self._watch.topic}-{self._partition} has no leader that accepts writes now")
+            cause = "" if view is None else view.cause
+            raise NoLeaderError(f"{self._watch.topic}-{self._partition} has no leader that accepts writes now{cause}")
         return node
 
     def differs(self, node: Node) -> bool:

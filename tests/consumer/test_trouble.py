@@ -8,7 +8,7 @@ import pytest
 from nsq_ha import TlsConfig
 from nsq_ha.policy import subscription, timing
 from nsq_ha.protocol import Command
-from tests.discovery.loopback import lookup_body
+from tests.discovery.loopback import lookup_body, peer
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import OK, Peer, Subscribe
@@ -149,6 +149,27 @@ async def test_a_topic_that_is_not_there_is_one_warning_at_a_time_and_says_what_
     async with stage.consumer(start_timeout=1.0, lookup_interval=0.1):
         (line,) = warnings(caplog, "not all partitions")
         assert "there is no topic 'orders': create it (nsq-ha topic create orders)" in line
+
+
+async def test_an_address_that_no_client_can_use_is_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning used to be "has no leader now", although nsqlookupd named one."""
+    body = lookup_body({0: stage.nsqd.port})
+    body["partitions"] = {"0": peer(stage.nsqd.port) | {"broadcast_address": "nsqd-0..svc"}}
+    stage.lookupd.answer("/lookup", body)
+    async with stage.consumer(start_timeout=0.05):
+        await eventually(lambda: warnings(caplog, "still trying"))
+    for line in (warnings(caplog, "not all partitions")[0], warnings(caplog, "still trying")[0]):
+        assert f"'nsqd-0..svc:{stage.nsqd.port}', which is not legal: set nsqd's -broadcast-address" in line
+
+
+async def test_a_leader_that_does_not_answer_is_named_when_the_start_ends(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With ``start_timeout`` up to ``connect_timeout``, the warning was "no partition has a leader yet"."""
+    stage.nsqd.script = lambda _peer, _command: True
+    async with stage.consumer(start_timeout=0.3, connect_timeout=5.0, close_timeout=0.1):
+        (line,) = warnings(caplog, "not all partitions")
+        assert f"partition 0: nsqd {stage.nsqd.node.address} has not answered yet" in line
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -242,6 +242,22 @@ def test_a_leader_that_cannot_be_dialled_is_left_out(change: dict[str, object]) 
     answer = lookup({"meta": META, "partitions": {"0": PEER | change, "1": PEER}})
     assert answer.partitions == {1: NODE}
     assert answer.exists
+    assert "an nsqd that leads partition 0 has an address" in answer.note
+
+
+def test_the_note_names_an_address_that_no_client_can_use() -> None:
+    """Users read "has no leader now", and looked for a fault of the cluster."""
+    odd = PEER | {"broadcast_address": "nsqd-0..svc\x1b"}
+    answer = lookup({"meta": META, "partitions": {"0": odd, "1": PEER, "2": odd, "x": odd}})
+    assert answer.note == (
+        r"an nsqd that leads partition 0, 2 has an address 'nsqd-0..svc\x1b:4150', which is not legal: set nsqd's"
+        " -broadcast-address"
+    )
+    assert lookup({"meta": META, "partitions": {"0": PEER}}).note == ""
+    plain = lookup({"channels": [], "producers": [odd, PEER]})
+    assert plain.nodes is not None
+    assert [node.tcp_port for node in plain.nodes] == [4150]
+    assert plain.note.startswith(r"an nsqd has an address 'nsqd-0..svc\x1b:4150', which")
 
 
 def test_a_leader_that_is_not_utf_8_is_left_out() -> None:

@@ -97,6 +97,8 @@ def test_partitions_beyond_every_number_are_not_believed() -> None:
 def test_the_reason_for_missing_partitions_is_kept() -> None:
     view = merge(None, [empty("a"), answer(2, {}, lookupd="b", note="Topic has no channel")])
     assert view.note == "Topic has no channel"
+    assert view.cause == ": Topic has no channel"
+    assert merge(None, [empty("a")]).cause == ""
 
 
 # ---------------------------------------------------------------- the number of partitions

@@ -8,6 +8,7 @@ import pytest
 from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy import timing
 from nsq_ha.producer.outcomes import OutageLog
+from tests.discovery.loopback import lookup_body, peer
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -60,6 +61,19 @@ async def test_a_partition_without_a_leader_is_warned_about(stage: Stage, caplog
         assert f"{TOPIC}-0: nothing published" in first
         assert "has no leader that accepts writes" in first
         assert f"{TOPIC}-0: publishing works again" in last
+
+
+@pytest.mark.usefixtures("soon")
+async def test_an_address_that_no_client_can_use_is_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """The error used to be "has no leader that accepts writes now", although nsqlookupd named one."""
+    body = lookup_body({0: stage.nsqd.port})
+    body["partitions"] = {"0": peer(stage.nsqd.port) | {"broadcast_address": "nsqd-0..svc"}}
+    stage.lookupd.answer("/lookup", body)
+    async with stage.producer() as producer:
+        publish = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await eventually(lambda: warnings(caplog))
+        publish.cancel()
+    assert f"'nsqd-0..svc:{stage.nsqd.port}', which is not legal: set nsqd's -broadcast-address" in warnings(caplog)[0]
 
 
 @pytest.mark.usefixtures("soon")

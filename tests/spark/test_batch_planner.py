@@ -187,7 +187,7 @@ def test_a_missing_leader_is_waited_for_as_long_as_a_task_would() -> None:
 
 
 def test_a_missing_leader_is_named_when_the_patience_ends() -> None:
-    with pytest.raises(NoLeaderError, match=r"no leader of partition\(s\) \[0\] writes are disabled"):
+    with pytest.raises(NoLeaderError, match=r"no leader of partition\(s\) \[0\]: writes are disabled"):
         planned(Answers([replace(WHOLE, leaders={1: TWO}, complete=False, note="writes are disabled")]))
 
 

@@ -94,7 +94,7 @@ def complete_snapshot(
             meta = _checked(view, options)
             wanted = _partitions(topic, meta, options)
             if missing := [number for number in wanted if number not in view.leaders]:
-                raise NoLeaderError(f"topic {topic!r}: no leader of partition(s) {missing} {view.note}".rstrip())
+                raise NoLeaderError(f"topic {topic!r}: no leader of partition(s) {missing}{view.cause}")
             leaders = {number: view.leaders[number] for number in wanted}
             return TopicSnapshot(topic, meta, leaders, _extents(topic, leaders, cluster))
         except NsqError as error:
@@ -233,7 +233,7 @@ def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:
         raise TopicNotFoundError(f"option 'topic': {TopicNotFoundError.named(view.topic)}")
     meta = view.meta
     if meta is None:
-        raise NoLeaderError(f"topic {view.topic!r}: no nsqlookupd names its number of partitions {view.note}".rstrip())
+        raise NoLeaderError(f"topic {view.topic!r}: no nsqlookupd names its number of partitions{view.cause}")
     if meta.disable_channel_auto_create and options.channel is None:
         raise ConfigError(
             f"option 'topic': {view.topic!r} accepts registered channels only, but a read creates its own channels: "

@@ -205,7 +205,7 @@ class RangeReader:
         view = self._cluster.view(self._asked.topic)
         leader = view.leaders.get(self._asked.partition)
         if leader is None:
-            raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader {view.note}".rstrip())
+            raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader{view.cause}")
         if view.meta is not None:
             self._asked = dataclasses.replace(self._asked, ordered=view.meta.ordered, extended=view.meta.extend_support)
         return leader

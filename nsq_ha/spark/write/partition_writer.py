@@ -184,7 +184,7 @@ class PartitionWriter:
         view = self._cluster.view(self._topic)
         leader = view.leaders.get(self._partition)
         if leader is None:
-            raise NoLeaderError(f"{self._topic}-{self._partition} has no leader {view.note}".rstrip())
+            raise NoLeaderError(f"{self._topic}-{self._partition} has no leader{view.cause}")
         return leader
 
     @staticmethod
