@@ -47,12 +47,15 @@ async def test_exactly_max_in_flight_messages_are_out(
     assert len({message.body for message in (*held, *rest)}) == 79
 
 
+@pytest.fixture(params=["ordinary", "ordered"])
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of each kind."""
+    name: str = request.getfixturevalue(request.param)
+    return name
+
+
 @pytest.mark.plain
-@pytest.mark.parametrize("kind", ["ordinary", "ordered"])
-async def test_a_consumer_may_start_paused(
-    producer: Producer, consume: Consumers, request: pytest.FixtureRequest, kind: str, mark: bytes
-) -> None:
-    topic = request.getfixturevalue(kind)
+async def test_a_consumer_may_start_paused(producer: Producer, consume: Consumers, topic: str, mark: bytes) -> None:
     async with consume(topic, max_in_flight=0) as consumer:
         await producer.publish_many(topic, spread(mark, 8, 2))
         taking = asyncio.create_task(read(consumer, mark, 8))
