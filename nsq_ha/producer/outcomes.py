@@ -82,7 +82,7 @@ class Outcomes:
                     # Answers and publishes may have been misaligned before; from here on they certainly are.
                     for doubtful in done[done.index(entry) :]:
                         self._fail_in_doubt(doubtful, error)
-                    self._pending.free(freed)
+                    self._buffer.free(freed)
                     raise
         if freed:
             self._buffer.free(freed)

@@ -1,0 +1,892 @@
+"""The parts of a producer, each alone: what is sent, where it goes, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsq_ha import Backoff, ProducerConfig, tracelog
+from nsq_ha.errors import (
+    ConfigError,
+    ConnectionLostError,
+    LookupUnavailableError,
+    PublishError,
+    RemoteProtocolError,
+)
+from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.policy.lane import Lane
+from nsq_ha.policy.liveness import STALLED_AFTER
+from nsq_ha.policy.tls_renewal import Act, Lifetime
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.producer.batch import as_list, at_position, single_mpub
+from nsq_ha.producer.choice import PartitionChoice
+from nsq_ha.producer.connections import Leader, OldConnections
+from nsq_ha.producer.outcomes import OutageLog, Outcomes
+from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
+from nsq_ha.producer.repartition import Repartition
+from nsq_ha.producer.requests import (
+    MpubRequest,
+    PubRequest,
+    Request,
+    encode_run,
+    kind_of,
+    plain_mpub,
+    rich_mpub,
+)
+from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, StallDetector
+from nsq_ha.producer.validate import CheckedMessage, check_defer, check_kind, check_message, lane_key
+from nsq_ha.protocol import Traced
+from nsq_ha.protocol.messages import encode_traced
+from tests.support.waiting import dawdle, turn
+
+TOPIC = "orders"
+NODE = Node("10.0.0.1", 4150, 4151)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def future() -> asyncio.Future[list[Receipt]]:
+    return asyncio.get_running_loop().create_future()
+
+
+def pub(body: bytes = b"body", **more: Any) -> PubRequest:  # noqa: ANN401 - the fields of a request
+    return PubRequest(topic=TOPIC, future=future(), size=len(body), body=body, **more)
+
+
+def view_of(*nodes: Node, leaderless: int = 0, **meta: Any) -> TopicView:  # noqa: ANN401 - TopicMeta's fields
+    number = meta.pop("partition_num", len(nodes) + leaderless)
+    leaders = dict(enumerate(nodes, leaderless))
+    return TopicView(TOPIC, TopicMeta(number, **meta), leaders, complete=not leaderless, exists=True)
+
+
+def wire(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+# ---------------------------------------------------------------- requests
+
+
+async def test_each_kind_of_message_has_its_command() -> None:
+    assert pub().encode(3) == b"PUB orders 3\n" + wire(b"body")
+    assert pub().encode(None) == b"PUB orders\n" + wire(b"body")
+    assert pub(trace_id=7).encode(3) == b"PUB_TRACE orders 3\n" + wire(struct.pack(">Q", 7) + b"body")
+    assert pub(ext=b"{}", trace_id=7).encode(3) == b"PUB_EXT orders 3\n" + wire(b"\0\x02{}body")
+    assert pub(defer_ms=1500).encode(None) == b"DPUB orders 1500\n" + wire(b"body")
+
+
+async def test_each_answer_becomes_a_receipt() -> None:
+    assert pub(attempts=2).receipts(b"OK", 3, "here:1") == [Receipt(TOPIC, 3, "here:1", 2)]
+    stored = Traced(3 << 50 | 9, 7, 100, 34)
+    receipt = Receipt(TOPIC, 3, "here:1", 2, stored.internal_id, 7, 100, 34)
+    assert pub(attempts=2, trace_id=7).receipts(encode_traced(stored), 3, "here:1") == [receipt]
+    extended = Traced(3 << 50 | 9, 7, 100, 34 + 1 + 2 + 2)
+    (receipt,) = pub(trace_id=7, ext=b"{}").receipts(encode_traced(extended), 3, "here:1")
+    assert receipt.raw_size == 39
+
+
+@pytest.mark.parametrize(
+    ("fields", "command"),
+    [({}, "PUB"), ({"ext": b"{}"}, "PUB_EXT without a trace id")],
+)
+async def test_an_answer_that_does_not_fit_is_named(fields: dict[str, Any], command: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        pub(**fields).receipts(b"KO", 3, "here:1")
+    assert str(caught.value) == f"the answer to {command} must be OK, not b'KO'"
+
+
+def checked(body: bytes, trace_id: int | None = None, ext: bytes | None = None) -> CheckedMessage:
+    return CheckedMessage(body, trace_id, ext)
+
+
+async def test_a_plain_batch() -> None:
+    batch = plain_mpub(TOPIC, [b"a", b"bcd"], future)
+    assert (batch.size, batch.count, batch.is_plain, batch.closes_when_refused, batch.keys) == (4, 2, True, False, ())
+    assert batch.encode(3) == b"MPUB orders 3\n" + wire(struct.pack(">i", 2) + wire(b"a") + wire(b"bcd"))
+    assert batch.receipts(b"OK", 3, "here:1") == [Receipt(TOPIC, 3, "here:1", 0)] * 2
+    with pytest.raises(RemoteProtocolError, match=r"^the answer to MPUB must be OK, not b'no'$"):
+        batch.receipts(b"no", 3, "here:1")
+
+
+async def test_a_traced_batch_numbers_its_messages() -> None:
+    batch = rich_mpub(TOPIC, [checked(b"a", 7), checked(b"bcd", 8), checked(b"e")], future(), 99)
+    assert (batch.size, batch.count, batch.is_plain, batch.closes_when_refused) == (5, 3, False, False)
+    assert batch.began_ns == 99
+    bodies = [wire(struct.pack(">Q", trace) + body) for trace, body in ((7, b"a"), (8, b"bcd"), (0, b"e"))]
+    assert batch.encode(3) == b"MPUB_TRACE orders 3\n" + wire(struct.pack(">i", 3) + b"".join(bodies))
+    batch.attempts = 1
+    first = 3 << 50 | 9
+    for extra in (0, 1):  # on an extended topic each takes one byte more
+        sizes = [31 + extra, 33 + extra, 31 + extra]
+        answer = encode_traced(Traced(first, 0, 100, sum(sizes)))
+        assert batch.receipts(answer, 3, "here:1") == [
+            Receipt(TOPIC, 3, "here:1", 1, first + n, trace, 100 + sum(sizes[:n]), sizes[n])
+            for n, trace in enumerate((7, 8, None))
+        ]
+
+
+async def test_a_batch_with_headers_has_no_ids() -> None:
+    batch = rich_mpub(TOPIC, [checked(b"a", 7, b"{}"), checked(b"b", None, b"")], future(), 99)
+    assert batch.closes_when_refused
+    assert batch.encode(3).startswith(b"MPUB_EXT orders 3\n")
+    assert batch.encode(3).count(b"{}") == 1
+    receipts = [Receipt(TOPIC, 3, "here:1", 0, None, trace) for trace in (7, None)]
+    assert batch.receipts(b"OK", 3, "here:1") == receipts
+    with pytest.raises(RemoteProtocolError, match=r"^the answer to MPUB_EXT must be OK, not b'no'$"):
+        batch.receipts(b"no", 3, "here:1")
+
+
+def test_kinds_of_messages() -> None:
+    assert [kind_of(checked(b"x", *more)) for more in ((), (7,), (7, b"{}"), (None, b"{}"))] == [
+        "plain",
+        "trace",
+        "ext",
+        "ext",
+    ]
+
+
+async def test_a_run_is_the_commands_one_after_the_other() -> None:
+    plain, traced, batch = pub(), pub(trace_id=7, is_plain=False), plain_mpub(TOPIC, [b"a"], future)
+    for run in ([plain], [traced], [batch], [plain, plain], [plain, traced], [batch, plain]):
+        for partition in (3, None):
+            requests: list[Request] = list(run)
+            assert encode_run(TOPIC, partition, requests) == b"".join(each.encode(partition) for each in requests)
+
+
+async def test_a_request_that_is_given_up_tells_its_place_and_its_caller() -> None:
+    told: list[Request] = []
+    request = pub(place=SimpleNamespace(held_bytes=0, give_up=told.append, expire=None))
+    request.give_up()
+    assert told == [request]
+    assert request.future.cancelled()
+    request.fail(PublishError("x", topic=TOPIC, partition=0, attempts=1, maybe_stored=False))
+    assert request.future.cancelled()
+    other = pub()
+    other.give_up()
+    assert other.future.cancelled()
+    defaults = pub()
+    assert (defaults.count, defaults.is_plain, defaults.closes_when_refused, defaults.waits_for_room) == (1, True) + (
+        False,
+    ) * 2
+    assert (defaults.deadline, defaults.began_ns, defaults.timeout, defaults.place) == (0.0, 0, None, None)
+
+
+# ---------------------------------------------------------------- what is checked
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        (checked(b"abc"), 9),
+        (checked(b"abc", 0), 17),
+        (checked(b"abc", 1, b"{}"), 19),
+        (checked(b"abc", None, b"{}"), 11),
+    ],
+)
+def test_the_bytes_of_a_message_in_a_batch(message: CheckedMessage, size: int) -> None:
+    assert message.wire_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("meta", "given", "text"),
+    [
+        (
+            TopicMeta(1),
+            (None, b"{}", None),
+            "topic 'orders' accepts no headers or tags: create it extended (nsq-ha topic create --extended)",
+        ),
+        (
+            TopicMeta(1, is_partitioned=False),
+            (7, None, None),
+            "trace_id= and trace= need the partitioned server: publish without them",
+        ),
+        (
+            TopicMeta(1),
+            (None, None, 10),
+            (
+                "defer= needs plain nsqd: the partitioned server cannot delay a message. Publish it later, or let the"
+                " consumer requeue it with a delay"
+            ),
+        ),
+    ],
+)
+def test_what_a_topic_does_not_take_is_refused(meta: TopicMeta, given: tuple[Any, Any, Any], text: str) -> None:
+    view = TopicView(TOPIC, meta, {}, complete=True, exists=True)
+    with pytest.raises(ConfigError) as caught:
+        check_kind(view, *given)
+    assert str(caught.value) == text
+    check_kind(view, None, None)
+    check_kind(TopicView(TOPIC, None, {}, complete=True, exists=True), *given)
+    check_kind(TopicView(TOPIC, TopicMeta(1, extend_support=True), {}, complete=True, exists=True), 7, b"{}")
+    check_kind(TopicView(TOPIC, TopicMeta(1, is_partitioned=False), {}, complete=True, exists=True), None, None, 10)
+
+
+@pytest.mark.parametrize("defer", [-0.1, 3600.1, True, "1"])
+def test_a_delay_is_a_number_of_seconds(defer: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_defer(defer, checked(b"x"))
+    assert str(caught.value) == f"defer must be a number of seconds, 0..3600, not {defer!r}"
+
+
+def test_a_delay_in_milliseconds() -> None:
+    assert [check_defer(each, checked(b"x")) for each in (None, 0, 0.0015, 1, 3600.0)] == [None, 0, 2, 1000, 3_600_000]
+    for message in (checked(b"x", 0), checked(b"x", None, b"{}")):
+        with pytest.raises(ConfigError) as caught:
+            check_defer(1, message)
+        assert str(caught.value) == (
+            "defer= cannot be combined with a trace, headers or a tag: plain nsqd knows none of them"
+        )
+        assert check_defer(None, message) is None
+
+
+def test_all_forms_of_a_key_are_one_in_a_lane() -> None:
+    assert lane_key("ö") == lane_key("ö".encode())
+    assert lane_key(12) == lane_key("12") == b"12"
+    assert lane_key(None) is lane_key(None)
+    assert lane_key("\ud800") == b"\xed\xa0\x80"
+
+
+def test_the_headers_of_a_message() -> None:
+    message = check_message(OutgoingMessage(b"x", headers={"a": 1}, tag="t"), 7)
+    assert message == checked(b"x", 7, b'{"a":1,"##client_dispatch_tag":"t","##trace_id":"7"}')
+    assert check_message(OutgoingMessage(b"x", tag="t" * 100), None).ext is not None
+    assert check_message(OutgoingMessage(b"x", headers={}), None).ext == b"{}"
+    assert check_message(OutgoingMessage(b"x"), 0) == checked(b"x", 0)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_a_list_of_messages() -> None:
+    assert as_list(iter([b"a", b"b"])) == [b"a", b"b"]
+    for wrong in (b"a", bytearray(b"a"), memoryview(b"a"), "a", {b"a": 1}, 5):
+        with pytest.raises(ConfigError) as caught:
+            as_list(wrong)
+        assert str(caught.value) == (
+            f"messages must be a list or another iterable of messages, not {type(wrong).__name__}"
+        )
+    assert str(at_position(3, ConfigError("no"))) == "message 3: no"
+
+
+async def test_a_small_plain_batch_is_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = single_mpub(TOPIC, [b"a", b"b"], future)
+    assert isinstance(request, MpubRequest)
+    assert (request.topic, request.count) == (TOPIC, 2)
+    assert single_mpub(TOPIC, [], future) is None
+    assert single_mpub(TOPIC, [b"a", "b"], future) is None
+    monkeypatch.setattr("nsq_ha.producer.batch.BATCH_COUNT", 3)
+    monkeypatch.setattr("nsq_ha.producer.batch.BATCH_BYTES", 30)
+    assert single_mpub(TOPIC, [b"a"] * 3, future) is not None
+    assert single_mpub(TOPIC, [b"a"] * 4, future) is None
+    assert single_mpub(TOPIC, [b"a", b"b" * 17], future) is not None
+    assert single_mpub(TOPIC, [b"a", b"b" * 18], future) is None
+    assert single_mpub(TOPIC, [b"a" * 16, b"a"], future) is None
+
+
+# ---------------------------------------------------------------- the choice of a partition
+
+
+class FakeSender:
+    """A sender of which a test says how it is."""
+
+    def __init__(self, load: int = 0, trouble: Exception | None = None, *, probes: bool = False) -> None:
+        self.load = load
+        self.trouble = trouble
+        self.probes = probes
+
+    def may_probe(self) -> bool:
+        return self.probes
+
+
+class Count:
+    """A number of partitions."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.is_calm = True
+        self.checks = 0
+
+    def check_key(self) -> None:
+        self.checks += 1
+
+
+def choice_of(senders: dict[int, Any], count: Count | None = None, **options: Any) -> PartitionChoice:  # noqa: ANN401
+    config = ProducerConfig(lookupd=("http://a:1",), **options)
+    choice = PartitionChoice(TOPIC, config, count or Count(), senders)  # type: ignore[arg-type]
+    choice._turn = 0
+    return choice
+
+
+NODES = tuple(Node(f"10.0.0.{number}", 4150, 4151) for number in range(4))
+
+
+async def test_a_partition_that_is_named_is_used_if_it_exists() -> None:
+    choice, view = choice_of({}), view_of(*NODES)
+    assert [choice.partition_for(None, each, view) for each in (0, 3)] == [(0, False), (3, False)]
+    for wrong in (-1, 4):
+        with pytest.raises(ConfigError) as caught:
+            choice.partition_for(None, wrong, view)
+        assert str(caught.value) == f"partition {wrong} of 'orders' does not exist: it has 4 (0..3)"
+
+
+async def test_a_key_chooses_among_the_partitions_in_use() -> None:
+    count = Count()
+    choice = choice_of({}, count, sharding=int)
+    view = view_of(*NODES)
+    assert choice.partition_for("7", None, view) == (3, False)
+    count.used = 2
+    assert choice.partition_for("7", None, view) == (1, False)
+    assert count.checks == 2
+    for wrong in (-1, True, 1.5, None):
+        bad = choice_of({}, sharding=lambda _, number=wrong: number)
+        with pytest.raises(ConfigError) as caught:
+            bad.partition_for("k", None, view)
+        assert str(caught.value) == f"sharding function must return an int of 0 or more, not {wrong!r}"
+    assert choice_of({}, sharding=lambda _: 0).partition_for("k", None, view) == (0, False)
+
+
+async def test_what_a_topic_does_not_offer_is_refused() -> None:
+    choice = choice_of({})
+    with pytest.raises(LookupUnavailableError, match=r"^no nsqlookupd named a partition of topic 'orders'$"):
+        choice.partition_for(None, None, TopicView(TOPIC, None, {}, complete=False, exists=True))
+    with pytest.raises(ConfigError, match=r"^topic 'orders' is ordered: give key= or partition=$"):
+        choice.partition_for(None, None, view_of(*NODES, ordered=True))
+    assert choice.partition_for(None, 1, view_of(*NODES, ordered=True)) == (1, False)
+    plain = view_of(*NODES, is_partitioned=False)
+    for key, partition in (("k", None), (None, 1)):
+        with pytest.raises(ConfigError) as caught:
+            choice.partition_for(key, partition, plain)
+        assert str(caught.value) == (
+            "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish"
+            " without them"
+        )
+
+
+def free(choice: PartitionChoice, view: TopicView, count: int) -> list[int]:
+    found = [choice.partition_for(None, None, view) for _ in range(count)]
+    assert all(is_free for _, is_free in found)
+    return [partition for partition, _ in found]
+
+
+async def test_messages_without_key_take_turns_over_what_accepts_writes() -> None:
+    choice = choice_of({})
+    assert free(choice, view_of(*NODES[:2], leaderless=1), 5) == [2, 1, 2, 1, 2]
+    assert choice.routes == (1, 2)
+    assert free(choice, view_of(leaderless=3), 3) == [0, 1, 2]  # none: each waits for its leader
+
+
+async def test_only_partitions_in_use_get_messages_without_key() -> None:
+    count = Count()
+    choice = choice_of({}, count)
+    view = view_of(*NODES)
+    count.used = 2
+    assert set(free(choice, view, 6)) == {0, 1}
+    count.used = 3
+    assert set(free(choice, view, 6)) == {0, 1, 2}
+
+
+async def test_the_less_loaded_of_two_is_chosen_where_that_is_asked_for_or_the_cluster_is_plain() -> None:
+    senders = {0: FakeSender(5), 1: FakeSender(3), 2: FakeSender(9)}
+    assert free(choice_of(senders, strategy="least_loaded"), view_of(*NODES[:3]), 3) == [1, 0, 1]
+    assert free(choice_of(senders), view_of(*NODES[:3], is_partitioned=False), 3) == [1, 0, 1]
+    assert free(choice_of(senders), view_of(*NODES[:3]), 3) == [1, 2, 0]
+    assert free(choice_of({1: FakeSender(1)}, strategy="least_loaded"), view_of(*NODES[:2]), 2) == [0, 0]
+
+
+async def test_a_partition_in_trouble_is_left_out_and_probed() -> None:
+    ill = FakeSender(trouble=OSError())
+    choice, view = choice_of({1: ill, 2: FakeSender()}), view_of(*NODES[:3])
+    assert (choice.is_healthy(0), choice.is_healthy(1), choice.is_healthy(2)) == (True, False, True)
+    assert set(free(choice, view, 6)) == {0, 2}
+    ill.probes = True
+    assert set(free(choice, view, 6)) == {1}
+    assert {choice.any_partition(view, 3, avoid=0) for _ in range(6)} == {2}  # a moved one probes nothing
+    for number in (0, 2):
+        choice._senders[number] = FakeSender(trouble=OSError())  # type: ignore[index]
+    assert {choice.any_partition(view, 3, avoid=0) for _ in range(6)} == {1, 2}
+    ill.probes = False
+    assert set(free(choice, view, 6)) == {0, 1, 2}
+
+
+def quick(choice: PartitionChoice, view: TopicView, request: PubRequest) -> Any:  # noqa: ANN401 - a FakeSender
+    choice.prepare_quick(view)
+    return choice.quick(request, view)
+
+
+async def test_the_quick_way_chooses_the_same_partition() -> None:
+    senders = {number: FakeSender() for number in range(4)}
+    count = Count()
+    count.used = 4
+    view = view_of(*NODES)
+    for request in (pub(), pub(key="k"), pub(key="other")):
+        choice, slow = choice_of(senders, count), choice_of(senders, count)
+        for _ in range(5):
+            partition, _ = slow.partition_for(request.key, None, view)
+            assert quick(choice, view, request) is senders[partition]
+    one = Count()
+    one.used = 1
+    assert quick(choice_of(senders, one), view_of(NODE), pub(key="k")) is senders[0]
+
+
+async def test_the_quick_way_is_only_for_the_usual_case() -> None:
+    count = Count()
+    count.used = 2
+    senders: dict[int, Any] = {0: FakeSender(), 1: FakeSender()}
+    view, key = view_of(*NODES[:2]), pub(key="k")
+    assert quick(choice_of(senders, count), view, pub(partition=1)) is None
+    assert quick(choice_of(senders, count), view, pub(is_plain=False)) is None
+    assert quick(choice_of(senders, count, sharding=lambda _: 0), view, key) is None
+    assert quick(choice_of(senders, count, sharding=lambda _: 0), view, pub()) is not None
+    assert quick(choice_of(senders, count, strategy="least_loaded"), view, pub()) is None
+    assert quick(choice_of(senders, count, strategy="least_loaded"), view, key) is not None
+    ordered = view_of(*NODES[:2], ordered=True)
+    assert quick(choice_of(senders, count), ordered, pub()) is None
+    assert quick(choice_of(senders, count), ordered, key) is not None
+    plain = view_of(*NODES[:2], is_partitioned=False)
+    assert quick(choice_of(senders, count), plain, pub()) is None
+    assert quick(choice_of(senders, count), plain, key) is None
+    assert quick(choice_of({}, count), view, pub()) is None
+    assert quick(choice_of({}, count), view, key) is None
+    nowhere = view_of(leaderless=2)
+    assert quick(choice_of(senders, count), nowhere, pub()) is None
+    assert choice_of(senders, count).quick(pub(), view) is None  # not prepared
+    unknown = TopicView(TOPIC, None, {}, complete=False, exists=True)
+    assert quick(choice_of(senders, count), unknown, pub()) is None
+    choice = choice_of(senders, count)
+    choice._turn = 0
+    assert quick(choice, view, pub()) is senders[1]
+    senders[0] = FakeSender(trouble=OSError())
+    assert quick(choice, view, pub()) is None
+    assert quick(choice, view, pub()) is None  # no turn was taken
+    count.is_calm = False
+    assert quick(choice, view_of(*NODES[:2]), key) is None
+
+
+# ---------------------------------------------------------------- a change of the number of partitions
+
+
+def repartition_of(futures: list[asyncio.Future[object]], **options: Any) -> Repartition:  # noqa: ANN401
+    options = {"new_partition_delay": 1.0} | options
+    return Repartition(TOPIC, ProducerConfig(lookupd=("http://a:1",), **options), lambda: futures)
+
+
+async def changed(repartition: Repartition, *, is_partitioned: bool = True) -> None:
+    """Let the number grow from 2 to 3."""
+    repartition.view_changed(view_of(*NODES[:2], is_partitioned=is_partitioned))
+    assert (repartition.used, repartition.is_calm, repartition.is_settled()) == (2, True, True)
+    repartition.view_changed(view_of(*NODES[:3], is_partitioned=is_partitioned))
+    assert (repartition.used, repartition.is_calm) == (2, False)
+    if is_partitioned:
+        assert repartition.is_settled()
+        assert repartition.used == 2
+        await dawdle(1.0)
+
+
+async def test_a_change_is_a_warning_and_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[object] = []
+    repartition = repartition_of([], on_partition_change=lambda *change: told.append(change))
+    await changed(repartition)
+    assert repartition.is_settled()
+    assert (repartition.used, repartition.is_calm, told) == (3, True, [(TOPIC, 2, 3)])
+    assert caplog.messages == [
+        "orders: the number of partitions changed from 2 to 3, so keys move (partition_change='follow')"
+    ]
+    repartition.check_key()
+
+
+async def test_plain_nsqds_come_and_go_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    repartition = repartition_of([], partition_change="refuse")
+    await changed(repartition, is_partitioned=False)
+    assert repartition.is_settled()
+    assert (repartition.used, caplog.messages) == (3, [])
+    repartition.check_key()
+
+
+async def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    repartition = repartition_of([], on_partition_change=fail)
+    await changed(repartition)
+    assert repartition.is_settled()
+    assert caplog.messages[1:] == ["on_partition_change failed for orders"]
+
+
+async def test_keys_are_refused_after_a_change_where_that_is_asked_for() -> None:
+    repartition = repartition_of([], partition_change="refuse")
+    await changed(repartition)
+    assert repartition.is_settled()
+    assert not repartition.is_calm
+    with pytest.raises(PublishError) as caught:
+        repartition.check_key()
+    assert str(caught.value) == (
+        "publish to orders not sent: the topic has 3 partitions now, 2 before, and partition_change='refuse': create a"
+        " new producer when all messages with keys are consumed"
+    )
+    error = caught.value
+    assert (error.topic, error.partition, error.attempts, error.maybe_stored) == (TOPIC, None, 0, False)
+
+
+async def test_earlier_keys_drain_where_that_is_asked_for() -> None:
+    unanswered: list[asyncio.Future[object]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    repartition = repartition_of(unanswered, partition_change="drain")
+    await changed(repartition)
+    assert not repartition.is_draining
+    assert not repartition.is_settled()
+    assert (repartition.is_draining, repartition.is_calm, repartition.used) == (True, False, 3)
+    waiting = asyncio.create_task(repartition.settled())
+    unanswered[0].set_result(None)
+    await turn(3)
+    assert not waiting.done()
+    unanswered[1].set_result(None)
+    await turn(3)
+    assert waiting.done()
+    assert (repartition.is_draining, repartition.is_calm) == (False, True)
+
+
+async def test_a_topic_that_disappears_is_a_new_one_when_it_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    repartition = repartition_of([])
+    repartition.view_changed(view_of(*NODES[:2]))
+    repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=True))
+    assert repartition.used == 2
+    repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=False))
+    assert repartition.used == 0
+    repartition.view_changed(view_of(*NODES))
+    assert (repartition.used, repartition.is_settled(), caplog.messages) == (4, True, [])
+
+
+# ---------------------------------------------------------------- pauses and stalls
+
+
+async def test_pauses_grow_with_each_refusal_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    ended: list[float] = []
+    pause = RetryPause(Backoff(initial=0.06, maximum=10.0, factor=2.0), lambda: ended.append(now()))
+    for number, seconds in enumerate((0.06, 0.12, 0.24, LONGEST_PAUSE, LONGEST_PAUSE), 1):
+        began = now()
+        pause.begin()
+        pause.begin()
+        assert (pause.is_on, pause.refusals, len(ended)) == (True, number, number - 1)
+        await dawdle(1.0)
+        assert not pause.is_on
+        assert ended[-1] - began == pytest.approx(seconds, abs=0.005)
+    pause.begin()
+    pause.end()
+    assert (pause.is_on, len(ended)) == (False, 6)
+    pause.end()
+    await dawdle(1.0)
+    assert len(ended) == 6
+
+
+async def test_a_stall_is_reported_when_it_is_due_and_then_four_times_a_second() -> None:
+    stalls: list[float] = []
+    deadline: list[float | None] = [None]
+    detector = StallDetector(lambda: deadline[0], lambda: stalls.append(now()))
+    began = now()
+    detector.watch()
+    detector.watch()
+    assert detector.is_watching
+    deadline[0] = began + STALLED_AFTER + 2.0
+    await dawdle(STALLED_AFTER + 1.5)
+    assert stalls == []
+    await dawdle(1.1)
+    assert [round(at - began - STALLED_AFTER, 2) for at in stalls] == [2.0, 2.25, 2.5]
+    deadline[0] = None
+    await dawdle(1.0)
+    assert (len(stalls), detector.is_watching) == (3, False)
+    deadline[0] = 0.0
+    detector.watch()
+    detector.stop()
+    assert not detector.is_watching
+    await dawdle(10.0)
+    assert len(stalls) == 3
+    detector.stop()
+
+
+# ---------------------------------------------------------------- outages
+
+
+async def test_an_outage_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = OutageLog(TOPIC, 3)
+    assert not log.is_on
+    log.failed(100.0, ConnectionLostError("lost"))
+    assert log.is_on
+    assert caplog.messages == ["orders-3: lost"]
+    log.failed(105.0, ConnectionLostError("lost again"))
+    log.recovered(107.0)
+    assert not log.is_on
+    log.failed(108.0, ConnectionLostError("lost"))
+    log.recovered(109.0)
+    assert caplog.messages[1:] == [
+        "orders-3: nothing published for 5 s (2 failures): lost again; publishes wait up to their time limit",
+        "orders-3: publishing works again after 7 s (2 failures)",
+        "orders-3: lost",
+    ]
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [(vars(record)["topic"], vars(record)["partition"]) for record in warnings] == [(TOPIC, 3)] * 2
+
+
+# ---------------------------------------------------------------- outcomes and bytes
+
+
+class Partition:
+    """The lane, bytes and outcomes of one partition."""
+
+    def __init__(self, pending: PendingPublishes) -> None:
+        self.pending = pending
+        self.lane: Lane[Request] = Lane()
+        self.buffer = PartitionBuffer(pending, submit=self.lane.submit, give_up=self.lane.give_up, expire=self._expire)
+        self.expired: list[Request] = []
+        self.outcomes = Outcomes(self.lane, TOPIC, 3, pending, self.buffer)
+        self.outcomes.connected("here:1")
+
+    def _expire(self, request: Request) -> None:
+        self.expired.append(request)
+
+    def queue(self, *requests: Request, timeout: float | None = None) -> None:
+        for request in requests:
+            self.pending.add(request, timeout)
+            self.buffer.admit(request)
+
+    def write(self) -> None:
+        self.lane.take(now(), 100)
+
+
+@pytest.fixture
+async def part() -> Partition:
+    return Partition(PendingPublishes(30.0, 100))
+
+
+async def test_usual_publishes_share_a_receipt(part: Partition) -> None:
+    one, two, batch = pub(), pub(), plain_mpub(TOPIC, [b"a", b"b"], future)
+    part.queue(one, two, batch)
+    assert (part.pending.total_bytes, part.buffer.held_bytes) == (10, 10)
+    part.write()
+    assert part.outcomes.all_stored(3) is batch
+    assert (await one.future)[0] is (await two.future)[0]
+    assert await batch.future == [Receipt(TOPIC, 3, "here:1")] * 2
+    assert (part.pending.total_bytes, part.buffer.held_bytes, part.pending.futures()) == (0, 0, [])
+
+
+async def test_other_publishes_have_their_own(part: Partition) -> None:
+    late, gone, twice = pub(), pub(), pub()
+    part.queue(late, timeout=5.0)
+    part.queue(gone, twice)
+    part.write()
+    gone.future.cancel()
+    twice.attempts = 2
+    assert part.outcomes.all_stored(3) is twice
+    assert await late.future == [Receipt(TOPIC, 3, "here:1")]
+    assert await twice.future == [Receipt(TOPIC, 3, "here:1", 2)]
+    assert (part.pending.total_bytes, part.buffer.held_bytes) == (4, 4)
+    part.pending.let_go(gone)
+    assert (part.pending.total_bytes, part.buffer.held_bytes) == (0, 0)
+
+
+async def test_from_an_answer_that_does_not_fit_all_are_in_doubt(part: Partition) -> None:
+    one, traced, three = pub(), pub(trace_id=7, is_plain=False), pub()
+    part.queue(one, traced, three)
+    part.write()
+    with pytest.raises(RemoteProtocolError):
+        part.outcomes.all_stored(3)
+    assert await one.future == [Receipt(TOPIC, 3, "here:1")]
+    for request in (traced, three):
+        error = request.future.exception()
+        assert isinstance(error, PublishError)
+        assert (error.maybe_stored, error.attempts, error.topic, error.partition) == (True, 1, TOPIC, 3)
+        assert error.nsqd == "here:1"
+        assert isinstance(error.__cause__, RemoteProtocolError)
+        assert str(error) == f"publish to orders-3 at here:1 failed (may be stored, attempts: 1): {error.__cause__}"
+    for request in (one, traced, three):
+        part.pending.let_go(request)
+    assert (part.pending.total_bytes, part.buffer.held_bytes) == (0, 0)
+
+
+async def test_an_answer_of_its_own_ends_the_oldest(part: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[object] = []
+    monkeypatch.setattr(tracelog, "log_publish", lambda *line: lines.append(line))
+    monkeypatch.setattr(tracelog.TraceSwitch, "is_on", lambda _, topic: topic == TOPIC)
+    traced, plain, wrong = pub(trace_id=7, is_plain=False, began_ns=99), pub(), pub()
+    part.queue(traced, plain, wrong)
+    part.write()
+    stored = encode_traced(Traced(3 << 50 | 9, 7, 100, 34))
+    assert part.outcomes.stored(stored) is traced
+    (receipt,) = await traced.future
+    assert lines == [(receipt, 99)]
+    assert part.outcomes.stored(b"OK") is plain
+    with pytest.raises(RemoteProtocolError):
+        part.outcomes.stored(b"no")
+    error = wrong.future.exception()
+    assert isinstance(error, PublishError)
+    assert error.maybe_stored
+    assert len(lines) == 1
+
+
+async def test_an_answer_to_a_ghost_ends_the_publish_that_went_elsewhere(part: Partition) -> None:
+    moved = pub()
+    part.queue(moved)
+    part.write()
+    assert part.lane.divert(now()) == [moved]
+    part.lane.submit(moved)
+    part.outcomes.all_stored(1)
+    assert await moved.future == [Receipt(TOPIC, 3, "here:1")]
+    assert part.lane.waiting == 0
+    assert part.pending.futures() == []
+
+
+async def test_who_is_failed(part: Partition) -> None:
+    reason = ConnectionLostError("lost")
+    sent, queued = pub(), pub()
+    part.queue(sent)
+    part.write()
+    large = pub(b"x" * 99)
+    part.queue(queued, large)
+    assert list(part.buffer.waiting) == [large]
+    part.outcomes.fail_unwritten(reason)
+    assert (sent.future.done(), queued.future.done(), large.future.done()) == (False, True, True)
+    assert not part.buffer.waiting
+    part.outcomes.fail_unanswered(reason)
+    error = sent.future.exception()
+    assert isinstance(error, PublishError)
+    assert (error.maybe_stored, error.__cause__) == (True, reason)
+    for request, attempts in ((queued, 0), (large, 0)):
+        error = request.future.exception()
+        assert isinstance(error, PublishError)
+        assert (error.maybe_stored, error.attempts) == (False, attempts)
+    part.outcomes.fail_all(reason)
+    more = [pub(), pub(b"x" * 99)]
+    part.queue(*more)
+    part.outcomes.fail_all(reason)
+    assert all(isinstance(request.future.exception(), PublishError) for request in more)
+
+
+async def test_a_partition_holds_no_more_than_is_left_free(part: Partition) -> None:
+    other = Partition(part.pending)
+    first, second, third = (pub(b"x" * size) for size in (50, 40, 30))
+    part.queue(first, second)
+    assert list(part.buffer.waiting) == [second]
+    assert second.waits_for_room
+    assert not first.waits_for_room
+    assert not part.buffer.has_room(1)
+    assert part.buffer.full_reason(40) == (
+        "timed out waiting for buffer space: 40 bytes are needed, the partition holds 50, and all partitions together"
+        " 50 of max_pending_bytes=100. No partition may hold more than is left free: raise max_pending_bytes, or"
+        " publish less at once"
+    )
+    other.queue(third)
+    assert (part.pending.total_bytes, other.buffer.held_bytes) == (80, 30)
+    assert not other.buffer.waiting
+    waiting = asyncio.create_task(part.pending.until_queued(second))
+    await turn(2)
+    assert not waiting.done()
+    part.write()
+    part.outcomes.all_stored(1)
+    await turn(3)
+    assert waiting.done()
+    assert not second.waits_for_room
+    assert (part.buffer.held_bytes, part.pending.total_bytes) == (40, 70)
+    assert part.pending.full_buffers == {}
+    part.buffer.move(second, other.buffer)
+    assert (part.buffer.held_bytes, other.buffer.held_bytes, second.place) == (0, 70, other.buffer)
+
+
+async def test_who_waits_for_space_may_leave_or_go_elsewhere(part: Partition) -> None:
+    first, keyed, free, last = (pub(b"x" * 60) for _ in range(4))
+    keyed.keys = (b"k",)
+    part.queue(first, keyed, free, last)
+    assert list(part.buffer.waiting) == [keyed, free, last]
+    last.give_up()
+    assert list(part.buffer.waiting) == [keyed, free]
+    assert part.buffer.withdraw() == [free]
+    assert part.buffer.withdraw() == []
+    assert list(part.buffer.waiting) == [keyed]
+    part.pending.let_go(last)
+    assert part.pending.total_bytes == 60
+    keyed.future.cancel()
+    part.buffer.admit_waiting()
+    assert part.pending.full_buffers == {}
+    assert not part.buffer.waiting
+
+
+async def test_nothing_is_queued_once_all_is_closed(part: Partition) -> None:
+    first, second = pub(b"x" * 60), pub(b"x" * 60)
+    part.queue(first, second)
+    waiting = asyncio.create_task(part.pending.until_queued(second))
+    await turn(2)
+    assert (part.pending.is_open, part.pending.is_closed) == (True, False)
+    part.pending.close()
+    await turn(3)
+    assert waiting.done()
+    part.write()
+    part.outcomes.all_stored(1)
+    await turn(3)
+    assert second.waits_for_room
+
+
+async def test_each_publish_expires_at_its_own_time_once(part: Partition) -> None:
+    usual, quick_one, unplaced = pub(), pub(), pub()
+    part.queue(usual)
+    part.queue(quick_one, timeout=2.0)
+    part.pending.add(unplaced, 1.0)
+    began = now()
+    assert (usual.timeout, quick_one.timeout) == (None, 2.0)
+    assert usual.deadline == pytest.approx(began + 30.0, abs=0.01)
+    await dawdle(1.9)
+    assert part.expired == []
+    await dawdle(0.2)
+    assert part.expired == [quick_one]
+    part.pending.let_go(quick_one)
+    part.pending.let_go(unplaced)
+    await dawdle(27.8)
+    assert part.expired == [quick_one]
+    await dawdle(0.2)
+    assert part.expired == [quick_one, usual]
+
+
+# ---------------------------------------------------------------- leaders and replaced connections
+
+
+async def test_the_leader_that_the_lookups_name() -> None:
+    watch: Any = SimpleNamespace(topic=TOPIC, view=None)
+    leader = Leader(watch, 1)
+    text = "orders-1 has no leader that accepts writes now"
+    for view in (None, view_of(NODE)):
+        watch.view = view
+        with pytest.raises(Exception, match=f"^{text}$"):
+            leader.node()
+        assert not leader.differs(NODE)
+        assert leader.word() == 1
+    watch.view = view_of(*NODES[:2])
+    assert leader.node() == NODES[1]
+    assert (leader.differs(NODES[1]), leader.differs(NODES[0])) == (False, True)
+    watch.view = view_of(*NODES[:2], is_partitioned=False)
+    assert leader.word() is None
+    watch.view = TopicView(TOPIC, None, {}, complete=False, exists=True)
+    assert leader.word() == 1
+
+
+class Old:
+    """A connection that was replaced, or will be."""
+
+    def __init__(self, lifetime: Lifetime | None = None) -> None:
+        self.lifetime = lifetime
+        self.node = NODE
+
+
+async def test_a_connection_without_limit_is_never_looked_at_again() -> None:
+    old = OldConnections(Lane(), stored=print, answers=print, refusals=print, lost=print)
+    unlimited: Any = Old()
+    assert old.act(unlimited, is_used=True) is Act.USE
+    assert old.check_in(unlimited, 7.5) == 7.5
+    assert (len(old), old.answering) == (0, None)
+    old.answered()
+    old.forget(ConnectionLostError("no"))
+    old.drop(ConnectionLostError("no"))
+    await old.ended()
