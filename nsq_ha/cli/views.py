@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from nsq_ha.config import ClientConfig
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
+from nsq_ha.settings import settings_from_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsq_ha.discovery.answers import LookupdList
+    from nsq_ha.option_types import TlsConfig
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 QUESTION_TIMEOUT = 2.0
@@ -172,8 +175,14 @@ async def wait_for_nsqd(lookupd: Sequence[str], topic: str, limit: float | None)
     return True
 
 
+def _client(url: str) -> LookupClient:
+    """Return a client of one nsqlookupd, with the TLS of the environment or its file for an https address."""
+    tls = settings_from_env(ClientConfig).options.get("lookupd_tls") if url.startswith("https://") else None
+    return LookupClient(url, timeout=QUESTION_TIMEOUT, lookupd_tls=cast("TlsConfig | None", tls))
+
+
 async def _list(url: str) -> LookupdList | None:
-    async with LookupClient(url, timeout=QUESTION_TIMEOUT) as client:
+    async with _client(url) as client:
         try:
             return await client.list_lookupd()
         except LookupUnavailableError:
@@ -181,7 +190,7 @@ async def _list(url: str) -> LookupdList | None:
 
 
 async def _ask(url: str, topic: str, *, leads: bool) -> View:
-    async with LookupClient(url, timeout=QUESTION_TIMEOUT) as client:
+    async with _client(url) as client:
         try:
             readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
         except LookupUnavailableError as error:

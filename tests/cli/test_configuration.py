@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ from click.testing import CliRunner
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.cli.app import app
+from nsq_ha.devcluster import DevCluster
+from tests.support.certificates import CA_FILE
+from tests.support.https import https_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
-
-    from nsq_ha.devcluster import DevCluster
 
 
 @pytest.fixture
@@ -106,6 +108,27 @@ def test_wrong_variables_are_wrong_usage(call: Callable[..., Result], command: t
 def test_an_option_of_the_client_that_is_wrong_fails(call: Callable[..., Result], topic: str) -> None:
     result = call("pub", topic, stdin="x", NSQ_HA_WINDOW="many")
     assert (result.exit_code, "NSQ_HA_WINDOW must be a whole number" in result.output) == (1, True)
+
+
+async def test_an_nsqlookupd_behind_https(
+    call: Callable[..., Result], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsq_ha.cli.views.QUESTION_TIMEOUT", 30.0)
+    printed: list[str] = []
+    with await asyncio.to_thread(DevCluster(nsqds=1, nsqlookupds=1, plain=True).__enter__) as cluster:
+        async with https_of(cluster.lookupd[0]) as url:
+            for arguments in (("topic", "create", name), ("pub", name), ("lookup", name), ("tail", name, "-n", "1")):
+                result = await asyncio.to_thread(
+                    call,
+                    *arguments,
+                    stdin="x",
+                    NSQ_HA_LOOKUPD=url,
+                    NSQ_HA_LOOKUPD_TLS_CA_FILE=CA_FILE,
+                    NSQ_HA_LOOKUP_TIMEOUT="30",
+                )
+                assert result.exit_code == 0, f"{arguments}: {result.output}"
+                printed.append(result.output)
+    assert '"body":"x"' in printed[-1]
 
 
 def test_the_help_says_where_the_address_comes_from(call: Callable[..., Result]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,42 +11,12 @@ from nsq_ha import Consumer, LookupClient, Producer, TlsConfig, sync
 from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import DiscoveryError, PublishError
-from tests.support.certificates import CA_FILE, server_context
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.support.certificates import CA_FILE
+from tests.support.https import https_of
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
 LIMIT = 30.0
-
-
-@contextlib.asynccontextmanager
-async def https_of(url: str) -> AsyncIterator[str]:
-    """Pass connections by TLS on to a plain HTTP server; yield the https URL."""
-    port = int(url.rpartition(":")[2])
-    ends: set[asyncio.StreamWriter] = set()
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends.add(writer)
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-        finally:
-            writer.close()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward = await asyncio.open_connection("127.0.0.1", port)
-        with contextlib.suppress(OSError, asyncio.CancelledError):  # an end of a connection, or of the test
-            await asyncio.gather(copy(reader, onward[1]), copy(onward[0], writer))
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=server_context())
-    try:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for end in ends:
-            end.transport.abort()
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["partitioned", "plain"])
