@@ -201,7 +201,7 @@ class Delivery:
                 self._no_repeat()
                 # While the application works on the first copy, its answer counts for both: they have the same id.
                 if first.answered and not self._held:
-                    self.finish_damaged(message.id)
+                    self.finish_unseen(message.id)
                 continue
             elif self.is_ordered or message.internal_id > first.internal_id:
                 self._no_repeat()  # the reader has passed it
@@ -237,10 +237,15 @@ class Delivery:
         if _tracing.is_any and _tracing.is_on(self.topic):
             tracelog.log_message("finish", message)
 
-    def finish_damaged(self, message_id: bytes) -> None:
+    def finish_unseen(self, message_id: bytes) -> None:
         """Finish a message that is not handed out."""
         if self._connection is not None:
             self._connection.write(encode_fin(message_id))
+
+    def requeue_unseen(self, message_id: bytes) -> None:
+        """Requeue a message that is not handed out, without a delay."""
+        if self._connection is not None:
+            self._connection.write(encode_req(message_id, 0))
 
     def flush(self) -> None:
         """Write the buffered FINs."""

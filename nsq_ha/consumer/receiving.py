@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.policy.redelivery import is_damaged_for_good
 from nsq_ha.redaction import redact
 from nsq_ha.transport.connection import Callbacks
 
@@ -84,15 +85,14 @@ class Receiver:
         delivery.flush()
 
     def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
-        # It would arrive damaged again forever and block the channel, so it is finished and logged as an error.
         for message in damaged:
-            log.error(
-                "%s-%d: finished a message that cannot be decoded: %s",
-                self._topic,
-                self._partition,
-                redact(repr(message)),
-            )
-            delivery.finish_damaged(message.message_id)
+            where, said = (self._topic, self._partition), redact(repr(message))
+            if is_damaged_for_good(message.attempts):  # it would block the channel forever
+                log.error("%s-%d: finished a message that cannot be decoded: %s", *where, said)
+                delivery.finish_unseen(message.message_id)
+            else:
+                log.warning("%s-%d: requeued a message that cannot be decoded: %s", *where, said)
+                delivery.requeue_unseen(message.message_id)
 
     def _refusals(self, refusals: list[ServerError]) -> None:
         for refusal in refusals:

@@ -1,4 +1,4 @@
-"""Messages that the server delivers again: failed ones of an ordered channel, and ones that were already finished.
+"""Messages that the server delivers again: failed, finished and damaged ones.
 
 Ordered channels: the server silently drops a delayed REQ and redelivers the message only after the message timeout. So
 the client waits itself. It touches the message during the delay, and then sends a REQ without delay. The invariant:
@@ -9,6 +9,10 @@ Finished messages: a FIN has no answer. If it is sent after the message timeout,
 be lost, it may come too late, and the server delivers the message again although it was handled. The client recognises
 the copy by its id and its publish time, since ids are reused after a topic is deleted. The invariant: a message is
 claimed at most once, and only within ``REMEMBERED``; a channel that is reset on purpose later delivers as usual.
+
+Damaged messages: the frame cannot be decoded. If the damage happened on the way, the next delivery is good, so
+finishing the message would lose it. If it is in the log, each delivery is damaged. The invariant: such a message is
+finished only after ``DAMAGED_ATTEMPTS`` deliveries.
 
 Source: failures reference 3.10, 4 (Consumer 4); protocol reference 9.
 """
@@ -25,6 +29,15 @@ REMEMBERED: Final = 600.0
 
 MOST_REMEMBERED: Final = 10_000
 """Maximum number of remembered messages; the oldest are forgotten first."""
+
+
+DAMAGED_ATTEMPTS: Final = 5
+"""Deliveries after which a message that cannot be decoded is damaged in the log."""
+
+
+def is_damaged_for_good(attempts: int) -> bool:
+    """Return whether a message that could not be decoded would be damaged at each further delivery, too."""
+    return attempts >= DAMAGED_ATTEMPTS
 
 
 class Look(NamedTuple):

@@ -78,7 +78,7 @@ class DamagedMessage:
     """A message with a complete head and damaged parts.
 
     The stream stays aligned, so the messages after it are valid. It is in flight
-    like any other: finish it, else the server keeps redelivering it.
+    like any other: requeue it, and finish it if each delivery is damaged.
 
     Attributes:
         message_id: The 16 bytes for answers to it.

@@ -202,7 +202,7 @@ async def test_the_end_of_a_connection_ends_all_that_waits() -> None:
     late.answered = False
     late.requeue()
     assert case.late == [(late.id, answer) for answer in ("touch", "finish", "requeue")]
-    case.delivery.finish_damaged(late.id)
+    case.delivery.finish_unseen(late.id)
     assert not any(line.startswith(b"FIN") for line in (*case.wire.now, *case.wire.later))
 
 

@@ -11,8 +11,9 @@ import pytest
 from nsq_ha import ClosedError, ConfigError, Consumer, ServerError, TlsConfig
 from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy import overrun
+from nsq_ha.policy.redelivery import DAMAGED_ATTEMPTS
 from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
-from nsq_ha.protocol.commands import Auth, Identify
+from nsq_ha.protocol.commands import Auth, Identify, Requeue
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
@@ -321,12 +322,31 @@ async def test_chosen_partitions_only(stage: Stage) -> None:
 # ------------------------------------------------------------ messages that are damaged
 
 
-async def test_a_damaged_message_is_finished_loudly_and_the_next_one_comes(
+async def test_a_message_that_was_damaged_on_the_way_is_requeued(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flipped bit in a frame's size used to finish the message: it was lost."""
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        head = bytes(8) + b"\0\x01" + message_id(7)
+        peer.write((4 + len(head)).to_bytes(4, "big") + b"\0\0\0\x02" + head)
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        assert peer.of(Requeue) == [Requeue(message_id(7), 0)]
+        peer.message(b"good", message_id(7))
+        message = await anext(consumer)
+        message.finish()
+        assert message.body == b"good"
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        assert peer.of(Finish) == [Finish(message_id(7))]
+    assert "orders-0: requeued a message that cannot be decoded" in caplog.text
+
+
+async def test_a_message_that_is_damaged_each_time_is_finished_loudly_and_the_next_one_comes(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
-        head = bytes(8) + b"\0\x01" + message_id(7)
+        head = bytes(8) + DAMAGED_ATTEMPTS.to_bytes(2, "big") + message_id(7)
         peer.write((4 + len(head)).to_bytes(4, "big") + b"\0\0\0\x02" + head)
         peer.message(b"good", message_id(8))
         message = await anext(consumer)

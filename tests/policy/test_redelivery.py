@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.redelivery import MOST_REMEMBERED, REMEMBERED, Finished, OrderedRequeue
+from nsq_ha.policy.redelivery import (
+    DAMAGED_ATTEMPTS,
+    MOST_REMEMBERED,
+    REMEMBERED,
+    Finished,
+    OrderedRequeue,
+    is_damaged_for_good,
+)
 
 MSG_TIMEOUT = 60.0
 MAX_MSG_TIMEOUT = 900.0
@@ -90,3 +97,8 @@ def test_the_oldest_are_forgotten_first() -> None:
     assert not finished.claim(b"%016d" % 0, 1, 1.0)
     assert not finished.claim(b"%016d" % 2, 1, 1.0)
     assert finished.claim(b"%016d" % 1, 1, 1.0)
+
+
+def test_a_damaged_message_is_tried_again_before_it_is_finished() -> None:
+    decided = [is_damaged_for_good(attempts) for attempts in range(1, DAMAGED_ATTEMPTS + 2)]
+    assert decided == [False] * (DAMAGED_ATTEMPTS - 1) + [True, True]
