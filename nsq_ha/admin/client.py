@@ -90,7 +90,9 @@ class AdminClient:
 
     @classmethod
     def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:
-        """Create a client with the address of ``NSQ_HA_LOOKUPD``, or of the TOML file of ``NSQ_HA_CONFIG``.
+        """Create a client with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
+
+        They are those that clients have, too: ``lookupd`` and ``lookupd_tls``.
 
         Args:
             **overrides: Arguments that win over both.
