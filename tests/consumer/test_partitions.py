@@ -1,0 +1,846 @@
+"""The parts of a subscription, each alone: which partitions are read, from where, and what is said about it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from nsq_ha import Backoff, ConsumerConfig, tracelog
+from nsq_ha.admin.nsqd_http import EMPTY_LOG
+from nsq_ha.consumer import opening, starting
+from nsq_ha.consumer import partitions as partitions_module
+from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.opening import Opener
+from nsq_ha.consumer.partitions import Partitions
+from nsq_ha.consumer.receiving import Receiver
+from nsq_ha.consumer.starting import ChannelStates, Start, replication_limit
+from nsq_ha.consumer.trouble import Trouble
+from nsq_ha.errors import (
+    AuthError,
+    BadNameError,
+    ConnectError,
+    ConnectionLostError,
+    LookupUnavailableError,
+    NsqError,
+    RemoteProtocolError,
+    ServerError,
+    SubscribeRefusedError,
+    TlsRequiredError,
+    TopicNotExistError,
+    TransportError,
+)
+from nsq_ha.message import Message
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.protocol import Command, Identity, Layout, Sub, SubAdvanced, SubOrdered
+from nsq_ha.protocol.messages import DamagedMessage
+from nsq_ha.start_from import StartFrom
+from tests.support.nsqd import message_id
+from tests.support.waiting import dawdle, eventually, turn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+TOPIC = "orders"
+ONE, TWO = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def view_of(*nodes: Node, number: int | None = None, exists: bool = True, **flags: bool) -> TopicView:
+    meta = TopicMeta(len(nodes) if number is None else number, **flags) if exists else None
+    return TopicView(TOPIC, meta, dict(enumerate(nodes)), complete=True, exists=exists)
+
+
+def config_of(**options: Any) -> ConsumerConfig:  # noqa: ANN401 - ConsumerConfig's
+    return ConsumerConfig(**({"lookupd": ("http://a:1",)} | options))
+
+
+class FakeWatch:
+    """Knows what a test says."""
+
+    topic = TOPIC
+    lookupds = ("http://a:1",)
+
+    def __init__(self, view: TopicView | None = None) -> None:
+        self.view = view
+        self.error: NsqError | None = None
+        self.found = asyncio.Event()
+
+    async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
+        while self.view is None or not predicate(self.view):
+            self.found.clear()
+            await self.found.wait()
+        return self.view
+
+
+class FakeSubscription:
+    """A subscription that only notes what it is told."""
+
+    made: list[FakeSubscription]
+
+    def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - what a Subscription takes
+        self.watch, self.channels, self.channel, self.partition, self.config, self.inbox = parts
+        self.delivery: object = None
+        self.is_subscribed = False
+        self.trouble: NsqError | None = None
+        self.views: list[TopicView] = []
+        self.ended = False
+        self.made.append(self)
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+
+    def view_changed(self, view: TopicView) -> None:
+        self.views.append(view)
+
+
+class Case:
+    """The partitions of one consumer."""
+
+    def __init__(self, group: asyncio.TaskGroup, view: TopicView | None, **options: Any) -> None:  # noqa: ANN401
+        self.group = group
+        self.watch = FakeWatch(view)
+        self.refused: list[str] = []
+        self.subscriptions: dict[int, Any] = {}
+        self.inbox: Any = SimpleNamespace(refused=lambda error: self.refused.append(str(error)))
+        watch: Any = self.watch
+        self.config = config_of(**options)
+        self.partitions = Partitions(watch, "ch", self.config, self.subscriptions, self.inbox)
+
+    def follow(self, view: TopicView) -> list[int]:
+        """Follow a view; return the partitions that are read."""
+        self.watch.view = view
+        self.watch.found.set()
+        self.partitions.follow(view, self.group)
+        return sorted(self.subscriptions)
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Case]]:
+    FakeSubscription.made = []
+    monkeypatch.setattr(partitions_module, "Subscription", FakeSubscription)
+    cases: list[Case] = []
+    async with asyncio.TaskGroup() as group:
+
+        def make(view: TopicView | None = None, **options: Any) -> Case:  # noqa: ANN401 - ConsumerConfig's
+            cases.append(Case(group, view, **options))
+            return cases[-1]
+
+        yield make
+        for case in cases:
+            case.partitions.cancel()
+
+
+async def test_each_partition_gets_a_subscription_with_all_that_it_needs(make: Callable[..., Case]) -> None:
+    case = make()
+    first, second = view_of(ONE), view_of(ONE, TWO)
+    assert case.follow(first) == [0]
+    assert case.follow(second) == [0, 1]
+    one, two = FakeSubscription.made
+    assert (one.watch, one.channel, one.partition, one.config, one.inbox) == (
+        case.watch,
+        "ch",
+        0,
+        case.config,
+        case.inbox,
+    )
+    assert (one.views, two.views, one.channels) == ([first, second], [second], two.channels)
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    assert {"nsq_ha subscription orders-0", "nsq_ha subscription orders-1"} <= names
+    await turn(2)
+    case.partitions.follow(second, None)
+    assert len(FakeSubscription.made) == 2
+    assert case.follow(view_of(ONE, number=1)) == [0]
+    await turn(2)
+    assert (one.ended, two.ended) == (False, True)
+    assert case.follow(view_of(exists=False)) == [0]  # it may come back
+    case.partitions.cancel()
+    await turn(2)
+    assert one.ended
+
+
+async def test_a_leader_beyond_the_number_is_read_too(make: Callable[..., Case]) -> None:
+    assert make().follow(view_of(ONE, TWO, number=1)) == [0, 1]
+
+
+async def test_only_the_partitions_that_were_named_are_read(make: Callable[..., Case]) -> None:
+    case = make(partitions=(1, 2))
+    assert case.follow(view_of(ONE, ONE, TWO)) == [1, 2]
+    assert not case.partitions.are_subscribed()
+    assert case.follow(view_of(ONE, number=3)) == [1, 2]
+    for subscription in case.subscriptions.values():
+        assert not case.partitions.are_subscribed()
+        subscription.delivery, subscription.is_subscribed = object(), True
+    assert case.partitions.are_subscribed()
+    case.subscriptions[1].delivery = None
+    assert not case.partitions.are_subscribed()
+
+
+async def test_nothing_is_subscribed_while_nothing_is_known(make: Callable[..., Case]) -> None:
+    case = make()
+    assert not case.partitions.are_subscribed()
+    case.watch.view = view_of(exists=False)
+    assert not case.partitions.are_subscribed()
+
+
+async def test_a_plain_nsqd_that_nobody_lists_any_more_is_read_but_not_waited_for(make: Callable[..., Case]) -> None:
+    case = make()
+    both = view_of(ONE, TWO, is_partitioned=False)
+    assert case.follow(both) == [0, 1]
+    case.subscriptions[0].delivery, case.subscriptions[0].is_subscribed = object(), True
+    assert not case.partitions.are_subscribed()
+    case.watch.view = TopicView(TOPIC, both.meta, {0: ONE}, complete=True, exists=True)
+    assert case.partitions.are_subscribed()
+
+
+@pytest.mark.parametrize(
+    ("options", "view", "text"),
+    [
+        (
+            {"partitions": (0, 2, 5)},
+            view_of(ONE, TWO),
+            "partitions: topic 'orders' has partitions 0..1, not 2, 5",
+        ),
+        (
+            {"start_from": {3: StartFrom.beginning()}},
+            view_of(ONE),
+            "start_from: topic 'orders' has only partition 0, not 3",
+        ),
+        (
+            {"tag": "t"},
+            view_of(ONE),
+            (
+                "topic 'orders' has no tags, so tag='t' would receive every message: remove tag=, or create the topic"
+                " as an extended one"
+            ),
+        ),
+    ],
+)
+async def test_options_that_do_not_suit_the_topic_are_refused(
+    make: Callable[..., Case], options: dict[str, Any], view: TopicView, text: str
+) -> None:
+    case = make(**options)
+    assert case.follow(view) == []
+    assert case.refused == [text]
+
+
+async def test_options_that_suit_the_topic_are_not(make: Callable[..., Case]) -> None:
+    case = make(tag="t", partitions=(1,))
+    assert case.follow(view_of(ONE, TWO, extend_support=True)) == [1]
+    case = make(partitions=(1,))
+    assert case.follow(view_of(exists=False)) == [1]
+    case = make(partitions=(1,))
+    assert case.follow(view_of(ONE, TWO, number=1)) == [1]  # it has a leader already
+    assert case.refused == []
+
+
+async def test_options_of_partitioned_servers_are_refused_by_plain_ones_before_the_first_subscription(
+    make: Callable[..., Case],
+) -> None:
+    case = make(ordered=True)
+    assert case.follow(view_of(ONE, is_partitioned=False)) == []
+    assert len(case.refused) == 1
+    assert "ordered" in case.refused[0]
+    case.subscriptions[0] = FakeSubscription(*[None] * 6)
+    case.follow(view_of(ONE, is_partitioned=False))
+    assert len(case.refused) == 1
+
+
+async def test_an_ordered_channel_of_another_topic_is_one_warning(
+    make: Callable[..., Case], caplog: pytest.LogCaptureFixture
+) -> None:
+    case = make(ordered=True, partitions=(0,))
+    for _ in range(2):
+        case.partitions.follow(view_of(ONE), None)
+    assert caplog.messages == [
+        (
+            "orders/ch: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
+            " message at a time for each partition, until nsqd's /channel/setorder is called with order=false"
+        )
+    ]
+    make(ordered=True).follow(view_of(ONE, ordered=True))
+    make(ordered="auto").follow(view_of(ONE))
+    assert len(caplog.messages) == 1
+
+
+async def test_why_not_all_are_read(make: Callable[..., Case]) -> None:
+    case = make()
+    why = case.partitions.why_not
+    assert why() == "no partition has a leader yet"
+    case.watch.view = view_of(exists=False)
+    assert why() == "there is no topic 'orders': create it (nsq-ha topic create orders)"
+    case.watch.view = TopicView(
+        TOPIC, TopicMeta(1, is_partitioned=False), {}, complete=True, exists=False, is_plain=True
+    )
+    assert why() == "no nsqd has topic 'orders' yet: the first publish creates it"
+    case.watch.error = LookupUnavailableError("no answer")
+    assert why() == "no answer"
+    case.follow(view_of(ONE, TWO))
+    case.watch.error = None
+    silent = [f"partition {number}: nsqd {node.address} has not answered yet" for number, node in enumerate((ONE, TWO))]
+    assert why() == "; ".join(silent)
+    case.subscriptions[0].is_subscribed = True
+    assert why() == silent[1]
+    for number in (1, 0):
+        case.subscriptions[number].trouble = ConnectionLostError(f"lost {number}")
+    assert why() == "partition 0: lost 0; partition 1: lost 1"
+
+
+async def test_a_topic_that_is_not_found_is_warned_about_until_it_is(
+    make: Callable[..., Case], caplog: pytest.LogCaptureFixture
+) -> None:
+    case, absent = make(view_of(exists=False)), asyncio.Event()
+    seeking = asyncio.create_task(case.partitions.seek(absent))
+    await dawdle(4.0)
+    assert caplog.messages == []
+    await dawdle(2.0)
+    text = "there is no topic 'orders': create it (nsq-ha topic create orders)"
+    assert caplog.messages == [f"orders/ch: nothing to read for 5 s: {text}; still looking"]
+    case.partitions.warn_at_start(now())  # it was said
+    assert len(caplog.messages) == 1
+    await dawdle(2.0)
+    case.follow(view_of(ONE))
+    await turn(3)
+    assert caplog.messages[1:] == ["orders/ch: found the topic after 8 s"]
+    caplog.clear()
+    case.watch.view = view_of(exists=False)
+    absent.set()
+    await dawdle(5.5)
+    assert len(caplog.messages) == 1
+    seeking.cancel()
+
+
+async def test_the_warning_at_the_start_counts_as_one_about_the_topic(
+    make: Callable[..., Case], caplog: pytest.LogCaptureFixture
+) -> None:
+    case = make(view_of(exists=False))
+    seeking = asyncio.create_task(case.partitions.seek(asyncio.Event()))
+    await dawdle(4.0)
+    case.partitions.warn_at_start(now())
+    assert caplog.messages == [
+        (
+            "orders/ch: not all partitions are subscribed yet, continuing in the background: there is no topic"
+            " 'orders': create it (nsq-ha topic create orders)"
+        )
+    ]
+    await dawdle(5.0)
+    assert len(caplog.messages) == 1
+    case.follow(view_of(ONE))
+    await turn(3)
+    assert caplog.messages[1:] == ["orders/ch: found the topic after 9 s"]
+    seeking.cancel()
+
+
+# ---------------------------------------------------------------- troubles
+
+
+def trouble_of(**options: Any) -> Trouble:  # noqa: ANN401 - ConsumerConfig's
+    return Trouble(TOPIC, 3, config_of(**options))
+
+
+def test_an_outage_of_a_partition_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    trouble = trouble_of()
+    assert (trouble.reason, trouble.is_open) == (None, False)
+    reason = ConnectionLostError("10.0.0.1:4150: lost")
+    trouble.failed(100.0, reason, ONE)
+    assert (trouble.reason, trouble.is_open) == (reason, True)
+    trouble.failed(101.0, reason, ONE)
+    trouble.failed(105.5, ConnectionLostError("orders-3 has no leader"))
+    trouble.subscribed(107.0)
+    assert (trouble.reason, trouble.is_open) == (None, True)
+    trouble.settled(ONE)
+    assert not trouble.is_open
+    trouble.failed(200.0, reason, ONE)
+    trouble.settled(ONE)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "orders-3 at nsqd 10.0.0.1:4150: lost"),
+        ("DEBUG", "orders-3 at nsqd 10.0.0.1:4150: lost"),
+        ("WARNING", "orders-3 has no leader; still trying after 6 s and 3 failures"),
+        ("WARNING", "orders-3 at nsqd 10.0.0.1:4150: reading again after 7 s"),
+        ("INFO", "orders-3 at nsqd 10.0.0.1:4150: lost"),
+    ]
+
+
+def test_the_end_of_an_outage_may_have_no_node(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = trouble_of()
+    trouble.failed(0.0, ConnectionLostError("lost"))
+    trouble.failed(10.0, ConnectionLostError("lost"))
+    trouble.settled(None)
+    assert caplog.messages[-1] == "orders-3 at nsqd ?: reading again after 10 s"
+
+
+def test_which_errors_no_retry_cures() -> None:
+    unordered = ServerError("E_SUB_ORDER_IS_MUST", "no")
+    refused = SubscribeRefusedError("E_SUB_SOMETHING", "no")
+    for options, permanent in (
+        ({}, (True, False, False, False)),
+        ({"ordered": False}, (True, True, False, False)),
+        ({"lookupd": (), "nsqd": ("a:1",)}, (True, False, True, False)),
+    ):
+        trouble = trouble_of(**options)
+        errors = (BadNameError("E_BAD_TOPIC", "no"), unordered, refused, ConnectionLostError("lost"))
+        assert tuple(trouble.ends(error) for error in errors) == permanent, options
+    assert not trouble_of(ordered=False).ends(ServerError("E_OTHER", "no"))
+
+
+def test_a_refused_secret_may_be_renewed_once_after_each_subscription() -> None:
+    error = AuthError("E_AUTH_FAILED", "no")
+    assert trouble_of(auth_secret="open").ends(error)
+    trouble = trouble_of(auth_secret="open")
+    for _ in range(2):
+        trouble.subscribed(0.0)
+        assert [trouble.ends(error) for _ in range(2)] == [False, True]
+    without = trouble_of()
+    without.subscribed(0.0)
+    assert without.ends(error)
+
+
+def test_each_error_becomes_ours(caplog: pytest.LogCaptureFixture) -> None:
+    known = TopicNotExistError("E_TOPIC_NOT_EXIST", "no")
+    assert trouble_of().explain(known) is known
+    assert "topic 'orders' is not on this nsqd" in str(trouble_of(lookupd=(), nsqd=("a:1",)).explain(known))
+    assert caplog.messages == []
+    unknown = trouble_of().explain(ZeroDivisionError("odd"))
+    assert type(unknown) is ConnectionLostError
+    assert str(unknown) == "unexpected error while consuming: ZeroDivisionError('odd')"
+    assert caplog.messages[0].startswith("orders-3: unexpected error, continuing; ")
+
+
+# ---------------------------------------------------------------- start positions
+
+
+class Http:
+    """Stands for nsqd's HTTP."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: NsqError | None = None
+        self.paused: dict[int, bool] = {3: True}
+        monkeypatch.setattr(starting, "NsqdHttp", self.open)
+
+    def open(self, node: Node, *, timeout: float) -> Http:
+        self.calls.append(("open", node, timeout))
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of NsqdHttp
+        async def call(*arguments: object, **more: object) -> object:
+            await turn()
+            self.calls.append((name, *arguments, *more.items()))
+            if self.error is not None:
+                raise self.error
+            return self.paused if name == "paused_by_partition" else None
+
+        return call
+
+
+@pytest.fixture
+def http(monkeypatch: pytest.MonkeyPatch) -> Http:
+    return Http(monkeypatch)
+
+
+def start_of(view: TopicView | None = None, channel: str = "ch", **options: Any) -> Start:  # noqa: ANN401
+    watch: Any = FakeWatch(view)
+    states = ChannelStates(TOPIC, channel, 0.5)
+    return Start(watch, states, channel, 3, config_of(lookup_timeout=0.75, **options))
+
+
+WHERE = (TOPIC, 3, "ch")
+
+
+@pytest.mark.parametrize("by_partition", [False, True])
+async def test_a_position_is_set_once_over_http(http: Http, *, by_partition: bool) -> None:
+    position = StartFrom.beginning()
+    start = start_of(start_from={3: position} if by_partition else position)
+    assert (start.is_checked, start.is_set) == (False, False)
+    assert await start.prepare(ONE, is_ordered=False) is None
+    assert http.calls == [("open", ONE, 0.75), ("start_channel_from", *WHERE, str(position))]
+    assert (start.is_checked, start.is_set) == (False, True)
+    start.done()
+    assert await start.prepare(ONE, is_ordered=False) is None
+    assert (len(http.calls), start.is_set) == (2, False)
+
+
+async def test_a_new_ordered_channel_is_made_ordered_before_its_position_is_set(http: Http) -> None:
+    start = start_of(start_from=StartFrom.beginning())
+    await start.prepare(ONE, is_ordered=True)
+    assert [call[0] for call in http.calls] == ["open", "create_channel", "set_order", "start_channel_from"]
+    assert http.calls[1:3] == [("create_channel", *WHERE), ("set_order", *WHERE, ("ordered", True))]
+
+
+NO_HTTP = TlsRequiredError("", "it takes HTTPS only")
+
+
+def alone() -> TopicView:
+    return TopicView(TOPIC, TopicMeta(2), {0: TWO, 1: ONE}, complete=True, exists=True)
+
+
+async def test_without_http_sub_carries_the_position_if_the_nsqd_leads_one_partition(http: Http) -> None:
+    http.error = NO_HTTP
+    position = StartFrom.beginning()
+    start = start_of(alone(), start_from=position)
+    assert await start.prepare(ONE, is_ordered=False) == str(position)
+    assert (start.is_checked, start.is_set) == (True, True)
+    http.error = None
+    assert await start.prepare(ONE, is_ordered=False) is None
+    assert (start.is_checked, start.is_set) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("view", "is_ordered"),
+    [
+        (alone(), True),
+        (None, False),
+        (TopicView(TOPIC, TopicMeta(2), {0: ONE, 1: ONE}, complete=True, exists=True), False),
+        (TopicView(TOPIC, TopicMeta(3), {0: TWO, 1: ONE}, complete=False, exists=True), False),
+    ],
+)
+async def test_elsewhere_that_is_an_error(http: Http, view: TopicView | None, *, is_ordered: bool) -> None:
+    http.error = NO_HTTP
+    with pytest.raises(TlsRequiredError) as caught:
+        await start_of(view, start_from=StartFrom.beginning()).prepare(ONE, is_ordered=is_ordered)
+    assert str(caught.value).strip() == (
+        "start_from cannot be applied to orders-3: it takes HTTPS only, and SUB takes a position only for an unordered"
+        " topic of which the nsqd leads one partition. Leave start_from out, and set the channel's position over nsqd's"
+        " HTTPS (/channel/setoffset)"
+    )
+
+
+async def test_an_empty_partition_is_subscribed_without_a_position(http: Http) -> None:
+    http.error = NO_HTTP
+    start = start_of(alone(), start_from=StartFrom.beginning())
+    empty = ServerError("E_SUB", EMPTY_LOG)
+    assert start.after_refusal(empty) is empty
+    await start.prepare(ONE, is_ordered=False)
+    other, lost = ServerError("E_SUB", "other"), ConnectionLostError(EMPTY_LOG)
+    assert start.after_refusal(other) is other
+    assert start.after_refusal(lost) is lost
+    error = start.after_refusal(empty)
+    assert type(error) is ConnectionLostError
+    assert str(error) == "the partition is empty and takes no start position: subscribing without one"
+    assert await start.prepare(ONE, is_ordered=False) is None
+
+
+async def test_messages_of_another_partition_are_refused() -> None:
+    delivery = Delivery(TOPIC, "ch", 3, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
+    delivery.nsqd = "here:1"
+    start = start_of()
+    start.check([Message(message_id(2, 3), b"x", 1, 7, delivery)])
+    with pytest.raises(RemoteProtocolError) as caught:
+        start.check([Message(message_id(2, partition), b"x", 1, 7, delivery) for partition in (3, 1023)])
+    assert str(caught.value) == (
+        "here:1 delivers partition 1023 instead of orders-3: it leads both, and SUB with a start position does not"
+        " choose between them"
+    )
+
+
+async def test_a_new_ordered_channel_is_made_known_to_the_replicas_once(http: Http) -> None:
+    start = start_of()
+    for node in (ONE, ONE, TWO):
+        assert await start.prepare(node, is_ordered=True) is None
+    asked = [("open", ONE, 0.5), ("paused_by_partition", TOPIC, "ch")]
+    told = [("open", ONE, 0.75), ("replicate_ordered_channel", *WHERE, ("paused", True))]
+    assert http.calls[:4] == asked + told
+    assert len(http.calls) == 8
+    await start.prepare(TWO, is_ordered=False)
+    await start.prepare(Node("10.0.0.3", 4150, 0), is_ordered=True)
+    await start_of(channel="ch#ephemeral").prepare(ONE, is_ordered=True)
+    assert len(http.calls) == 8
+    assert replication_limit(config_of(lookup_timeout=0.75)) == 0.75
+    assert replication_limit(config_of(lookup_timeout=5.0)) == 1.0
+
+
+async def test_replicas_that_cannot_be_told_are_a_warning(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+    start = start_of()
+    http.error = ConnectError("cannot connect")
+    for _ in range(2):
+        assert await start.prepare(ONE, is_ordered=True) is None
+    assert (
+        caplog.messages
+        == [
+            (
+                "channel ch of orders-3 may be unknown to the partition's replicas (cannot connect): if it is new"
+                " and the leader changes before a message is finished, the messages so far are not delivered"
+            )
+        ]
+        * 2
+    )
+    http.error = None
+    await dawdle(1.1)
+    await start.prepare(ONE, is_ordered=True)
+    assert http.calls[-1][0] == "replicate_ordered_channel"
+
+
+async def test_partitions_of_a_node_share_an_answer_for_a_second(http: Http) -> None:
+    states = ChannelStates(TOPIC, "ch", 0.5)
+    assert await asyncio.gather(*(states.paused(ONE, number) for number in (3, 4, 3))) == [True, None, True]
+    await states.paused(TWO, 3)
+    await dawdle(0.9)
+    await states.paused(ONE, 3)
+    assert [call for call in http.calls if call[0] == "open"] == [("open", ONE, 0.5), ("open", TWO, 0.5)]
+    await dawdle(0.2)
+    http.error = ConnectError("cannot connect")
+    for _ in range(2):
+        with pytest.raises(TransportError, match=r"^cannot connect$"):
+            await states.paused(ONE, 3)
+    assert len([call for call in http.calls if call[0] == "open"]) == 3
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+class Checks:
+    """A start position that checks what it is told to."""
+
+    def __init__(self) -> None:
+        self.is_checked = False
+        self.checked: list[list[Message]] = []
+
+    def check(self, messages: list[Message]) -> None:
+        self.checked.append(messages)
+
+
+class Wire:
+    """Stands for a connection."""
+
+    node = ONE
+    identity = Identity(version="fake", msg_timeout=4_000)
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.aborted: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    write_now = write
+
+    def abort(self, reason: NsqError) -> None:
+        self.aborted.append(str(reason))
+
+
+class Arriving:
+    """A receiver with its delivery."""
+
+    def __init__(self, *, is_ordered: bool = False) -> None:
+        self.start, self.wire = Checks(), Wire()
+        self.arrived: list[tuple[list[bytes], bool]] = []
+        start: Any = self.start
+        self.receiver = Receiver(TOPIC, 3, start, self._arrived)
+        self.delivery = Delivery(TOPIC, "ch", 3, is_ordered=is_ordered, backoff=Backoff(), on_freed=lambda: None)
+        wire: Any = self.wire
+        self.delivery.attach(wire)
+        self.lost: list[NsqError] = []
+        self.callbacks = self.receiver.callbacks(self.delivery, self.lost.append)
+
+    def _arrived(self, messages: list[Message]) -> None:
+        self.arrived.append(([message.body for message in messages], self.delivery.is_arriving))
+
+    def read(self, count: int, size: int = 1, first: int = 2) -> None:
+        messages = [Message(message_id(n + first, 3), b"x" * size, 1, 7, self.delivery) for n in range(count)]
+        assert self.callbacks.messages is not None
+        self.callbacks.messages(messages)
+
+
+async def test_messages_are_counted_and_passed_on() -> None:
+    case = Arriving()
+    case.delivery.granted.grant(10)
+    case.read(3)
+    case.read(2, first=9)
+    assert case.arrived == [([b"x"] * 3, True), ([b"x"] * 2, True)]
+    delivery = case.delivery
+    assert (delivery.delivered, delivery.in_flight, delivery.peak, delivery.is_arriving) == (5, 5, 5, False)
+    assert (case.start.checked, delivery.arrived_at) == ([], 0.0)
+    delivery.in_flight = 1
+    case.start.is_checked = True
+    case.read(1, first=20)
+    assert (delivery.peak, len(case.start.checked)) == (5, 1)
+    ordered = Arriving(is_ordered=True)
+    ordered.delivery.granted.grant(1)
+    ordered.read(1)
+    assert ordered.delivery.arrived_at == pytest.approx(now(), abs=0.01)
+    ordered.read(1)  # the first message once more: it comes twice
+    assert len(ordered.arrived) == 1
+    assert ordered.delivery.delivered == 1
+    delivery.detach()
+    case.read(1)
+    assert len(case.arrived) == 3
+    lost = ConnectionLostError("lost")
+    case.callbacks.lost(lost)
+    assert case.lost == [lost]
+
+
+async def test_more_than_was_asked_for_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    case = Arriving()
+    case.delivery.granted.grant(5)
+    case.delivery.granted.grant(2)
+    await dawdle(100.0)  # what was on its way has arrived
+    case.read(100)
+    text = "10.0.0.1:4150 ignores RDY: 100 messages are in flight, RDY is 2 and was 5 at most"
+    assert case.wire.aborted == [text]
+    assert caplog.messages == [f"orders-3: closing the connection: {text}"]
+    assert case.arrived == []
+
+
+@pytest.mark.parametrize(("attempts", "level", "did"), [(1, "WARNING", "requeued"), (1000, "ERROR", "finished")])
+async def test_a_message_that_cannot_be_decoded_is_answered_and_named(
+    caplog: pytest.LogCaptureFixture, attempts: int, level: str, did: str
+) -> None:
+    case = Arriving()
+    damaged = DamagedMessage(message_id(2, 3), attempts, 7, "no room")
+    assert case.callbacks.damaged is not None
+    case.callbacks.damaged([damaged])
+    text = f"orders-3: {did} a message that cannot be decoded: {damaged!r}"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, text)]
+    (answer,) = case.wire.written
+    assert answer.startswith((b"FIN " if did == "finished" else b"REQ ") + message_id(2, 3))
+
+
+async def test_refusals_of_answers_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    case = Arriving()
+    assert case.callbacks.refusals is not None
+    case.callbacks.refusals([ServerError("E_FIN_FAILED", "FIN of x")])
+    assert caplog.messages == ["orders-3: E_FIN_FAILED FIN of x"]
+
+
+async def test_deliveries_of_a_traced_topic_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[str, bytes]] = []
+    monkeypatch.setattr(tracelog, "log_message", lambda event, message: lines.append((event, message.id)))
+    monkeypatch.setattr(tracelog.TraceSwitch, "is_on", lambda _, topic: topic == TOPIC)
+    case = Arriving()
+    case.delivery.granted.grant(10)
+    case.read(1)
+    assert lines == []
+    tracelog.switch.enable(TOPIC)
+    try:
+        case.read(2)
+    finally:
+        tracelog.switch.disable()
+    assert lines == [("delivery", message_id(2, 3)), ("delivery", message_id(3, 3))]
+
+
+# ---------------------------------------------------------------- opening
+
+
+class Opened:
+    """A connection that notes its subscription."""
+
+    node = ONE
+    identity = Identity(version="fake", msg_timeout=4_000)
+
+    def __init__(self) -> None:
+        self.subscribed: list[tuple[Any, ...]] = []
+
+    async def subscribe(self, *parts: Any) -> None:  # noqa: ANN401 - what a Connection takes
+        self.subscribed.append(parts)
+
+
+def opener_of(interval: float = 10.0, **options: Any) -> tuple[Opener, Any]:  # noqa: ANN401 - ConsumerConfig's
+    refused: list[bool] = []
+    heartbeats = SimpleNamespace(interval=interval, refused=lambda: refused.append(True), noted=refused)
+    answers: Any = SimpleNamespace(
+        heartbeats=heartbeats,
+        freed=lambda: None,
+        late=lambda *_: None,
+        gives_up=lambda _: True,
+        interrupted=lambda _: True,
+    )
+    return Opener(TOPIC, "ch", 3, config_of(heartbeat_interval=10.0, **options), answers), answers
+
+
+@pytest.mark.parametrize(
+    ("ordered", "meta", "is_ordered"),
+    [
+        ("auto", TopicMeta(1, ordered=True), True),
+        ("auto", TopicMeta(1), False),
+        (True, TopicMeta(1), True),
+        (False, TopicMeta(1, ordered=True), False),
+    ],
+)
+async def test_a_delivery_is_as_ordered_as_the_option_says(
+    ordered: Any,  # noqa: ANN401 - the option's
+    meta: TopicMeta,
+    *,
+    is_ordered: bool,
+) -> None:
+    backoff = Backoff(initial=3.0, maximum=5.0)
+    opener, answers = opener_of(ordered=ordered, requeue_backoff=backoff)
+    delivery = opener.new_delivery(meta)
+    assert (delivery.topic, delivery.channel, delivery.partition, delivery.is_ordered) == (TOPIC, "ch", 3, is_ordered)
+    assert (delivery._on_freed, delivery._on_late, delivery._gives_up, delivery._on_interrupted, delivery._backoff) == (
+        answers.freed,
+        answers.late,
+        answers.gives_up,
+        answers.interrupted,
+        backoff,
+    )
+
+
+@pytest.mark.parametrize(
+    ("meta", "start", "command", "layout"),
+    [
+        (TopicMeta(1), None, SubAdvanced(TOPIC, "ch", 3, None), Layout.DETAIL),
+        (TopicMeta(1), "count:5", SubAdvanced(TOPIC, "ch", 3, "count:5"), Layout.DETAIL),
+        (TopicMeta(1, ordered=True), None, SubOrdered(TOPIC, "ch", 3), Layout.DETAIL),
+        (TopicMeta(1, extend_support=True), None, SubAdvanced(TOPIC, "ch", 3, None), Layout.EXT_DETAIL),
+        (TopicMeta(1, is_partitioned=False), None, Sub(TOPIC, "ch", None), Layout.PLAIN),
+    ],
+)
+async def test_each_kind_of_topic_has_its_command(
+    meta: TopicMeta, start: str | None, command: Command, layout: Layout
+) -> None:
+    opener, _ = opener_of()
+    connection: Any = Opened()
+    delivery = opener.new_delivery(meta)
+    await opener.subscribe(connection, meta, delivery, start)
+    assert connection.subscribed == [(command, delivery, layout)]
+    assert delivery.is_alive
+
+
+async def test_a_connection_asks_for_the_heartbeats_that_the_loop_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    error: list[NsqError] = []
+
+    async def open_while(config: ConsumerConfig, *parts: object, **more: object) -> str:
+        calls.append((config.heartbeat_interval, parts, more))
+        if error:
+            raise error[0]
+        return "a connection"
+
+    monkeypatch.setattr(opening, "open_while", open_while)
+    callbacks: Any = object()
+    news, is_wanted, meta = asyncio.Event(), (lambda: True), TopicMeta(1, extend_support=True)
+    opener, answers = opener_of(25.0)
+    found: Any = await opener.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
+    assert found == "a connection"
+    assert calls == [(25.0, (ONE, callbacks), {"extend_support": True, "news": news, "is_wanted": is_wanted})]
+    error.append(ServerError("E_BAD_BODY", "heartbeat_interval is too long"))
+    with pytest.raises(ConnectError) as caught:
+        await opener.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
+    assert str(caught.value) == (
+        "10.0.0.1:4150 refused a heartbeat interval of 25 s: E_BAD_BODY heartbeat_interval is too long"
+    )
+    assert answers.heartbeats.noted == [True]
+    usual, _ = opener_of(10.0)
+    with pytest.raises(ServerError):
+        await usual.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
+    error[0] = ServerError("E_BAD_BODY", "something else")
+    with pytest.raises(ServerError):
+        await opener.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
+    assert answers.heartbeats.noted == [True]
+    await eventually(lambda: True)
