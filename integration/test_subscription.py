@@ -188,7 +188,7 @@ def test_options_are_checked_before_anything_is_connected(cluster: ClusterUnderT
         ("t", "x" * 65, {}),
         ("t", "ch", {"partitions": [-1]}),
         ("t", "ch", {"partitions": [1024]}),
-        ("t", "ch", {"max_in_flight": 0}),
+        ("t", "ch", {"max_in_flight": -1}),
         ("t", "ch", {"sample_rate": 100}),
         ("t", "ch", {"no_such_option": 1}),
         ("t", "ch", {"on_give_up": "dead_letter", "max_attempts": 1}),
