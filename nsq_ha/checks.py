@@ -33,6 +33,9 @@ MAX_PARTITION_ID: Final = 1023
 MAX_TAG_BYTES: Final = 100
 """Maximum length of a dispatch tag."""
 
+MAX_LABEL_BYTES: Final = 255
+"""Maximum length of a name that nsqd only shows in its statistics."""
+
 EPHEMERAL_SUFFIX: Final = "#ephemeral"
 """A channel with this suffix is deleted when its last client leaves."""
 
@@ -327,6 +330,37 @@ def text(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be given
     except UnicodeEncodeError:
         raise ConfigError(f"{name} must be text that UTF-8 can encode; it contains surrogates") from None
     return found
+
+
+def label(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be given
+    """Return a short text that terminals and log viewers can show; it may be empty.
+
+    Raises:
+        ConfigError: It is not text, too long, or contains control characters.
+    """
+    found = text(name, value)
+    if not found.isprintable():
+        raise ConfigError(f"{name} must contain no control characters, not {shown(found)}")
+    if (size := len(found.encode())) > MAX_LABEL_BYTES:
+        raise ConfigError(f"{name} must have at most {MAX_LABEL_BYTES} bytes, not {size}")
+    return found
+
+
+def source_host(name: str, value: Any) -> str:  # noqa: ANN401 - any value may be given
+    """Return the host of a source address, which is given as a host or as ``(host, 0)``.
+
+    Raises:
+        ConfigError: It is neither, or has another port.
+    """
+    host = value
+    if isinstance(value, tuple | list) and len(value) == 2:
+        host, port = value
+        if not is_whole(port) or port != 0:
+            raise ConfigError(f"{name} must have port 0, since each connection needs one of its own")
+    if not isinstance(host, str) or not (is_ip(host) or is_host_name(host)):
+        wanted = "an IP address without brackets or a host name of this machine, or a pair of that and 0"
+        raise ConfigError(f"{name} must be {wanted}, not {shown(value)}")
+    return host
 
 
 def text_of(most: int, when_empty: str) -> Rule:

@@ -25,6 +25,7 @@ from nsq_ha.checks import (
     check_topic,
     did_you_mean,
     instance_of,
+    label,
     lookupd_urls,
     named,
     nsqd_addresses,
@@ -34,7 +35,7 @@ from nsq_ha.checks import (
     seconds,
     several,
     shown,
-    text,
+    source_host,
     text_of,
     whole,
 )
@@ -106,7 +107,10 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "tls": optional(TLS),
     "lookupd_tls": optional(TLS),
     "auth_secret": optional(_secret),
-    "client_id": text,
+    "client_id": label,
+    "hostname": label,
+    "user_agent": label,
+    "local_addr": optional(source_host),
 }
 
 
@@ -163,7 +167,14 @@ class ClientConfig:
     asks for AUTH, so secrets may change: an ``async`` one in the event loop, a plain one in a thread. It must return
     within ``connect_timeout``; if it fails, connecting is retried."""
     client_id: str = ""
-    """Name of this client in the server's statistics; empty for the host name."""
+    """Name of this client in the server's statistics; empty for ``hostname``."""
+    hostname: str = ""
+    """Name of this machine in the server's statistics; empty for the system's name."""
+    user_agent: str = ""
+    """Name and version of this program in the server's statistics; empty for those of this library."""
+    local_addr: str | None = None
+    """Source address of connections, for machines with several: an IP address or a host name of this machine. A pair of
+    it and the port 0 is accepted, too. None lets the system choose."""
 
     def __post_init__(self) -> None:
         """Check every option.

@@ -36,6 +36,9 @@ class ClientOptions(TypedDict, total=False):
     lookupd_tls: TlsConfig | ssl.SSLContext | None
     auth_secret: Secret | None
     client_id: str
+    hostname: str
+    user_agent: str
+    local_addr: str | tuple[str, int] | None
 
 
 class ProducerOptions(ClientOptions, total=False):

@@ -69,7 +69,10 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "lookupd_tls": (True, "ca.pem"),
     "tls": (True, "ca.pem", TlsConfig, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)),
     "auth_secret": (7, b"bytes", "", "x" * 65537),
-    "client_id": (7, None),
+    "client_id": (7, None, "a\nb", "a\ud800", "a" * 256),
+    "hostname": (7, None, "a\x1b[2J", "a\ud800", "a" * 256),
+    "user_agent": (7, None, "a\tb", "a\ud800", "\u00e4" * 128),
+    "local_addr": (7, "", "a b", "[::1]", "127.0.0.1:0", ("a", 4150), ("a",), ("a", False), (7, 0)),
     "lookupd": (7, None, [7], "two words:1", "::1"),
     "nsqd": (7, None, [7], "no-port", "::1:4150"),
 }
@@ -300,6 +303,18 @@ def test_partitions_are_sorted_and_named_once() -> None:
         ConsumerConfig.of({"partitions": [3, 1, 3]})
     assert ConsumerConfig.of({"partitions": range(2)}).partitions == (0, 1)
     assert ConsumerConfig.of({"partitions": ()}).partitions == ()
+
+
+def test_the_source_address_has_no_port_of_its_own() -> None:
+    for given, host in {
+        "10.0.0.1": "10.0.0.1",
+        ("10.0.0.1", 0): "10.0.0.1",
+        "::1": "::1",
+        "me.example": "me.example",
+    }.items():
+        assert ProducerConfig.of({"local_addr": given}).local_addr == host
+    with pytest.raises(ConfigError, match="local_addr must have port 0, since each connection needs one of its own"):
+        ProducerConfig.of({"local_addr": ("10.0.0.1", 4150)})
 
 
 # ------------------------------------------------------------ secrets

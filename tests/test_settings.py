@@ -52,6 +52,9 @@ CLIENT: dict[str, tuple[str, object]] = {
     "deflate_level": ("1", 1),
     "auth_secret": (" 12 ", " 12 "),
     "client_id": ("7", "7"),
+    "hostname": ("me", "me"),
+    "user_agent": ("shop/1 2", "shop/1 2"),
+    "local_addr": ("10.0.0.1", "10.0.0.1"),
 }
 PRODUCER: dict[str, tuple[str, object]] = {
     "publish_timeout": ("5", 5.0),

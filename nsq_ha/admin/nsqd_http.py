@@ -110,11 +110,19 @@ class NsqdHttp(HttpPeer):
         node: The node, or the base URL of its HTTP.
         timeout: Seconds for one request, from connecting to the end of the answer.
         client: An HTTP client to share. None creates a private one.
+        local_addr: Host of the source address, without ``client``. None lets the system choose.
     """
 
-    def __init__(self, node: Node | str, *, timeout: float = 1.0, client: httpx.AsyncClient | None = None) -> None:
+    def __init__(
+        self,
+        node: Node | str,
+        *,
+        timeout: float = 1.0,
+        client: httpx.AsyncClient | None = None,
+        local_addr: str | None = None,
+    ) -> None:
         self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
-        super().__init__(self.url, timeout=timeout, client=client)
+        super().__init__(self.url, timeout=timeout, client=client, local_addr=local_addr)
 
     async def stats(
         self, topic: str | None = None, *, channel: str | None = None, leader_only: bool = False

@@ -62,12 +62,15 @@ _HEADERS: Final = {
 }
 
 
-def new_client(urls: Iterable[str] = (), tls: TlsConfig | ssl.SSLContext | None = None) -> httpx.AsyncClient:
+def new_client(
+    urls: Iterable[str] = (), tls: TlsConfig | ssl.SSLContext | None = None, local_addr: str | None = None
+) -> httpx.AsyncClient:
     """Return an HTTP client that keeps no state but open connections.
 
     Args:
         urls: The servers to ask; certificates are loaded only if one of them uses https.
         tls: The option ``lookupd_tls``. None trusts the system's authorities.
+        local_addr: Host of the source address. None lets the system choose.
 
     Raises:
         ConfigError: ``tls`` cannot be used.
@@ -84,15 +87,15 @@ def new_client(urls: Iterable[str] = (), tls: TlsConfig | ssl.SSLContext | None 
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
         verify = ssl.create_default_context()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
     return httpx.AsyncClient(
         headers=_HEADERS,
-        verify=verify,
+        transport=httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, local_address=local_addr),
         event_hooks=_hooks(tls),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         follow_redirects=False,
         trust_env=False,
         timeout=None,  # noqa: S113 - the limit is on the whole exchange, see ask()
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0),
     )
 
 
@@ -192,6 +195,7 @@ class HttpPeer:
         timeout: Seconds for one request, from connecting to the end of the answer.
         client: An HTTP client to share. None creates a private one.
         tls: For https, without ``client``. None trusts the system's authorities.
+        local_addr: Host of the source address, without ``client``. None lets the system choose.
 
     Raises:
         ConfigError: ``tls`` cannot be used.
@@ -204,13 +208,14 @@ class HttpPeer:
         timeout: float,
         client: httpx.AsyncClient | None,
         tls: TlsConfig | ssl.SSLContext | None = None,
+        local_addr: str | None = None,
     ) -> None:
         if client is not None and tls is not None:
             raise ConfigError("give either client= or lookupd_tls=, not both: a shared client has its own TLS")
         self._url = url
         self._timeout = timeout
         self._owned = client is None
-        self._client: httpx.AsyncClient | None = new_client([url], tls) if client is None else client
+        self._client: httpx.AsyncClient | None = new_client([url], tls, local_addr) if client is None else client
 
     async def __aenter__(self) -> Self:
         return self

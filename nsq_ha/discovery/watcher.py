@@ -311,8 +311,9 @@ class Directory:
         if self._config.nsqd:
             self._servers = FixedNodes(self._config.nsqd)
         else:
-            self._client = new_client(self._config.lookupd, self._config.lookupd_tls)
-            self._servers = Servers(self._config.lookupd, timeout=self._config.lookup_timeout, client=self._client)
+            config = self._config
+            self._client = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
+            self._servers = Servers(config.lookupd, timeout=config.lookup_timeout, client=self._client)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(self._servers, ready), name="nsq_ha directory")
         await ready.wait()

@@ -165,8 +165,8 @@ class Connection:
         config, node = self.config, self.node
         offer = Offer.of(
             config,
-            hostname=socket.gethostname(),
-            user_agent=USER_AGENT,
+            hostname=config.hostname or socket.gethostname(),
+            user_agent=config.user_agent or USER_AGENT,
             extend_support=extend_support,
             is_plain=node.is_plain,
         )
@@ -181,7 +181,8 @@ class Connection:
                 if not waiter.done():
                     waiter.set_result(b"")
 
-        open_stream: OpenStream = partial(TcpStream.open, hint="") if config.nsqd else TcpStream.open
+        hint = "" if config.nsqd else REACHABLE
+        open_stream: OpenStream = partial(TcpStream.open, hint=hint, local_addr=config.local_addr)
         if _wire_log.isEnabledFor(logging.DEBUG):
             from nsq_ha.transport.wire import logged  # noqa: PLC0415 - memory that only those who log should pay for
 

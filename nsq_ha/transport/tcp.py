@@ -90,7 +90,16 @@ class TcpStream(asyncio.BufferedProtocol):
         self.on_resume: Callable[[], None] | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, receiver: Receiver, on_lost: OnLost, *, hint: str = REACHABLE) -> Self:
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        receiver: Receiver,
+        on_lost: OnLost,
+        *,
+        hint: str = REACHABLE,
+        local_addr: str | None = None,
+    ) -> Self:
         """Connect by TCP with Nagle's algorithm off (asyncio's default).
 
         Args:
@@ -99,17 +108,21 @@ class TcpStream(asyncio.BufferedProtocol):
             receiver: Takes the data that is read.
             on_lost: Called once, at the end of an opened stream.
             hint: Advice if no host answers at the address; may be empty.
+            local_addr: Host of the source address. None lets the system choose.
 
         Raises:
             ConnectError: Refused, unreachable, or the name cannot be resolved.
                 Look the leader up again.
         """
         loop = asyncio.get_running_loop()
+        source = None if local_addr is None else (local_addr, 0)
         try:
-            _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port)
+            _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port, local_addr=source)
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
+            if local_addr is not None:
+                advice += f"; the source address is local_addr={local_addr!r}, which must belong to this machine"
             raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{advice}") from harmless(error)
         stream.peer = f"{host}:{port}"
         return stream

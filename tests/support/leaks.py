@@ -42,4 +42,4 @@ async def nothing_left() -> AsyncIterator[None]:
     # A thread ends a moment after the request, in real time whatever the loop's clock.
     for thread in _threads() - threads:
         thread.join(LIMIT)
-    assert _threads() <= threads
+    assert _threads() <= threads, _threads() - threads

@@ -119,6 +119,12 @@ class Peer:
             self._writer.write(data)
 
     @property
+    def host(self) -> str:
+        """The client's address."""
+        host: str = self._writer.get_extra_info("peername")[0]
+        return host
+
+    @property
     def is_mute(self) -> bool:
         """Whether writes are lost, as on a TLS connection of the partitioned nsqd after 5 s."""
         return asyncio.get_running_loop().time() >= self._mute_at

@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import ssl
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -40,6 +41,16 @@ async def refused(nsqd: FakeNsqd, config: ClientConfig | None = None) -> NsqErro
     await nsqd.until(lambda: not nsqd.open_peers)
     assert recorder.lost == []
     return caught.value
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine")
+async def test_the_source_address_is_the_given_one(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd, ClientConfig(local_addr="127.0.0.2")) as link:
+        assert link.peer.host == "127.0.0.2"
+    reason = await refused(nsqd, ClientConfig(local_addr="192.0.2.1"))
+    assert isinstance(reason, ConnectError)
+    assert str(reason).endswith("; the source address is local_addr='192.0.2.1', which must belong to this machine")
 
 
 def answering(data: bytes) -> Script:
