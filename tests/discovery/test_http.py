@@ -190,8 +190,16 @@ def caused(text: str, cause: BaseException | None = None, context: BaseException
             httpx.ConnectError("CERTIFICATE_VERIFY_FAILED"),
             ConnectError,
             (
-                "cannot connect: CERTIFICATE_VERIFY_FAILED; for your own certificate, set the environment variable"
-                " SSL_CERT_FILE to its PEM file"
+                "cannot connect: CERTIFICATE_VERIFY_FAILED; for a certificate of your own, give"
+                " lookupd_tls=TlsConfig(ca_file=...), or set the environment variable SSL_CERT_FILE to its PEM file"
+            ),
+        ),
+        (
+            OSError("CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch"),
+            ConnectError,
+            (
+                "cannot connect: CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch; give"
+                " lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
             ),
         ),
         (caused("All connection attempts failed"), ConnectError, "cannot connect: All connection attempts failed"),
