@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsq_ha.config import check_plain
-from nsq_ha.consumer.starting import ChannelStates
+from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.policy.timing import Outage
@@ -44,7 +44,7 @@ class Partitions:
         self._subscriptions = subscriptions
         self._watch = watch
         self._channel = channel
-        self._channels = ChannelStates(watch.topic, channel, config)
+        self._channels = ChannelStates(watch.topic, channel, replication_limit(config), config.local_addr)
         self._config = config
         self._inbox = inbox
         self._tasks: dict[int, asyncio.Task[None]] = {}

@@ -52,23 +52,21 @@ def replication_limit(config: ConsumerConfig) -> float:
     return min(_REPLICATION_LIMIT, config.lookup_timeout)
 
 
-def _http(node: Node, config: ConsumerConfig, timeout: float) -> NsqdHttp:
-    return NsqdHttp(node, timeout=timeout, local_addr=config.local_addr)
-
-
 class ChannelStates:
     """Knows which partitions have the channel, by node. Partitions of a node that start together share one request.
 
     Args:
         topic: The topic.
         channel: The channel.
-        config: The consumer's options.
+        timeout: Seconds for a request.
+        local_addr: Host of the source address. None lets the system choose.
     """
 
-    def __init__(self, topic: str, channel: str, config: ConsumerConfig) -> None:
+    def __init__(self, topic: str, channel: str, timeout: float, local_addr: str | None = None) -> None:
         self._topic = topic
         self._channel = channel
-        self._config = config
+        self._timeout = timeout
+        self._local_addr = local_addr
         self._locks: dict[Node, asyncio.Lock] = {}
         self._known: dict[Node, tuple[float, Mapping[int, bool] | str]] = {}
 
@@ -90,7 +88,7 @@ class ChannelStates:
     async def _ask(self, node: Node) -> Mapping[int, bool] | str:
         """Return the answer, or the error as text."""
         try:
-            async with _http(node, self._config, replication_limit(self._config)) as nsqd:
+            async with NsqdHttp(node, timeout=self._timeout, local_addr=self._local_addr) as nsqd:
                 return await nsqd.paused_by_partition(self._topic, self._channel)
         except NsqError as error:
             return str(error)
@@ -179,7 +177,8 @@ class Start:
                 )
 
     async def _set_position(self, node: Node, start: StartFrom, *, is_ordered: bool) -> None:
-        async with _http(node, self._config, self._config.lookup_timeout) as nsqd:
+        config = self._config
+        async with NsqdHttp(node, timeout=config.lookup_timeout, local_addr=config.local_addr) as nsqd:
             if is_ordered:
                 # Make it ordered while it is new and empty: later its reader starts over (see Delivery.without_repeat).
                 await nsqd.create_channel(*self._where)
@@ -188,9 +187,10 @@ class Start:
 
     async def _replicate(self, node: Node) -> None:
         """Make the channel known to the replicas. If this fails, only a change of the leader can do harm."""
+        limit, source = replication_limit(self._config), self._config.local_addr
         try:
             paused = await self._channels.paused(node, self._where[1])
-            async with _http(node, self._config, replication_limit(self._config)) as nsqd:
+            async with NsqdHttp(node, timeout=limit, local_addr=source) as nsqd:
                 await nsqd.replicate_ordered_channel(*self._where, paused=paused)
             self._replicated_at = node
         except NsqError as error:

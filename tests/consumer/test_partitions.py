@@ -428,7 +428,8 @@ class Http:
         self.paused: dict[int, bool] = {3: True}
         monkeypatch.setattr(starting, "NsqdHttp", self.open)
 
-    def open(self, node: Node, *, timeout: float) -> Http:
+    def open(self, node: Node, *, timeout: float, local_addr: str | None) -> Http:
+        assert local_addr is None
         self.calls.append(("open", node, timeout))
         return self
 
