@@ -115,6 +115,7 @@ class TcpStream(asyncio.BufferedProtocol):
                 Look the leader up again.
         """
         loop = asyncio.get_running_loop()
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         source = None if local_addr is None else (local_addr, 0)
         try:
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port, local_addr=source)
@@ -123,8 +124,8 @@ class TcpStream(asyncio.BufferedProtocol):
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
             if local_addr is not None:
                 advice += f"; the source address is local_addr={local_addr!r}, which must belong to this machine"
-            raise ConnectError(f"cannot connect to {host}:{port}: {_text_of(error)}{advice}") from harmless(error)
-        stream.peer = f"{host}:{port}"
+            raise ConnectError(f"cannot connect to {address}: {_text_of(error)}{advice}") from harmless(error)
+        stream.peer = address
         return stream
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -143,11 +144,11 @@ class TcpStream(asyncio.BufferedProtocol):
             self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
             if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
                 raise ConnectError(
-                    f"TLS with {server_name} failed: {_text_of(error)}{trust_hint(error)}"
+                    f"TLS with nsqd {self.peer} failed: {_text_of(error)}{trust_hint(error)}"
                 ) from harmless(error)
             raise
         if upgraded is None:
-            raise ConnectError(f"TLS with {server_name} failed: nsqd closed the connection")
+            raise ConnectError(f"TLS with nsqd {self.peer} failed: it closed the connection")
         self._transport = upgraded
         self.is_closing = upgraded.is_closing
 

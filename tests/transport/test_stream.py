@@ -121,6 +121,11 @@ async def test_a_name_that_no_resolver_takes_is_a_failed_connection(host: str) -
         await Connection.open(ClientConfig(), Node(host, 4150, 0), Recorder().callbacks)
 
 
+async def test_an_ipv6_address_stands_in_brackets() -> None:
+    with pytest.raises(ConnectError, match=r"cannot connect to \[::1\]:1: "):
+        await Connection.open(ClientConfig(), Node("::1", 1, 0), Recorder().callbacks)
+
+
 async def test_a_port_that_is_none_is_a_failed_connection() -> None:
     with pytest.raises(ConnectError, match="cannot connect"):
         await Connection.open(ClientConfig(), Node("localhost", 99999, 0), Recorder().callbacks)
@@ -135,8 +140,9 @@ async def test_what_ssl_raises_is_a_failed_connection(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", fail)
     nsqd.identity = Identity(tls_v1=True)
-    with pytest.raises(ConnectError, match=r"TLS with 127.* failed"):
-        await Connection.open(ClientConfig(tls=TlsConfig()), nsqd.node, Recorder().callbacks)
+    tls = TlsConfig(server_name="another.example")  # the error names the nsqd, not what its certificate should be for
+    with pytest.raises(ConnectError, match=f"TLS with nsqd {nsqd.node.address} failed"):
+        await Connection.open(ClientConfig(tls=tls), nsqd.node, Recorder().callbacks)
     await nsqd.until(lambda: not nsqd.open_peers)
 
 
