@@ -133,10 +133,20 @@ def config_of(kind: type[_Config], settings: Settings, overrides: Mapping[str, o
     try:
         config = kind.of({**given, **overrides})
     except ConfigError as error:
-        raise ConfigError(f"{error} (also set: {', '.join(places)})" if places else str(error)) from None
+        if not places or _error_of(kind, overrides) == str(error):
+            raise
+        raise ConfigError(f"{error} (also set: {', '.join(places)})") from None
     if not config.lookupd and not config.nsqd:
         raise _no_address()
     return config
+
+
+def _error_of(kind: type[ClientConfig], options: Mapping[str, object]) -> str | None:
+    try:
+        kind.of(options)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _no_address() -> ConfigError:

@@ -282,6 +282,8 @@ def test_options_that_do_not_fit_each_other_are_all_named() -> None:
     found = settings_of(ConsumerConfig, {**LOOKUPD, "NSQ_HA_ON_GIVE_UP": "drop"}, 'tag = "a"', "nsq.toml")
     with pytest.raises(ConfigError, match=r"needs max_attempts.*also set: tag in nsq\.toml, NSQ_HA_.*NSQ_HA_ON_GIVE"):
         config_of(ConsumerConfig, found, {})
+    with pytest.raises(ConfigError, match=r"^unknown option 'tagg': did you mean 'tag'\?$"):
+        config_of(ConsumerConfig, found, {"tagg": "a"})
 
 
 @pytest.mark.parametrize(
