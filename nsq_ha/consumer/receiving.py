@@ -10,6 +10,7 @@ from nsq_ha import tracelog
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.redelivery import is_damaged_for_good
+from nsq_ha.policy.timing import FewLines
 from nsq_ha.redaction import redact
 from nsq_ha.transport.connection import Callbacks
 
@@ -41,6 +42,9 @@ class Receiver:
         self._start = start
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
+        self._floods = FewLines()
+        self._requeued = FewLines()
+        self._finished = FewLines()
 
     def callbacks(self, delivery: Delivery, lost: Callable[[NsqError], None]) -> Callbacks:
         """Return the callbacks for the connection of ``delivery``; ``lost`` is called when it ends."""
@@ -69,7 +73,8 @@ class Receiver:
                 f"{delivery.nsqd} ignores RDY: {in_flight} messages are in flight, RDY is {granted.ready} and was"
                 f" {granted.most} at most"
             )
-            log.warning("%s-%d: closing the connection: %s", self._topic, self._partition, reason)
+            if (more := self._floods.take(self._loop.time())) is not None:
+                log.warning("%s-%d: closing the connection: %s%s", self._topic, self._partition, reason, more)
             delivery.abort(reason)
             return
         delivery.peak = max(delivery.peak, delivery.in_flight)
@@ -86,13 +91,15 @@ class Receiver:
 
     def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
         for message in damaged:
-            where, said = (self._topic, self._partition), redact(repr(message))
             if is_damaged_for_good(message.attempts):  # it would block the channel forever
-                log.error("%s-%d: finished a message that cannot be decoded: %s", *where, said)
                 delivery.finish_unseen(message.message_id)
+                level, did, lines = logging.ERROR, "finished", self._finished
             else:
-                log.warning("%s-%d: requeued a message that cannot be decoded: %s", *where, said)
                 delivery.requeue_unseen(message.message_id)
+                level, did, lines = logging.WARNING, "requeued", self._requeued
+            if (more := lines.take(self._loop.time())) is not None:
+                said = f"{did} a message that cannot be decoded: {redact(repr(message))}{more}"
+                log.log(level, "%s-%d: %s", self._topic, self._partition, said)
 
     def _refusals(self, refusals: list[ServerError]) -> None:
         for refusal in refusals:

@@ -27,6 +27,9 @@ outage, warned    counted                     the outage ends, logged once
 
 The first warning is due ``FIRST_WARNING`` seconds after the outage began. Each further one waits ``SILENCE_GROWTH``
 times as long as the one before, ``LONGEST_SILENCE`` at most: after 5, 15, 35, 75, 155 s, and so on.
+
+Faults of a server that may come thousands of times a second: ``FEW_LINES`` of them are logged in ``FEW_SECONDS``, and
+the next line after that says how many were not.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ SILENCE_GROWTH: Final = 2.0
 
 LONGEST_SILENCE: Final = 600.0
 """Maximum seconds between two warnings, so that a log that starts during an outage shows it."""
+
+FEW_LINES: Final = 10
+FEW_SECONDS: Final = 60.0
 
 
 def delay_after(backoff: Backoff, failures: int, chance: Callable[[], float]) -> float:
@@ -146,3 +152,28 @@ class Outage:
         self._silence = FIRST_WARNING
         self._is_warned = False
         return over
+
+
+class FewLines:
+    """Decides which of many equal faults are logged. All times come from one monotonic clock."""
+
+    __slots__ = ("_began_at", "_count")
+
+    def __init__(self) -> None:
+        self._began_at = float("-inf")
+        self._count = 0
+
+    def take(self, now: float) -> str | None:
+        """Record a fault; return what to append to its line. None if it has no line."""
+        appended = ""
+        if now - self._began_at >= FEW_SECONDS:
+            if self._count > FEW_LINES:
+                appended = f" ({self._count - FEW_LINES} more were not logged)"
+            self._began_at = now
+            self._count = 0
+        self._count += 1
+        if self._count > FEW_LINES:
+            return None
+        if self._count == FEW_LINES:
+            appended += f" (further ones are counted for {FEW_SECONDS - (now - self._began_at):.0f} s)"
+        return appended

@@ -12,6 +12,7 @@ from nsq_ha import ClosedError, ConfigError, Consumer, ServerError, TlsConfig
 from nsq_ha.errors import NsqError, SubscribeRefusedError
 from nsq_ha.policy import overrun
 from nsq_ha.policy.redelivery import DAMAGED_ATTEMPTS
+from nsq_ha.policy.timing import FEW_LINES
 from nsq_ha.protocol import Command, Finish, Identity, Ready, SubAdvanced, SubOrdered, Touch
 from nsq_ha.protocol.commands import Auth, Identify, Requeue
 from tests.support.inside import subscriptions_of
@@ -355,6 +356,22 @@ async def test_a_message_that_is_damaged_each_time_is_finished_loudly_and_the_ne
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
         assert peer.of(Finish) == [Finish(message_id(7)), Finish(message_id(8))]
     assert "finished a message that cannot be decoded" in caplog.text
+
+
+async def test_a_flood_of_damaged_messages_does_not_fill_the_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hostile nsqd caused 29,000 lines a second."""
+    async with stage.consumer():
+        peer = await stage.nsqd.subscriber()
+        for attempts in (1, DAMAGED_ATTEMPTS):
+            head = bytes(8) + attempts.to_bytes(2, "big") + message_id(7)
+            peer.write(500 * ((4 + len(head)).to_bytes(4, "big") + b"\0\0\0\x02" + head))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 500)
+        assert len(peer.of(Requeue)) == 500
+    lines = [record for record in caplog.records if "cannot be decoded" in record.getMessage()]
+    assert [record.levelname for record in lines] == ["WARNING"] * FEW_LINES + ["ERROR"] * FEW_LINES
+    assert "further ones are counted" in lines[-1].getMessage()
 
 
 async def test_some_more_messages_than_asked_for(stage: Stage) -> None:

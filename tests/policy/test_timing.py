@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from nsq_ha.errors import ConfigError
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import (
+    FEW_LINES,
+    FEW_SECONDS,
     FIRST_WARNING,
     LONGEST_SILENCE,
     QUICK_GAP,
     QUICK_ROUNDS,
     SLOW_GAP,
+    FewLines,
     Outage,
     Warned,
     delay_after,
@@ -140,3 +143,13 @@ def test_a_warning_by_somebody_else_takes_the_place_of_the_next_one() -> None:
     outage.warned(23.0)
     assert outage.warn_at == 63.0
     assert outage.recovered(24.0) == Warned(14.0, 1)
+
+
+def test_of_many_equal_faults_few_are_logged_and_the_others_counted() -> None:
+    lines = FewLines()
+    assert [lines.take(100.0) for _ in range(FEW_LINES - 1)] == [""] * (FEW_LINES - 1)
+    assert lines.take(120.0) == " (further ones are counted for 40 s)"
+    assert [lines.take(120.0), lines.take(100.0 + FEW_SECONDS - 0.1)] == [None, None]
+    assert lines.take(100.0 + FEW_SECONDS) == " (2 more were not logged)"
+    assert lines.take(100.0 + FEW_SECONDS) == ""
+    assert lines.take(100.0 + 2 * FEW_SECONDS) == ""
