@@ -51,8 +51,10 @@ def _created(tls: TlsConfig, _option: str) -> ssl.SSLContext:
     return context
 
 
-def trust_hint(error: BaseException) -> str:
+def trust_hint(error: BaseException | None) -> str:
     """Return advice about a certificate or a version that was not accepted; empty for other errors."""
+    if isinstance(error, ssl.SSLError) and error.reason in _WANTS_CERTIFICATE:
+        return "; the server may demand a client certificate: give cert_file= with its PEM file"
     if isinstance(error, ssl.SSLError) and error.reason in _OTHER_VERSION:
         return "; the server speaks no version of TLS that minimum_version= allows"
     if not isinstance(error, ssl.SSLCertVerificationError):
@@ -66,6 +68,10 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 
 _OTHER_VERSION: Final = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"})
 """OpenSSL's reasons if client and server have no version in common."""
+
+_WANTS_CERTIFICATE: Final = frozenset({"SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"})
+"""OpenSSL's reasons if the server got no client certificate and demands one. In TLS 1.3, it is known only after the
+client's handshake."""
 
 _OTHER_NAME: Final = frozenset({62, 64})
 """OpenSSL's error codes for a certificate of another host name or address."""

@@ -287,7 +287,7 @@ class TcpStream(asyncio.BufferedProtocol):
         reason = self._reason
         if reason is None:
             # TLS reports an error if data of the peer arrives during an orderly close.
-            lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}"
+            lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}{trust_hint(exc)}"
             reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
             reason.__cause__ = exc
         on_lost(reason)

@@ -258,6 +258,28 @@ async def test_a_server_without_a_recent_version_of_tls_is_refused(nsqd: FakeNsq
     assert isinstance(reason, ConnectError)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_server_that_demands_a_certificate_says_which_option_gives_it(version: ssl.TLSVersion) -> None:
+    server = server_context()
+    server.load_verify_locations(CA_FILE)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.maximum_version = version
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl_context(TlsConfig(ca_file=CA_FILE)).wrap_bio(to_client, to_server, server_hostname="localhost")
+    peer = server.wrap_bio(to_server, to_client, server_side=True)
+    reasons = []
+    for each in (client, peer, client, peer, client):
+        try:
+            each.do_handshake()
+            each.read()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError as error:
+            reasons.append(trust_hint(error))
+    assert reasons[-1] == "; the server may demand a client certificate: give cert_file= with its PEM file"
+    assert trust_hint(None) == trust_hint(OSError()) == ""
+
+
 def test_a_version_of_tls_that_is_not_accepted_says_which_option_decides() -> None:
     server = server_context()
     server.maximum_version = ssl.TLSVersion.TLSv1_2
