@@ -1,0 +1,496 @@
+"""The calls of a producer and the plan of a batch: what is passed on, and the text of each refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha import OutgoingMessage, Producer
+from nsq_ha.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectionLostError,
+    LookupUnavailableError,
+    NoLeaderError,
+    PublishError,
+    ResponseTimeoutError,
+    TopicNotFoundError,
+)
+from nsq_ha.message import Receipt
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, STEP, BatchPlan, Part
+from nsq_ha.protocol import Pub
+from nsq_ha.protocol.commands import PubTrace
+from tests.support.inside import pending_of, topics_of
+from tests.support.nsqd import Holding, Publish, Refusing
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import dawdle, eventually, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NODES = tuple(Node(f"10.0.0.{number}", 4150, 4151) for number in range(3))
+
+
+# ---------------------------------------------------------------- the plan of a batch
+
+
+class Choice:
+    """Chooses the partition that a message names, or the one of its key, or any."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, object, TopicView]] = []
+        self.errors: dict[object, Exception] = {}
+
+    def partition_for(self, key: Any, partition: int | None, view: TopicView) -> tuple[int, bool]:  # noqa: ANN401
+        self.asked.append((key, partition, view))
+        if key in self.errors:
+            raise self.errors[key]
+        if partition is not None:
+            return partition, False
+        return (int(key), False) if key is not None else (9, True)
+
+
+class Planned:
+    """A plan with all that it made."""
+
+    def __init__(self, given: Sequence[Any], trace_id: int | None = None, **meta: Any) -> None:  # noqa: ANN401
+        self.choice = Choice()
+        self.publisher: Any = SimpleNamespace(choice=self.choice)
+        self.view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
+        self.plan = BatchPlan(
+            TOPIC, given, lambda message: message.trace_id if message.trace_id is not None else trace_id
+        )
+
+    def parts(self) -> list[Part]:
+        for _ in self.plan.check():
+            pass
+        return [part for part in self.plan.parts(self.publisher, self.view) if part is not None]
+
+
+def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
+    return [(part.partition, list(part.positions), part.request.count, part.request.is_plain) for part in parts]
+
+
+async def test_a_plain_batch_is_cut_by_number_and_size() -> None:
+    case = Planned([b"x"] * (BATCH_COUNT + 2))
+    assert (len(case.plan), case.plan.size, case.plan.is_small) == (BATCH_COUNT + 2, BATCH_COUNT + 2, False)
+    parts = case.parts()
+    assert [(part.partition, part.positions) for part in parts] == [
+        (None, range(BATCH_COUNT)),
+        (None, range(BATCH_COUNT, BATCH_COUNT + 2)),
+    ]
+    assert (parts[0].request.topic, parts[1].request.size, case.choice.asked) == (TOPIC, 2, [])
+    large = Planned([b"x" * (BATCH_BYTES // 8)] * 9)
+    assert (large.plan.is_small, [len(part.positions) for part in large.parts()]) == (False, [7, 2])
+    small = Planned([b"x"] * BATCH_COUNT)
+    assert small.plan.is_small
+    assert Planned([b"x" * (BATCH_BYTES // 4)] * 4).plan.is_small
+
+
+async def test_an_ordered_topic_refuses_plain_bodies_by_the_first() -> None:
+    case = Planned([b"x"] * 2, ordered=True)
+    case.choice.errors = {None: ConfigError("ordered")}
+    with pytest.raises(ConfigError, match=r"^message 0: ordered$"):
+        case.parts()
+    assert case.choice.asked == [(None, None, case.view)]
+    assert Planned([b"x"], ordered=True).parts()
+
+
+async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> None:
+    message = OutgoingMessage
+    given = [
+        message(b"0", key="1"),
+        message(b"1", partition=2),
+        b"2",
+        message(b"3", key="1"),
+        message(b"4", key="1", trace_id=7),
+        message(b"5", key="1", headers={"a": 1}),
+        b"6",
+        message(b"7", key="1", trace_id=8),
+    ]
+    case = Planned(given, extend_support=True)
+    assert (case.plan.is_small, case.plan.size) == (True, 0)
+    parts = case.parts()
+    assert case.plan.size == 8
+    assert shape(parts) == [
+        (1, [0, 3], 2, True),
+        (1, [4], 1, False),
+        (1, [5], 1, False),
+        (1, [7], 1, False),
+        (2, [1], 1, True),
+        (None, [2, 6], 2, True),
+    ]
+    assert [part.request.keys for part in parts[:2]] == [(b"1", b"1"), (b"1",)]
+    assert len(parts[4].request.keys) == 1
+    assert parts[5].request.keys == ()
+    assert [part.request.closes_when_refused for part in parts] == [False, False, True, False, False, False]
+    traced: Any = parts[1].request
+    assert (traced.began_ns > 0, [each.trace_id for each in traced.messages]) == (True, [7])
+    assert case.choice.asked[0] == ("1", None, case.view)
+    assert case.choice.asked[1] == (None, 2, case.view)
+
+
+async def test_all_messages_are_traced_where_that_is_asked_for() -> None:
+    case = Planned([b"x", b"y"], trace_id=5)
+    (part,) = case.parts()
+    request: Any = part.request
+    assert [each.trace_id for each in request.messages] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([b"x", b""], "message 1: a body must not be empty: nsqd refuses empty messages"),
+        (
+            [OutgoingMessage(b"x", key="1"), OutgoingMessage(b"x", headers={"a": 1})],
+            (
+                "message 1: topic 'orders' accepts no headers or tags: create it extended (nsq-ha topic create"
+                " --extended)"
+            ),
+        ),
+        ([OutgoingMessage(b"x", key="1"), OutgoingMessage(b"x", key="bad")], "message 1: no such key"),
+    ],
+)
+async def test_a_wrong_message_is_named_by_its_position(given: list[Any], text: str) -> None:
+    case = Planned(given)
+    case.choice.errors = {"bad": ConfigError("no such key")}
+    with pytest.raises(ConfigError) as caught:
+        case.parts()
+    assert str(caught.value) == text
+    assert isinstance(caught.value.__cause__, ConfigError)
+
+
+async def test_traces_are_refused_by_plain_nsqds_in_a_batch_too() -> None:
+    with pytest.raises(ConfigError, match=r"^message 0: trace_id= and trace= need the partitioned server"):
+        Planned([OutgoingMessage(b"x", trace_id=7)], is_partitioned=False).parts()
+
+
+async def test_planning_lets_others_run_now_and_then() -> None:
+    case = Planned([OutgoingMessage(b"x", key="1")] * (2 * STEP + 1))
+    assert not case.plan.is_small
+    assert len(list(case.plan.check())) == 2
+    found = list(case.plan.parts(case.publisher, case.view))
+    assert len([part for part in found if part is None]) == 2
+    assert Planned([OutgoingMessage(b"x", key="1")] * STEP).plan.is_small
+    assert list(Planned([b"x"] * (2 * STEP)).plan.check()) == []
+
+
+def failed(text: str = "no") -> PublishError:
+    return PublishError(text, topic=TOPIC, partition=None, attempts=0, maybe_stored=False)
+
+
+async def test_each_message_gets_the_outcome_of_its_command() -> None:
+    message = OutgoingMessage
+    refused, late = failed("refused"), failed("late")
+    case = Planned([message(b"0", key="1"), message(b"1", key="bad"), message(b"2", key="2"), message(b"3", key="1")])
+    case.choice.errors = {"bad": refused}
+    assert shape(case.parts()) == [(1, [0, 3], 2, True), (2, [2], 1, True)]
+    one, two, three = (Receipt(TOPIC, number, "here:1") for number in range(3))
+    assert case.plan.results([[one, two], [three]], None) == [one, refused, three, two]
+    assert case.plan.results([late, [three]], None) == [late, refused, three, late]
+    assert case.plan.results([[one, two]], late) == [one, refused, late, two]
+    plain = Planned([b"x"] * 3)
+    plain.parts()
+    assert plain.plan.results([[one, two, three]], None) == [one, two, three]
+    assert plain.plan.results([late], None) == [late] * 3
+
+
+# ---------------------------------------------------------------- calls
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 86_401, "1", True, float("nan")])
+async def test_a_wrong_time_limit_is_named(stage: Stage, timeout: Any) -> None:  # noqa: ANN401 - wrong on purpose
+    async with stage.producer() as producer:
+        for call in (
+            producer.publish(TOPIC, b"x", timeout=timeout),
+            producer.publish_many(TOPIC, [b"x"], timeout=timeout),
+            producer.publish_many(TOPIC, [OutgoingMessage(b"x", key="k")], timeout=timeout),
+        ):
+            with pytest.raises(ConfigError) as caught:
+                await call
+            assert str(caught.value) == (
+                f"timeout must be a number of seconds above 0 and up to a day, not {timeout!r}"
+            )
+        await producer.publish(TOPIC, b"x", timeout=86_400)
+
+
+async def test_a_producer_says_why_it_cannot_publish(stage: Stage) -> None:
+    producer = stage.producer()
+    for call in (producer.publish(TOPIC, b"x"), producer.publish_many(TOPIC, [b"x"])):
+        with pytest.raises(ClosedError, match=r"^the producer is not open: use it with 'async with'$"):
+            await call
+    async with producer:
+        await producer.publish(TOPIC, b"x")
+    for call in (producer.publish(TOPIC, b"x"), producer.publish_many(TOPIC, [b"x"])):
+        with pytest.raises(ClosedError, match=r"^the producer is closed$") as caught:
+            await call
+        assert caught.value.__cause__ is None
+
+
+async def test_unanswered_publishes_fail_in_doubt_at_the_close(stage: Stage) -> None:
+    holding = stage.nsqd.script = Holding()
+    async with stage.producer(close_timeout=0.5) as producer:
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
+        batch = asyncio.create_task(producer.publish_many(TOPIC, [OutgoingMessage(b"y", key="k")]))
+        await stage.nsqd.until(lambda: holding.held)
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=0.1)
+    caught = task.exception()
+    assert isinstance(caught, PublishError)
+    assert caught.maybe_stored
+    assert str(caught.__cause__) == "the producer was closed"
+    assert type(caught.__cause__) is ClosedError
+    (second,) = batch.result()
+    assert isinstance(second, PublishError)
+    assert not second.maybe_stored
+
+
+async def test_a_trace_is_asked_for_by_topic_and_by_message(stage: Stage) -> None:
+    async with stage.producer(trace=[TOPIC]) as producer:
+        assert producer.trace == frozenset({TOPIC})
+        receipt = await producer.publish(TOPIC, b"x")
+        assert receipt.trace_id
+        assert receipt.trace_id < 1 << 63
+        producer.trace = ["other"]
+        assert (await producer.publish(TOPIC, b"x")).trace_id is None
+        producer.trace = True
+        assert (await producer.publish(TOPIC, b"x")).trace_id
+        assert (await producer.publish(TOPIC, b"x", trace_id=5)).trace_id == 5
+    kinds = [type(command) for command in stage.nsqd.commands if isinstance(command, Publish)]
+    assert kinds[:3] == [PubTrace, Pub, PubTrace]
+
+
+async def test_a_traced_publish_knows_when_its_call_began(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.producer.producer.time.time_ns", lambda: 99)
+    async with stage.producer() as producer:
+        message = OutgoingMessage(b"x", "k", None, 7)
+        request = producer._checked_request(pending_of(producer), TOPIC, message, None)
+        shown = (request.topic, request.size, request.body, request.key, request.partition, request.trace_id)
+        assert shown == (TOPIC, 1, b"x", "k", None, 7)
+        assert (request.ext, request.defer_ms, request.is_plain, request.began_ns) == (None, None, False, 99)
+        plain = producer._checked_request(pending_of(producer), TOPIC, OutgoingMessage(b"xy", partition=2), None)
+        assert (plain.size, plain.partition, plain.is_plain, plain.began_ns) == (2, 2, True, 0)
+        deferred = producer._checked_request(pending_of(producer), TOPIC, OutgoingMessage(b"x"), 1.5)
+        assert (deferred.defer_ms, deferred.is_plain) == (1500, False)
+        tagged = producer._checked_request(pending_of(producer), TOPIC, OutgoingMessage(b"x", tag="t"), None)
+        assert (tagged.ext is not None, tagged.is_plain) == (True, False)
+
+
+async def test_the_usual_message_is_not_checked_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+    slow = Producer._checked_request
+
+    def note(*given: Any) -> Any:  # noqa: ANN401 - a PubRequest
+        checked.append(given[3].body)
+        return slow(*given)
+
+    monkeypatch.setattr(Producer, "_checked_request", note)
+
+    class Body(bytes):
+        """A body of another type."""
+
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        await producer.publish(TOPIC, b"x", key="k")
+        await producer.publish(TOPIC, b"x" * (1 << 20))
+        assert checked == []
+        await producer.publish(TOPIC, Body(b"y"))
+        await producer.publish(TOPIC, b"p", partition=0)
+        await producer.publish(TOPIC, b"t", trace_id=1)
+        producer.trace = True
+        await producer.publish(TOPIC, b"all")
+        assert checked == [b"y", b"p", b"t", b"all"]
+        for wrong in (b"", b"x" * ((1 << 20) + 1)):
+            with pytest.raises(ConfigError):
+                await producer.publish(TOPIC, wrong)
+
+
+async def test_idle_topics_are_forgotten_each_by_itself(stage: Stage) -> None:
+    async with stage.producer(idle_timeout=20.0) as producer:
+        for topic in ("one", TOPIC, "two"):
+            await producer.publish(topic, b"x")
+        for _ in range(5):
+            await dawdle(5.0)
+            await producer.publish("one", b"x")  # the first one is in use
+        assert list(topics_of(producer)) == ["one"]
+        assert (await producer.publish(TOPIC, b"x")).attempts == 1
+        await dawdle(30.0)
+        assert list(topics_of(producer)) == []
+
+
+# ---------------------------------------------------------------- a topic that cannot be used
+
+
+def topic_of(producer: Producer, view: TopicView | None, cause: Exception | None = None) -> Any:  # noqa: ANN401
+    """Return a topic whose lookups found ``view``."""
+    publisher = topics_of(producer)[TOPIC]
+    publisher.watch = SimpleNamespace(topic=TOPIC, view=view, error=cause, lookupds=("http://a:1", "http://b:1"))  # type: ignore[assignment]
+    return publisher
+
+
+async def test_each_reason_why_a_topic_cannot_be_used_has_its_text(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        publisher = topics_of(producer)[TOPIC]
+        watch = publisher.watch
+
+        def trouble(view: TopicView | None, cause: Exception | None = None) -> object:
+            return topic_of(producer, view, cause).trouble
+
+        known = TopicView(TOPIC, TopicMeta(1), {0: NODES[0]}, complete=True, exists=True)
+        assert trouble(known) is None
+        absent = trouble(TopicView(TOPIC, None, {}, complete=False, exists=False))
+        assert type(absent) is TopicNotFoundError
+        assert str(absent) == str(TopicNotFoundError.named(TOPIC))
+        down = LookupUnavailableError("down")
+        assert trouble(None, down) is down
+        silent = trouble(None)
+        assert type(silent) is LookupUnavailableError
+        assert str(silent) == (
+            "no nsqlookupd named a partition of topic 'orders' in time (http://a:1: has not answered yet; http://b:1:"
+            " has not answered yet)"
+        )
+        empty = TopicView(TOPIC, None, {}, complete=False, exists=True)
+        assert "http://a:1: named no partition; http://b:1: named no partition" in str(trouble(empty))
+        noted = TopicView(TOPIC, None, {}, complete=False, exists=True, note="Topic has no channel")
+        waiting = trouble(noted)
+        assert type(waiting) is NoLeaderError
+        assert str(waiting) == (
+            "topic 'orders' accepts no messages yet: nsqlookupd says 'Topic has no channel': subscribe to it once, or"
+            " start nsqlookupd with -allow-write-with-nochannels"
+        )
+        other = trouble(TopicView(TOPIC, None, {}, complete=False, exists=True, note="busy"))
+        assert str(other) == "topic 'orders' accepts no messages yet: nsqlookupd says 'busy'"
+        assert trouble(noted, down) is down
+        plain = TopicView(TOPIC, None, {}, complete=False, exists=False, is_plain=True)
+        assert str(trouble(plain)) == (
+            "no nsqlookupd lists an nsqd for topic 'orders': start nsqd with the option -lookupd-tcp-address (asked"
+            " http://a:1, http://b:1)"
+        )
+        sent = publisher.not_sent(down)
+        assert (str(sent), sent.partition, sent.attempts, sent.maybe_stored) == (
+            "publish to orders not sent: down",
+            None,
+            0,
+            False,
+        )
+        publisher.watch = watch
+
+
+@pytest.mark.parametrize("comes_after", [2.0, None])
+async def test_an_unknown_topic_may_come_within_some_seconds(stage: Stage, comes_after: float | None) -> None:
+    stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
+    loop = asyncio.get_running_loop()
+    async with stage.producer() as producer:
+        began = loop.time()
+        task = asyncio.create_task(producer.publish(TOPIC, b"x"))
+        if comes_after is not None:
+            await dawdle(comes_after)
+            stage.lead({0: stage.nsqd})
+            assert (await task).attempts == 1
+            return
+        with pytest.raises(PublishError) as caught:
+            await task
+        assert isinstance(caught.value.__cause__, TopicNotFoundError)
+        assert loop.time() - began == pytest.approx(3.0, abs=0.2)
+
+
+async def test_a_known_topic_that_disappears_is_waited_for(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.producer(lookup_interval=0.5) as producer:
+        await producer.publish(TOPIC, b"x")
+        watch = topics_of(producer)[TOPIC].watch
+        stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
+        await eventually(lambda: watch.view is not None and not watch.view.exists)
+        began = loop.time()
+        with pytest.raises(PublishError):
+            await producer.publish(TOPIC, b"x", timeout=7.0)
+        assert loop.time() - began == pytest.approx(7.0, abs=0.2)
+
+
+async def test_who_waits_behind_a_large_batch_is_told_so(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        publisher = topics_of(producer)[TOPIC]
+        async with publisher.admitted(asyncio.get_running_loop().time() + 100.0, is_quick=False):
+            assert publisher.usable_view() is None
+            with pytest.raises(PublishError) as caught:
+                await producer.publish(TOPIC, b"y", timeout=1.0)
+        assert publisher.usable_view() is not None
+        assert isinstance(caught.value.__cause__, ResponseTimeoutError)
+        assert str(caught.value.__cause__) == (
+            "timed out waiting behind a large batch to the same topic: raise timeout= or publish smaller batches"
+        )
+        assert publisher.queued == 0
+        assert publisher.used_at == asyncio.get_running_loop().time()
+
+
+# ---------------------------------------------------------------- a sender
+
+
+async def test_a_partition_in_trouble_is_probed_once_a_second(stage: Stage) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x", partition=0)
+        sender = topics_of(producer)[TOPIC].senders[0]
+        assert [sender.may_probe(), sender.may_probe()] == [True, False]
+        await dawdle(0.9)
+        assert not sender.may_probe()
+        await dawdle(0.2)
+        assert sender.may_probe()
+        await dawdle(2.0)
+        holding = stage.nsqd.script = Holding()
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await stage.nsqd.until(lambda: holding.held)
+        assert (sender.may_probe(), sender.load, sender.is_busy) == (False, 1, True)
+        holding.release()
+        await task
+        assert (sender.load, sender.is_busy) == (0, False)
+
+
+async def test_an_answer_of_no_publish_is_the_reason_for_leaving_the_connection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.nsqd.script = Refusing(Publish, "E_SOMETHING_NEW odd")
+    async with stage.producer() as producer:
+        with pytest.raises(PublishError):
+            await producer.publish(TOPIC, b"x", partition=0)
+        trouble: list[object] = []
+        sender = topics_of(producer)[TOPIC].senders[0]
+        in_trouble = sender.in_trouble
+
+        def note(reason: Any) -> None:  # noqa: ANN401 - an NsqError
+            trouble.append(str(reason))
+            in_trouble(reason)
+
+        monkeypatch.setattr(sender, "in_trouble", note)
+        assert (await producer.publish(TOPIC, b"y", partition=0)).attempts == 1
+    assert trouble == ["closed the connection after an error that answers no publish: E_SOMETHING_NEW odd"]
+
+
+async def test_a_publish_that_is_not_answered_in_time_names_the_leader(stage: Stage) -> None:
+    stage.nsqd.script = Holding()
+    async with stage.producer(close_timeout=0.01) as producer:
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=0, timeout=0.5)
+        assert str(caught.value.__cause__) == f"the leader {stage.nsqd.node.address} did not answer in time"
+        sender = topics_of(producer)[TOPIC].senders[0]
+        sender.link.life.node = None
+        assert sender._leader_name() == "the leader"
+
+
+async def test_a_lost_connection_is_the_reason_that_callers_get(stage: Stage) -> None:
+    holding = stage.nsqd.script = Holding()
+    async with stage.producer(on_unreachable="fail") as producer:
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await stage.nsqd.until(lambda: holding.held)
+        sender = topics_of(producer)[TOPIC].senders[0]
+        reason = ConnectionLostError("of a test")
+        sender.link.lost(reason)
+        with pytest.raises(PublishError) as caught:
+            await task
+        assert caught.value.__cause__ is reason
+        await turn()
