@@ -126,6 +126,8 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_m
     meta = view.meta
     if meta is None:
         return
+    if ext is not None and not meta.is_partitioned:
+        raise ConfigError("headers= and tag= need the partitioned server: messages of plain nsqd have neither")
     if ext is not None and not meta.extend_support:
         raise ConfigError(
             f"topic {view.topic!r} accepts no headers or tags: create it extended (nsq-ha topic create --extended)"

@@ -76,8 +76,8 @@ async def test_a_cluster_without_an_nsqd_takes_nothing(stage: Stage) -> None:
         ({"key": "a"}, "key= and partition= need the partitioned server: plain nsqd has no partitions"),
         ({"partition": 0}, "key= and partition= need the partitioned server"),
         ({"trace_id": 7}, "trace_id= and trace= need the partitioned server"),
-        ({"headers": {"a": "b"}}, "accepts no headers"),
-        ({"tag": "blue"}, "accepts no headers or tags"),
+        ({"headers": {"a": "b"}}, "headers= and tag= need the partitioned server: messages of plain nsqd have neither"),
+        ({"tag": "blue"}, "headers= and tag= need the partitioned server"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
