@@ -213,6 +213,18 @@ async def test_an_iteration_is_measured_now_and_then_while_nothing_arrives() -> 
     assert case.backlog._pace.seconds == pytest.approx(0.5, abs=0.01)
 
 
+async def test_quick_iteration_is_measured_over_more_than_a_moment() -> None:
+    case = Case()
+    case.backlog.handled(1000, 0.1)
+    before = case.backlog._pace.seconds
+    case.arrive(4)
+    for pause, is_measured in ((0.005, False), (0.01, True)):
+        case.take()
+        await dawdle(pause)
+        case.arrive(1)
+        assert (case.backlog._pace.seconds != before) == is_measured
+
+
 async def test_handlers_are_not_measured_by_their_queue() -> None:
     case, run = Case(), Run()
     with case.backlog.used_by(run, 1):

@@ -144,6 +144,29 @@ async def test_a_task_is_known_by_what_it_has_not_answered() -> None:
     assert other.unanswered() == held[2:]  # handlers keep their own
 
 
+class Plain:
+    """A source with nothing but what every source has."""
+
+    topic, channel, partition, nsqd = "orders", "ch", 3, "here:1"
+
+    def finish(self, message: Message) -> None: ...
+
+    def requeue(self, message: Message, delay: float | None) -> None: ...
+
+    def touch(self, message: Message) -> None: ...
+
+
+async def test_a_message_of_any_source_can_be_answered(inbox: ConsumerInbox) -> None:
+    message = Message(message_id(1), b"x", 1, 7, Plain())
+    found = Messages(deque([message]), 2, Owner(), lambda: None, is_of_task=True)
+    assert await anext(found) is message
+    assert found.unanswered() == [message]
+    inbox.take_back(message, "of a test")
+    (again,) = inbox.waiting
+    inbox.left(SimpleNamespace())  # type: ignore[arg-type]
+    assert list(inbox.waiting) == [again]
+
+
 async def test_few_answered_messages_are_kept() -> None:
     queue = deque(messages(200))
     found = Messages(queue, 2, Owner(), lambda: None, is_of_task=True)

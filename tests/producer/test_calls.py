@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from nsq_ha.errors import (
     NoLeaderError,
     PublishError,
     ResponseTimeoutError,
+    ServerError,
     TopicNotFoundError,
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, STEP, BatchPlan, Part
+from nsq_ha.producer.link import Link
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import pending_of, topics_of
@@ -494,3 +497,84 @@ async def test_a_lost_connection_is_the_reason_that_callers_get(stage: Stage) ->
             await task
         assert caught.value.__cause__ is reason
         await turn()
+
+
+# ---------------------------------------------------------------- its connection
+
+
+async def test_each_connection_is_left_for_a_reason_that_is_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    leave = Link._leave
+
+    def note(link: Link, reason: Any) -> None:  # noqa: ANN401 - an NsqError
+        if link.connection is not None:
+            reasons.append(str(reason))
+        leave(link, reason)
+
+    monkeypatch.setattr(Link, "_leave", note)
+    one, two = stage.nsqds[:2]
+    async with stage.producer(idle_timeout=5.0, lookup_interval=1.0) as producer:
+        await producer.publish(TOPIC, b"x")
+        link = topics_of(producer)[TOPIC].senders[0].link
+        assert (len(link), link.close_unused(), link.close_unused(), len(link)) == (1, True, False, 0)
+        await producer.publish(TOPIC, b"x")
+        stage.lead({0: two})
+        await one.until(lambda: not one.open_peers)
+        await producer.publish(TOPIC, b"x")
+        await dawdle(4.5)
+        assert len(link) == 1
+        await dawdle(1.0)
+        assert len(link) == 0
+        await producer.publish(TOPIC, b"x")
+    assert reasons == [
+        "closed the connection because another partition needs one",
+        f"closed the connection to {one.node.address}: another node leads now",
+        "closed the idle connection",
+        "the producer was closed",
+    ]
+
+
+async def test_what_a_connection_reports_is_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        link = topics_of(producer)[TOPIC].senders[0].link
+        caplog.set_level(logging.DEBUG)
+        caplog.clear()
+        link._log_refusals([ServerError("E_FIN_FAILED", "FIN of x")])
+        assert caplog.messages == ["orders-0: E_FIN_FAILED FIN of x"]
+        caplog.clear()
+        link.survive(ZeroDivisionError("odd"))
+        assert caplog.messages[0].startswith("orders-0: unexpected error, continuing; ")
+        await producer.publish(TOPIC, b"x")
+        in_trouble = link._user.in_trouble
+        link._user.in_trouble = None  # type: ignore[method-assign, assignment]
+        caplog.clear()
+        link.survive(KeyError("odd"))
+        link._user.in_trouble = in_trouble  # type: ignore[method-assign]
+        texts = [text.partition(";")[0] for text in caplog.messages if "unexpected error, continuing" in text]
+        assert texts == [
+            "orders-0: unexpected error, continuing",
+            "orders-0, leaving its connection: unexpected error, continuing",
+        ]
+        await producer.publish(TOPIC, b"x")
+
+
+async def test_a_limit_of_connections_is_named(stage: Stage) -> None:
+    holding = Holding()
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    stage.nsqds[0].script = holding
+    async with stage.producer(max_connections=1, on_unreachable="fail") as producer:
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
+        await stage.nsqds[0].until(lambda: holding.held)
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", partition=1)
+        assert str(caught.value.__cause__) == (
+            f"cannot connect to {stage.nsqds[1].node.address}: max_connections=1 connections are open and none is idle."
+            " Raise max_connections"
+        )
+        holding.release()
+        await task
+        assert (await producer.publish(TOPIC, b"x", partition=1)).partition == 1  # the idle one makes room
+        await stage.nsqds[0].until(lambda: not stage.nsqds[0].open_peers)
