@@ -130,14 +130,14 @@ class ConsumerInbox:
         if self.closing.is_set():
             self.changed.set()
 
-    def joined(self, subscription: Subscription) -> None:
-        """Record that ``subscription`` is subscribed."""
+    def joined(self) -> None:
+        """Record that a subscription succeeded."""
         self.changed.set()
         self.backlog.joined(self.subscriptions.values())
         self.flow.share()
 
-    def left(self, subscription: Subscription) -> None:
-        """Record that ``subscription`` is no longer subscribed."""
+    def left(self) -> None:
+        """Record that a connection is no longer subscribed."""
         self.changed.set()
         alive = [message for message in self._queue if getattr(message.source, "is_alive", True)]
         before = len(self._queue)

@@ -52,11 +52,11 @@ class Inbox(Answers, Protocol):
     def arrived(self, messages: list[Message]) -> None:
         """Receive the messages of one read."""
 
-    def joined(self, subscription: Subscription) -> None:
-        """Record that the subscription succeeded, perhaps over another connection; RDY is still 0."""
+    def joined(self) -> None:
+        """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
 
-    def left(self, subscription: Subscription) -> None:
-        """Record that the subscription ended, or that a replaced connection has ended."""
+    def left(self) -> None:
+        """Record that a subscription ended, or that a replaced connection has ended."""
 
     def refused(self, error: NsqError) -> None:
         """Record an error that retries cannot fix."""
@@ -89,7 +89,7 @@ class Subscription:
         self._opener = Opener(watch.topic, channel, partition, config, inbox)
         self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived)
         self._wake = asyncio.Event()
-        self._replaced = Replaced(inbox.freed, lambda: inbox.left(self))
+        self._replaced = Replaced(inbox.freed, inbox.left)
         self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")
 
     @property
@@ -317,7 +317,7 @@ class Subscription:
         if self._life.is_reading:
             self._trouble.subscribed(self._loop.time())
             log.info("subscribed to %s-%d over %s", self._watch.topic, self.partition, connection.name)
-            self._inbox.joined(self)
+            self._inbox.joined()
             self._renewal.changed()
 
     # -- called by its renewal (consumer.renewal.Owner)
@@ -353,7 +353,7 @@ class Subscription:
         self._connection, self.delivery = connection, delivery
         place = (self._watch.topic, self.partition)
         log.debug("%s-%d: opened another connection to nsqd, %s in place of %s", *place, connection.name, old.name)
-        self._inbox.joined(self)
+        self._inbox.joined()
 
     async def run_out(self) -> None:
         """Stop reading from a connection that nsqd can hardly write to, and subscribe again."""
@@ -367,7 +367,7 @@ class Subscription:
             self._set_aside(lifetime)
             self._life.lost(self._loop.time())
             self._trouble.failed(self._loop.time(), reason, connection.node)
-            self._inbox.left(self)
+            self._inbox.left()
             self._wake.set()
 
     async def _stop_within(self, connection: Connection, lifetime: Lifetime) -> None:
@@ -408,4 +408,4 @@ class Subscription:
         self._renewal.changed()
         if delivery is not None:
             delivery.detach()
-            self._inbox.left(self)
+            self._inbox.left()

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -163,7 +162,7 @@ async def test_a_message_of_any_source_can_be_answered(inbox: ConsumerInbox) -> 
     assert found.unanswered() == [message]
     inbox.take_back(message, "of a test")
     (again,) = inbox.waiting
-    inbox.left(SimpleNamespace())  # type: ignore[arg-type]
+    inbox.left()
     assert list(inbox.waiting) == [again]
 
 
@@ -666,7 +665,7 @@ async def test_messages_of_a_lost_connection_leave_the_queue(inbox: ConsumerInbo
     assert len(inbox.waiting) == 4
     lost.is_alive = False
     inbox.changed.clear()
-    inbox.left(SimpleNamespace())  # type: ignore[arg-type]
+    inbox.left()
     assert [message.source for message in inbox.waiting] == [kept] * 2
     assert inbox.changed.is_set()
 
