@@ -6,7 +6,8 @@ server sends of messages whose time has passed here.
 
 The invariants:
 
-* A message whose message timeout has passed in the queue is not handed out.
+* A message whose message timeout has passed in the queue is not handed out. If nothing takes messages, such ones leave
+  the queue when others arrive, so that it holds no more than is in flight.
 * A handler is not called for a message that another call of ``run`` handles at that moment, nor for one that was
   finished here and whose FIN may have come too late.
 * While handling is quick, there is no extra work per message.
@@ -46,6 +47,9 @@ _WINDOW: Final = 0.01
 
 _SAMPLE: Final = 16
 """Messages after which the speed of an iteration is measured, if no others arrive meanwhile."""
+
+_EXPIRY_SHARE: Final = 0.1
+"""Share of the message timeout between two checks for messages whose time has passed in the queue."""
 
 _AFTER_LOSS: Final = 60.0
 """Seconds after a lost connection for which each message is compared with what was finished."""
@@ -101,6 +105,8 @@ class Backlog:
         self._handed_out = 0
         self._window: tuple[float, int] | None = None
         self._careful_until = 0.0
+        self._expiry_check_at = 0.0
+        self._is_expiring = False
         self._is_careful = True
         self._warned: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,7 +126,10 @@ class Backlog:
         Returns:
             Whether the event loop was blocked until now. If so, let it turn before more work begins.
         """
-        now, waiting = monotonic(), len(self._inbox)
+        now = monotonic()
+        if self._inbox and now >= self._expiry_check_at:
+            self._expire(now)
+        waiting = len(self._inbox)
         is_blocked = self._clock.blocked_for(now) > 0
         self._ages.arrived(self._clock.arrival(now), count, waiting)
         if not is_blocked:
@@ -132,9 +141,34 @@ class Backlog:
         self._arrived += count
         return is_blocked
 
+    def _expire(self, now: float) -> None:
+        """Drop the messages at the head whose time has passed: the server delivers them again, perhaps just now."""
+        before = len(self._inbox)
+        self._is_expiring = True  # what arrives now is in flight and not in the queue yet, so a review would miscount
+        try:
+            while self._inbox:
+                age = now - self._ages.head(len(self._inbox))
+                if age <= IN_TIME * _timeout(self._inbox[0].source):
+                    break
+                self.drop(self._inbox.popleft())
+        finally:
+            self._is_expiring = False
+        dropped = before - len(self._inbox)
+        self._arrived -= dropped  # they were not handled
+        self._expiry_check_at = now + self.msg_timeout * _EXPIRY_SHARE
+        if dropped and self._handlers:
+            self._warn_of_waiting(self.msg_timeout)
+        elif dropped:
+            self._warn_once(
+                "unread",
+                f"{dropped} messages waited for longer than msg_timeout={self.msg_timeout:g} s, since no task takes"
+                f" them: nsqd delivers them again and again, and counts each time as an attempt. Iterate, call run()"
+                f" or close the consumer",
+            )
+
     def freed(self) -> None:
         """Record that messages were answered."""
-        if self._is_careful and not self._handlers:
+        if self._is_careful and not self._handlers and not self._is_expiring:
             self.review()
 
     def joined(self, subscriptions: Collection[Subscription]) -> None:
@@ -201,11 +235,7 @@ class Backlog:
             return False
         if now - arrived_at > IN_TIME * _timeout(source):
             # The server has taken it back, or does so now, and delivers it again.
-            self._warn_once(
-                "waited",
-                f"a message waited behind slow ones for longer than msg_timeout={_timeout(source):g} s, so nsqd"
-                f" delivers it again: raise concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight=",
-            )
+            self._warn_of_waiting(_timeout(source))
             self.drop(message)
             return False
         if self._finished and self._finished.claim(message.id, message.timestamp_ns, now):
@@ -329,6 +359,13 @@ class Backlog:
     def _warn_if_late(self, watched: Watched, now: float) -> None:
         if now - watched.taken_at > _timeout(watched.origin) and now > watched.deadline:
             self._warn_of_long_work(watched.origin)
+
+    def _warn_of_waiting(self, timeout: float) -> None:
+        self._warn_once(
+            "waited",
+            f"a message waited behind slow ones for longer than msg_timeout={timeout:g} s, so nsqd delivers it again:"
+            f" raise concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight=",
+        )
 
     def _warn_of_long_work(self, source: object) -> None:
         self._warn_once(

@@ -37,6 +37,25 @@ def finished(peer: Peer) -> list[Command]:
 # ------------------------------------------------------------ what waited too long
 
 
+async def test_a_queue_that_nobody_reads_does_not_grow(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Each message timeout added a copy of every message in flight, and nothing was logged."""
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, *[b"1"] * 5)
+        for attempts in range(2, 7):
+            await eventually(lambda: len(inbox_of(consumer).waiting) == 5)
+            ready = peer.ready
+            await dawdle(TIMEOUT * 1.2)
+            for number in range(5):
+                peer.message(b"1", message_id(number + 2), attempts=attempts, timestamp_ns=number)
+            await eventually(lambda: inbox_of(consumer).waiting[0].attempts == attempts)  # noqa: B023 - awaited here
+            assert len(inbox_of(consumer).waiting) == 5
+            assert inbox_of(consumer).flow.in_flight == 5
+            assert peer.ready == ready
+        assert caplog.text.count("5 messages waited for longer than msg_timeout=0.4 s, since no task takes them") == 1
+        message = await anext(consumer)
+        assert message.attempts == 6
+
+
 @pytest.mark.parametrize("iterates", [True, False])
 async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
     stage: Stage, caplog: pytest.LogCaptureFixture, *, iterates: bool
