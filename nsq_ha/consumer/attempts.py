@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha.config import ClientConfig
-from nsq_ha.consumer.closing import Returned, leave_to_end
+from nsq_ha.consumer.closing import Returned, is_returned_at_end, leave_to_end
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
@@ -285,9 +285,9 @@ class AttemptPolicy:
         """Return a message of a closing consumer to nsqd, without counting an attempt if attempts matter.
 
         After a requeue nsqd redelivers it immediately and counts an attempt. The end of the connection, which comes
-        within ``close_timeout``, counts none.
+        within ``close_timeout``, counts none. A plain nsqd counts every delivery, and returns nothing at that end.
         """
-        if self._config.max_attempts is None:
+        if self._config.max_attempts is None or not is_returned_at_end(message):
             self.give_back(message, why)
         else:
             leave_to_end(message)

@@ -118,7 +118,7 @@ class WayBack(Protocol):
         """Requeue a message at once, which counts an attempt."""
 
     def spare(self, message: Message, why: str) -> None:
-        """Return a message at once, or without counting an attempt if attempts matter."""
+        """Return a message at once, or without counting an attempt if attempts matter and the server allows that."""
 
 
 async def drain(
@@ -143,13 +143,14 @@ async def drain(
     await asyncio.gather(*(subscription.stop_messages() for subscription in live))
     _give_back_failed(holders, back)
     returned = holders.returned()
-    # Closing the connection returns unseen messages without counting an attempt. If the close must wait for answers,
-    # requeue them now, so that other consumers need not wait. Not on an ordered channel: that would lose the order.
+    # On the partitioned server, the end of the connection returns unseen messages without counting an attempt. If the
+    # close must wait for answers, requeue them now, so that other consumers need not wait. Not on an ordered channel:
+    # that would lose the order.
     waits = holders.may_answer() and sum(subscription.unanswered for subscription in live) > len(unseen) + len(returned)
     for message in returned:
-        _hand_back(message, back.spare if waits else None)
+        _hand_back(message, back, back.spare if waits else None)
     while unseen:
-        _hand_back(unseen.popleft(), back.give_back if waits else None)
+        _hand_back(unseen.popleft(), back, back.give_back if waits else None)
     tasks = list(holders.tasks())
 
     def ended(_: asyncio.Task[object]) -> None:
@@ -174,22 +175,38 @@ def _give_back_failed(holders: Holders, back: WayBack) -> None:
         back.give_back(message, CLOSED)
 
 
-def _hand_back(message: Message, back: Callable[[Message, str], None] | None) -> None:
-    """Return a message by ``back``; without it, or on an ordered channel, leave it to the end of its connection."""
-    if back is not None and not getattr(message.source, "is_ordered", True):
-        back(message, CLOSED)
+def _hand_back(message: Message, back: WayBack, prompt: Callable[[Message, str], None] | None) -> None:
+    """Return a message by ``prompt``; without it, or on an ordered channel, leave it to the end of its connection.
+
+    A plain nsqd returns nothing at that end, so its messages are requeued in any case.
+    """
+    if not is_returned_at_end(message):
+        back.give_back(message, CLOSED)
+    elif prompt is not None and not getattr(message.source, "is_ordered", True):
+        prompt(message, CLOSED)
     else:
         leave_to_end(message)
 
 
-def leave_to_end(message: Message) -> None:
-    """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
+def is_returned_at_end(message: Message) -> bool:
+    """Return whether nsqd requeues the message when its connection ends."""
+    delivery = _delivery(message)
+    return delivery is None or delivery.is_returned_at_end
+
+
+def _delivery(message: Message) -> Delivery | None:
     source = message.source
     delivery = getattr(source, "origin", source)  # a watched message has another source in front
-    if isinstance(delivery, Delivery) and delivery.is_alive:
+    return delivery if isinstance(delivery, Delivery) else None
+
+
+def leave_to_end(message: Message) -> None:
+    """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
+    delivery = _delivery(message)
+    if delivery is not None and delivery.is_alive:
         delivery.in_flight -= 1
     message.answered = True
-    message.source = Returned(source, CLOSED)
+    message.source = Returned(message.source, CLOSED)
 
 
 async def supervisor_ended(supervisor: asyncio.Task[None] | None, name: str) -> None:

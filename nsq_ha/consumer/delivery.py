@@ -43,6 +43,7 @@ class Delivery:
         channel: The channel.
         partition: The partition.
         is_ordered: The channel is read in order.
+        is_returned_at_end: The server requeues unanswered messages when the connection ends.
         backoff: Delay of a requeue without an explicit one.
         on_freed: Called when a message was answered.
         gives_up: Asked for each requeue of the application; True takes the message over.
@@ -58,6 +59,8 @@ class Delivery:
         is_arriving: Messages are being passed on; :meth:`flush` follows immediately.
         is_alive: Answers can be sent.
         is_ordered: The channel is read in order: one message in flight.
+        is_returned_at_end: The server requeues unanswered messages when the connection ends. Plain nsqd waits for their
+            timeout.
         may_repeat: The first message may come a second time, see :meth:`without_repeat`.
         msg_timeout: Seconds after which the server requeues an unanswered message.
         peak: The most messages in flight since the last check.
@@ -85,6 +88,7 @@ class Delivery:
         "is_alive",
         "is_arriving",
         "is_ordered",
+        "is_returned_at_end",
         "may_repeat",
         "msg_timeout",
         "nsqd",
@@ -102,6 +106,7 @@ class Delivery:
         partition: int,
         *,
         is_ordered: bool,
+        is_returned_at_end: bool = True,
         backoff: Backoff,
         on_freed: Callable[[], None],
         on_late: Callable[[Message, str], None] = lambda _message, _answer: None,
@@ -113,6 +118,7 @@ class Delivery:
         self.partition: int = partition
         self.nsqd: str = ""
         self.is_ordered: bool = is_ordered
+        self.is_returned_at_end: bool = is_returned_at_end
         self.is_alive: bool = False
         self.is_arriving: bool = False
         self.arrived_at: float = 0.0

@@ -71,6 +71,7 @@ class Opener:
             self._channel,
             self._partition,
             is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
+            is_returned_at_end=meta.is_partitioned,
             backoff=self._config.requeue_backoff,
             on_freed=self._answers.freed,
             on_late=self._answers.late,

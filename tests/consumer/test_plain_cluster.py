@@ -11,9 +11,10 @@ import pytest
 
 from nsq_ha import ConfigError, StartFrom
 from nsq_ha.policy import plain_topology
-from nsq_ha.protocol import Layout, Sub
+from nsq_ha.protocol import Close, Layout, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
-from tests.support.nsqd import Subscribe
+from tests.support.inside import inbox_of
+from tests.support.nsqd import LIMIT, Subscribe, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
@@ -124,3 +125,19 @@ async def test_a_topic_that_nobody_has_is_read_once_it_is_published_to(
         await eventually(lambda: "no nsqd has topic 'orders' yet: the first publish creates it" in caplog.text)
         stage.list_plain(stage.nsqd)
         await eventually(lambda: read(stage) == {0})
+
+
+@pytest.mark.parametrize("max_attempts", [None, 3])
+async def test_a_plain_nsqd_gets_back_what_nobody_answered(stage: Stage, max_attempts: int | None) -> None:
+    """It requeues nothing when a connection ends: the messages used to wait for their timeout, 60 s by default."""
+    stage.list_plain(stage.nsqd)
+    async with asyncio.timeout(LIMIT), stage.consumer(max_attempts=max_attempts, close_timeout=6 * LIMIT) as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(3):
+            peer.message(b"%d" % number, message_id(number), layout=Layout.PLAIN)
+        await anext(consumer)
+        await eventually(lambda: len(inbox_of(consumer).waiting) == 2)
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    ends = [command for command in peer.commands if isinstance(command, Close | Requeue)]
+    assert ends[0] == Close()
+    assert sorted(ends[1:], key=repr) == [Requeue(message_id(number), 0) for number in range(3)]
