@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -107,16 +107,25 @@ async def test_a_handler_gets_what_it_failed_at_again(
     assert seen == [1, 2, 3]
 
 
+@pytest.mark.parametrize("policy", ["dead_letter", "republish"])
 async def test_a_message_is_given_up(
-    producer: Producer, consume: Consumers, ordinary: str, single: str, mark: bytes
+    cluster: ClusterUnderTest, consume: Consumers, ordinary: str, single: str, mark: bytes, *, policy: str
 ) -> None:
-    options = {"max_attempts": 1, "on_give_up": "dead_letter", "dead_letter_topic": single, "producer": producer}
-    async with consume(ordinary, **options) as consumer, consume(single) as dead:
+    options: dict[str, Any] = {"on_give_up": policy, "max_attempts": 2, "requeue_backoff": QUICK}
+    if policy == "dead_letter":
+        options |= {"dead_letter_topic": single, "max_attempts": 1}
+    async with (
+        Producer(lookupd=cluster.lookupd) as producer,
+        consume(ordinary, producer=producer, **options) as consumer,
+        consume(single) as dead,
+    ):
         await producer.publish(ordinary, mark + b"bad")
-        (await next_of(consumer, mark)).requeue(0.0)
-        letter = await next_of(dead, mark)
+        for _ in range(options["max_attempts"]):
+            (await next_of(consumer, mark)).requeue(0.0)
+        letter = await next_of(dead if policy == "dead_letter" else consumer, mark)
         letter.finish()
     assert bodies([letter], mark) == [b"bad"]
+    assert letter.attempts == 1
 
 
 class Load:

@@ -96,8 +96,9 @@ class GiveUpPublisher:
         self._producer = producer
         options = getattr(producer, "config", None)
         self._options = options if isinstance(options, ClientConfig) else None
-        self._is_plain = self._options is not None and bool(self._options.nsqd)
-        self._has_no_headers = self._is_plain
+        # Whether the producer's cluster is a plain one; None until a lookup has told it.
+        self._is_plain: bool | None = bool(self._options.nsqd) or None if self._options is not None else False
+        self._has_no_headers = bool(self._is_plain)
 
     async def check(self) -> None:
         """Check the producer, and that its cluster has the topic to publish to.
@@ -122,6 +123,10 @@ class GiveUpPublisher:
             return
         view = await self._look_up(topic, options)
         if view is None:
+            return
+        self._is_plain = view.is_plain
+        if view.is_plain:  # nsqd creates the topic at the first publish
+            self._has_no_headers = True
             return
         if not view.exists:
             raise TopicNotFoundError(
@@ -159,9 +164,14 @@ class GiveUpPublisher:
         letters = self._config.dead_letter_topic
         if letters is None or not self._has_no_headers or not meta.extend_support:
             return None
+        cure = (
+            "plain nsqd has no headers, so name a topic of a partitioned cluster, or give on_give_up= a function"
+            if self._is_plain
+            else "create it as an extended topic (nsq-ha topic create --extended)"
+        )
         return ConfigError(
             f"messages of topic {topic!r} may have headers or a tag, and dead_letter_topic {letters!r} takes neither:"
-            f" create it as an extended topic (nsq-ha topic create --extended)"
+            f" {cure}"
         )
 
     async def publish(self, message: Message) -> None:
@@ -175,7 +185,10 @@ class GiveUpPublisher:
         options: dict[str, Any] = {}
         if message.ext:
             options |= {"headers": message.headers, "tag": message.tag}
-        letters = self._config.dead_letter_topic
+        letters, producer_options = self._config.dead_letter_topic, self._options
+        if self._is_plain is None and producer_options is not None:
+            view = await self._look_up(letters or message.topic, producer_options)
+            self._is_plain = None if view is None else view.is_plain
         if not self._is_plain:  # nsqds without partitions know neither keys nor traces
             options["trace_id"] = message.trace_id or None
             if letters is None:

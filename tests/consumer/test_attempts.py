@@ -319,8 +319,8 @@ async def test_plain_nsqds_get_neither_key_nor_trace() -> None:
     assert letters.published == [("dead", b"body", {})]
     refusal = publisher.refusal("orders", TopicMeta(1, extend_support=True))
     assert str(refusal) == (
-        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: create it as"
-        " an extended topic (nsq-ha topic create --extended)"
+        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: plain"
+        " nsqd has no headers, so name a topic of a partitioned cluster, or give on_give_up= a function"
     )
     assert publisher.refusal("orders", TopicMeta(1)) is None
     assert GiveUpPublisher(config, "orders", Letters()).refusal("orders", TopicMeta(1, extend_support=True)) is None
