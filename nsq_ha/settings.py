@@ -366,7 +366,8 @@ def _of_table(table: dict[str, Any], paths: Mapping[str, tuple[Any, ...]], befor
         for path, each in (parts or {key: True}).items():
             place = f"{before}{path} in {file}"
             if path not in paths:
-                hint = did_you_mean(path, paths) or f"; known are: {', '.join(sorted(paths))}"
+                tables = () if before else _TABLES
+                hint = did_you_mean(path, (*paths, *tables)) or f"; known are: {', '.join(sorted(paths))}"
                 raise ConfigError(f"unknown option {shown(before + path)} in {file}{hint}")
             layer[path] = _Given(_from_toml(each, paths[path], place), place)
     return layer

@@ -249,6 +249,7 @@ def test_options_of_the_other_client_are_left_out() -> None:
         ({}, "[producer]\nmax_in_flight = 1", r"^unknown option 'producer\.max_in_flight' in nsq\.toml"),
         ({}, "[consumer]\nwindow = 1", r"^unknown option 'consumer\.window' in nsq\.toml"),
         ({}, "[xyz]", r"^unknown option 'xyz' in nsq\.toml; known are: auth_secret, "),
+        ({}, "[producr]\nwindow = 3", r"^unknown option 'producr' in nsq\.toml: did you mean 'producer'\?$"),
         ({}, "window =", r"^nsq\.toml is not TOML: Invalid value \(at "),
         ({}, "window = " + "9" * 5000, r"^nsq\.toml is not TOML: "),
         ({}, "window = 0x" + "f" * 5000, r"^window in nsq\.toml must be a whole number"),
