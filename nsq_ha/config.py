@@ -200,6 +200,9 @@ class ClientConfig:
         for name in options:
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known are: {', '.join(sorted(known))}"
+                for other, owner in ((ProducerConfig, "producers"), (ConsumerConfig, "consumers")):
+                    if name in {entry.name for entry in dataclasses.fields(other)}:
+                        hint = f": it is an option of {owner}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
         return cls(**options)  # type: ignore[arg-type]  # the rules check the types
 

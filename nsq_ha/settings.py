@@ -296,16 +296,16 @@ def _from_text(text: str, alternatives: tuple[Any, ...], place: str) -> object:
     if StartFrom in alternatives:
         pairs = [item.partition("=") for item in text.split(",")]
         return _start({key: at for key, _, at in pairs} if "=" in text else text, place)
-    found = _plain_value(text, alternatives)
+    found = _plain_value(text, alternatives, place)
     if found is text:
         for hint in alternatives:
             if _is(hint, tuple) or _is(hint, frozenset):
                 items = typing.get_args(hint)[:1]
-                return tuple(_plain_value(item.strip(), items) for item in text.split(",")) if text else ()
+                return tuple(_plain_value(item.strip(), items, place) for item in text.split(",")) if text else ()
     return found
 
 
-def _plain_value(text: str, alternatives: tuple[Any, ...]) -> object:
+def _plain_value(text: str, alternatives: tuple[Any, ...], place: str) -> object:
     """Return a word, a flag or a number; ``text`` itself if it is none that the option may have."""
     if any(text in typing.get_args(hint) for hint in alternatives if _is(hint, Literal)):
         return text
@@ -316,6 +316,8 @@ def _plain_value(text: str, alternatives: tuple[Any, ...]) -> object:
     if float in alternatives:
         with contextlib.suppress(ValueError):
             return float(text)
+    if alternatives == (bool,):
+        raise ConfigError(f"{place} must be true or false")
     return text
 
 

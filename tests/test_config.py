@@ -158,6 +158,8 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
     ("kind", "options", "text"),
     [
         (ConsumerConfig, {"max_inflight": 5}, "unknown option 'max_inflight': did you mean 'max_in_flight'"),
+        (ProducerConfig, {"max_in_flight": 5}, "unknown option 'max_in_flight': it is an option of consumers"),
+        (ConsumerConfig, {"window": 5}, "unknown option 'window': it is an option of producers"),
         (ConsumerConfig, {"attempts": 5}, "did you mean 'max_attempts'"),
         (ProducerConfig, {"sharding": "murmur"}, r"not 'murmur': did you mean 'murmur3'\?"),
         (ProducerConfig, {"strategy": "Round-Robin"}, "not 'Round-Robin': did you mean 'round_robin'"),

@@ -236,7 +236,7 @@ def test_options_of_the_other_client_are_left_out() -> None:
         ({"NSQ_HA_BACKOFF": "1"}, "", "^NSQ_HA_BACKOFF has no value of its own: set NSQ_HA_BACKOFF_INITIAL, "),
         ({"NSQ_HA_BACKOFF_INITIAL": "x"}, "", "^NSQ_HA_BACKOFF_INITIAL: Backoff needs "),
         ({"NSQ_HA_TLS": "maybe"}, "", "^NSQ_HA_TLS has no value .* NSQ_HA_TLS_CA_FILE, .*, or true or false$"),
-        ({"NSQ_HA_TLS_VERIFY": "maybe"}, "", "^NSQ_HA_TLS_VERIFY: verify must be a bool, not str$"),
+        ({"NSQ_HA_TLS_VERIFY": "maybe"}, "", "^NSQ_HA_TLS_VERIFY must be true or false$"),
         ({"NSQ_HA_TLS_KEY_FILE": "k"}, "[tls]", "^NSQ_HA_TLS_KEY_FILE: key_file needs cert_file"),
         ({}, "window = 0", r"^window in nsq\.toml must be a whole number, 1\.\.100000, not 0$"),
         ({}, 'window = "5"', r"^window in nsq\.toml must be a whole number, 1\.\.100000, not '5'$"),
