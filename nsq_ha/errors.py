@@ -271,7 +271,7 @@ _REFUSED_BECAUSE: Final = MappingProxyType(
 _SUBSCRIBE_HINTS: Final = MappingProxyType(
     {
         "E_SUB_ORDER_IS_MUST": "the topic is ordered, read it with lookupd= and ordered='auto' or ordered=True",
-        "E_SUB_EXTEND_NEED": "the topic is extended, which only lookupd= can read, not nsqd=",
+        "E_SUB_EXTEND_NEED": "the topic is extended, read it with lookupd=, since nsqd= cannot",
         "E_SUB_EXTEND_FORBIDDON": "the topic is no longer extended, it must be looked up again",
         "E_SUB_CHANNEL_NOT_REGISTERED": "create the channel at an nsqlookupd (POST /channel/create) and wait some"
         " seconds, or create the topic without -register-channels",
