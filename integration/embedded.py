@@ -61,7 +61,7 @@ class EmbeddedCluster(EmbeddedNodes):
     def expand(self, topic: str, partitions: int) -> None:
         self._cluster.expand(topic, partitions)
 
-    def make_anew(self, topic: str) -> None:
+    def recreate(self, topic: str) -> None:
         self._cluster.delete_topic(topic)
         self._cluster.create_topic(topic, 1, 1)
 

@@ -68,7 +68,7 @@ class Job:
         (self.folder / "hold").unlink()
 
     @contextlib.contextmanager
-    def under_way(self, spark: SparkSession) -> Iterator[Callable[[], None]]:
+    def running(self, spark: SparkSession) -> Iterator[Callable[[], None]]:
         """Run it here, until the block ends; gives a function that waits until some batches more are done."""
         query = self.start(spark, now=False)
 

@@ -91,7 +91,7 @@ class PlainCluster(OperatedNodes):
     def expand(self, topic: str, partitions: int) -> NoReturn:
         raise AssertionError("a plain cluster has no partitions")
 
-    def make_anew(self, topic: str) -> None:
+    def recreate(self, topic: str) -> None:
         for nsqd in self._nsqds():
             httpx.post(f"{nsqd}/topic/delete", params={"topic": topic})
             httpx.post(f"{nsqd}/topic/create", params={"topic": topic}).raise_for_status()

@@ -33,7 +33,7 @@ def under_fire(spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path) -
         job = Job(topic, tmp_path, **of(cluster), maxOffsetsPerTrigger="1000", arrowBatchRows="200", fetchRetries="60")
 
         def stream() -> None:
-            with job.under_way(spark) as batches:
+            with job.running(spark) as batches:
                 change()
                 batches()
 

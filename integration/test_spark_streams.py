@@ -134,7 +134,7 @@ async def a_job_whose_topic_was_made_anew(
     await publish(cluster.lookupd, topic, numbered(before))
     job = Job(topic, folder, **of(cluster))
     await asyncio.to_thread(job.drain, spark)
-    await asyncio.to_thread(cluster.make_anew, topic)
+    await asyncio.to_thread(cluster.recreate, topic)
     await publish(cluster.lookupd, topic, numbered(after, before))
     return job
 

@@ -173,18 +173,18 @@ def test_publishes_that_nobody_waits_for_do_not_fill_the_memory(cluster: DevClus
         producer.publish(topic, b"x", partition=0)
         node = str(cluster.leader(topic, 0))
         cluster.refuse_writes(node)
-        under_way = producer._outstanding._futures
+        pending = producer._outstanding._futures
 
         def publish() -> list[Future[Receipt]]:
             return [producer.publish_nowait(topic, body, partition=0) for _ in range(30)]
 
         publishing = in_thread(publish)
-        until(lambda: len(under_way) == 10 and producer._outstanding._waiters)
+        until(lambda: len(pending) == 10 and producer._outstanding._waiters)
         assert not publishing.done()
         cluster.refuse_writes(node, refuse=False)
         assert len(publishing.result(LIMIT)) == 30
         producer.flush(LIMIT)
-        assert not under_way
+        assert not pending
 
 
 def test_a_callback_in_the_event_loop_may_publish_without_waiting_only(cluster: DevCluster, topic: str) -> None:
