@@ -180,8 +180,13 @@ def is_host_name(text: str) -> bool:
     return all(1 <= len(label) <= 63 for label in text.removesuffix(".").split("."))
 
 
+def is_port(number: int) -> bool:
+    """Return whether ``number`` is a port."""
+    return 0 < number < 65536
+
+
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+    return text.isascii() and text.isdigit() and len(text) <= 5 and is_port(int(text))
 
 
 def _may_hold_a_secret(text: str) -> bool:

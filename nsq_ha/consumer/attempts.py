@@ -96,9 +96,11 @@ class GiveUpPublisher:
         self._producer = producer
         options = getattr(producer, "config", None)
         self._options = options if isinstance(options, ClientConfig) else None
-        # Whether the producer's cluster is a plain one; None until a lookup has told it.
-        self._is_plain: bool | None = bool(self._options.nsqd) or None if self._options is not None else False
-        self._has_no_headers = bool(self._is_plain)
+        # Whether the producer's cluster is a plain one. None if only a lookup can tell.
+        self._is_plain: bool | None = False
+        if self._options is not None:
+            self._is_plain = True if self._options.nsqd else None
+        self._has_no_headers = False
 
     async def check(self) -> None:
         """Check the producer, and that its cluster has the topic to publish to.
@@ -126,7 +128,6 @@ class GiveUpPublisher:
             return
         self._is_plain = view.is_plain
         if view.is_plain:  # nsqd creates the topic at the first publish
-            self._has_no_headers = True
             return
         if not view.exists:
             raise TopicNotFoundError(
@@ -162,7 +163,8 @@ class GiveUpPublisher:
     def refusal(self, topic: str, meta: TopicMeta) -> ConfigError | None:
         """Return an error if messages of the topic may have headers but the dead-letter topic accepts none."""
         letters = self._config.dead_letter_topic
-        if letters is None or not self._has_no_headers or not meta.extend_support:
+        has_no_headers = self._is_plain or self._has_no_headers
+        if letters is None or not has_no_headers or not meta.extend_support:
             return None
         cure = (
             "plain nsqd has no headers, so name a topic of a partitioned cluster, or give on_give_up= a function"

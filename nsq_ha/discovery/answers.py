@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_valid_name
+from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
 from nsq_ha.discovery.body import Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
@@ -278,11 +278,6 @@ def is_host(text: str) -> bool:
         return not ipaddress.ip_address(text).is_unspecified
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None and is_host_name(text)
-
-
-def is_port(number: int) -> bool:
-    """Return whether ``number`` is a port."""
-    return 0 < number < 65536
 
 
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:

@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from nsq_ha.checks import is_port
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.redaction import harmless
 from nsq_ha.tls import trust_hint
@@ -60,7 +61,6 @@ def _read_buffer() -> memoryview:
     return _buffers.shared if sys.platform != "win32" else _new_buffer()
 
 
-_MAX_PORT: Final = 65535
 REACHABLE: Final = (
     "this machine must be able to reach the address that nsqd gives to nsqlookupd (nsqd's -broadcast-address)"
 )
@@ -118,8 +118,8 @@ class TcpStream(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         source = None if local_addr is None else (local_addr, 0)
-        if not 0 < port <= _MAX_PORT:  # the resolver takes 99999 for 34463
-            raise ConnectError(f"cannot connect to {address}: a port is 1..{_MAX_PORT}")
+        if not is_port(port):  # the resolver takes 99999 for 34463
+            raise ConnectError(f"cannot connect to {address}: a port is 1..65535")
         try:
             _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port, local_addr=source)
         except Exception as error:  # noqa: BLE001 - mapped to ours

@@ -80,7 +80,7 @@ class FakeWatch:
 
 
 class FakeSubscription:
-    """A subscription that only notes what it is told."""
+    """A subscription that only records the calls of its methods."""
 
     made: list[FakeSubscription]
 
@@ -605,7 +605,7 @@ async def test_partitions_of_a_node_share_an_answer_for_a_second(http: Http) -> 
 
 
 class Checks:
-    """A start position that checks what it is told to."""
+    """A start position that records the messages it checks."""
 
     def __init__(self) -> None:
         self.is_checked = False

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from nsq_ha.checks import is_port
 from nsq_ha.discovery.answers import (
     NodeInfo,
     TopicInfo,
@@ -14,7 +15,6 @@ from nsq_ha.discovery.answers import (
     decode_nodes,
     decode_topics,
     is_host,
-    is_port,
 )
 from nsq_ha.discovery.body import Body, decode_json, unwrap
 from nsq_ha.errors import RemoteProtocolError
