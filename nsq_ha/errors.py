@@ -18,6 +18,7 @@ The tree::
     │   └── NoLeaderError                the partition has no usable leader
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
     ├── PublishError                     a publish failed and is not retried any more
+    ├── BodyError(ValueError)            the body of a message cannot be decoded
     ├── DataLossError                    a range of offsets is not in the log, or no longer
     └── SparkUnavailableError            Java or PySpark is missing; says what to install
 
@@ -382,6 +383,30 @@ class PublishError(NsqError):
         self.nsqd = nsqd
         self.attempts = attempts
         self.maybe_stored = maybe_stored
+
+
+class BodyError(NsqError, ValueError):
+    """The body of a received message cannot be decoded: it is not the JSON that was asked for, or not decompressible.
+
+    The message itself is valid: finish or requeue it.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        message_id: The server's id of the message, as ``message.internal_id``.
+        reason: What is wrong with the body.
+        field: Path of the wrong field, such as ``$.items[0].price``. None if the whole body is wrong.
+    """
+
+    def __init__(
+        self, what: str, reason: str, *, topic: str, partition: int, message_id: int, field: str | None = None
+    ) -> None:
+        super().__init__(f"body of message {message_id:#x} of {topic}-{partition} {what}: {reason}")
+        self.topic = topic
+        self.partition = partition
+        self.message_id = message_id
+        self.reason = reason
+        self.field = field
 
 
 class DataLossError(NsqError):

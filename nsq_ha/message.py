@@ -12,13 +12,14 @@ answer, and the server delivers the message again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
 import msgspec
 
 from nsq_ha.checks import MAX_SECONDS, is_number, shown
-from nsq_ha.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
 PARTITION_SHIFT: Final = 50
 PARTITION_MASK: Final = 1023
 
+_FIELD: Final = re.compile(r" - at (?:`key` in )?`(\$[^`]*)`$")
+"""The path of the wrong field, at the end of msgspec's errors."""
+
 TAG_KEY: Final = "##client_dispatch_tag"
 """Key of a header whose value names the connections that may get the message."""
+
+
+_T = TypeVar("_T")
 
 
 def partition_of(internal_id: int) -> int:
@@ -39,6 +46,10 @@ def partition_of(internal_id: int) -> int:
     Source: protocol reference 2; youzan/nsq ``consistence/commitlog.go``.
     """
     return internal_id >> PARTITION_SHIFT & PARTITION_MASK
+
+
+def _name_of(kind: object) -> str:
+    return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
 def is_upstream_id(message_id: bytes) -> bool:
@@ -139,6 +150,51 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """
         tag = self._header().get(TAG_KEY)
         return tag if isinstance(tag, str) else None
+
+    @overload
+    def json(self) -> Any: ...  # noqa: ANN401 - any JSON value
+
+    @overload
+    def json(self, type: type[_T]) -> _T: ...
+
+    @overload
+    def json(self, type: Any) -> Any: ...  # noqa: ANN401 - a union or another type without a class
+
+    def json(self, type: Any = Any) -> Any:  # noqa: A002
+        """Decode the body as JSON.
+
+        Args:
+            type: The type to decode to, as in ``msgspec.json.decode``: a ``msgspec.Struct``, dataclass, TypedDict,
+                ``list[int]`` and so on. Without it, the result consists of dicts, lists, str, int, float, bool and
+                None.
+
+        Returns:
+            The decoded value, checked against ``type``. Nothing is converted: the text ``"5"`` is no int.
+
+        Raises:
+            BodyError: The body is not JSON, or does not match ``type``; the error names the wrong field.
+            ConfigError: msgspec does not support ``type``.
+        """
+        what = "is not JSON"
+        try:
+            return msgspec.json.decode(self.body, type=type)
+        except TypeError as error:
+            raise ConfigError(f"json(type=...): {error}") from error
+        except msgspec.ValidationError as error:
+            what, reason = f"does not match {_name_of(type)}", str(error)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            reason = str(error)
+        except RecursionError:
+            reason = "it is nested too deep"
+        found = _FIELD.search(reason)
+        raise BodyError(
+            what,
+            reason,
+            topic=self.topic,
+            partition=self.partition,
+            message_id=self.internal_id,
+            field=found[1] if found else None,
+        )
 
     def _header(self) -> dict[str, object]:
         if not self.ext:

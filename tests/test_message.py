@@ -2,10 +2,11 @@
 
 import json
 
+import msgspec
 import pytest
 
 from nsq_ha import Message, OutgoingMessage, Receipt
-from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
 from nsq_ha.message import partition_of
 from tests.support.nsqd import NoSource
 
@@ -186,3 +187,65 @@ def test_a_block_that_ends_with_the_program_leaves_it_to_the_consumer(kind: type
         raise kind
     assert not one.answered
     assert answers(one) == []
+
+
+class Order(msgspec.Struct):
+    """A body that a handler expects."""
+
+    number: int
+    items: list[dict[str, float]] = []
+
+
+def with_body(body: bytes) -> Message:
+    return Message(ID, body, 1, 0, Source())
+
+
+def test_json_without_a_type_gives_python_objects() -> None:
+    value = with_body(b'{"a": [1, 2.5, null, true, "x", 123456789012345678901234567890]}').json()
+    assert value == {"a": [1, 2.5, None, True, "x", 123456789012345678901234567890]}
+
+
+def test_json_with_a_type_gives_that_type() -> None:
+    order: Order = with_body(b'{"number": 7, "items": [{"price": 1.5}]}').json(Order)
+    assert order == Order(7, [{"price": 1.5}])
+    numbers: list[int] = with_body(b"[1, 2]").json(type=list[int])
+    assert numbers == [1, 2]
+    assert with_body(b"null").json(int | None) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "said"),
+    [
+        (b'{"number": "7"}', "$.number", "does not match Order: Expected `int`, got `str` - at `$.number`"),
+        (b'{"number": 7, "items": [{"price": "x"}]}', "$.items[0][...]", "Expected `float`, got `str`"),
+        (b"{}", None, "does not match Order: Object missing required field `number`"),
+        (b"[]", None, "Expected `object`, got `array`"),
+        (b"{", None, "is not JSON: Input data was truncated"),
+        (b"", None, "is not JSON: Input data was truncated"),
+        (b"paid", None, "is not JSON: JSON is malformed"),
+        (b'"\xff"', None, "is not JSON: "),
+        (b"[" * 100_000, None, "is not JSON: "),
+    ],
+)
+def test_an_error_of_json_names_field_and_message(body: bytes, field: str | None, said: str) -> None:
+    kind = Order if b"{" in body or body == b"[]" else object
+    with pytest.raises(BodyError) as caught:
+        with_body(body).json(kind if kind is Order else list[object] if body[:1] == b"[" else str)
+    error = caught.value
+    assert said in str(error)
+    assert str(error).startswith("body of message 0xc00000000004d of orders-3 ")
+    assert (error.topic, error.partition, error.message_id, error.field) == ("orders", 3, 3 << 50 | 77, field)
+    assert isinstance(error, ValueError)
+    assert not error.retriable
+
+
+def test_the_key_of_a_mapping_can_be_the_wrong_field() -> None:
+    with pytest.raises(BodyError) as caught:
+        with_body(b'{"x": 1}').json(dict[int, int])
+    assert caught.value.field == "$"
+    assert "does not match dict[int, int]: " in str(caught.value)
+
+
+def test_json_refuses_what_is_no_type() -> None:
+    with pytest.raises(ConfigError, match=r"json\(type=\.\.\.\): Type .* is not supported"):
+        with_body(b"{}").json("int")
