@@ -40,6 +40,7 @@ from nsq_ha.checks import (
     whole,
 )
 from nsq_ha.errors import ConfigError
+from nsq_ha.events import Event
 from nsq_ha.option_types import TLS, Backoff, Compression, TlsConfig, check_lookupd_tls
 from nsq_ha.redaction import conceal
 from nsq_ha.start_from import StartFrom, check_read, start_position
@@ -55,6 +56,9 @@ Sharding = Literal["murmur3", "java", "modulo"] | Callable[[Any], int]
 
 SecretFunction = Callable[[], str | Awaitable[str]]
 """Returns the present secret for AUTH."""
+
+EventFunction = Callable[[Event], object]
+"""Takes the events of a client."""
 
 Secret = str | SecretFunction
 """The secret for AUTH, or a function that returns it."""
@@ -85,6 +89,15 @@ def _secret(name: str, value: Any) -> Secret:  # noqa: ANN401 - any value may be
     return found
 
 
+def _plain_function(name: str, value: Any) -> EventFunction:  # noqa: ANN401 - any value may be given
+    if not callable(value):
+        raise ConfigError(f"{name} must be a function or None, not {shown(value)}")
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004
+        raise ConfigError(f"{name} must be a plain function (def): it is called in the event loop and not awaited")
+    found: EventFunction = value
+    return found
+
+
 _BACKOFF: Final = instance_of(Backoff)
 _COMPRESSION: Final = one_of(*(entry.value for entry in Compression))
 
@@ -111,6 +124,7 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "hostname": label,
     "user_agent": label,
     "local_addr": optional(source_host),
+    "on_event": optional(_plain_function),
 }
 
 
@@ -175,6 +189,9 @@ class ClientConfig:
     local_addr: str | None = None
     """Source address of connections, for machines with several: an IP address or a host name of this machine. A pair of
     it and the port 0 is accepted, too. None lets the system choose."""
+    on_event: EventFunction | None = None
+    """Called with each event of ``nsq_ha.events``, such as a change of a leader. A plain function, called in the event
+    loop: it must not block. An error in it is logged once and changes nothing."""
 
     def __post_init__(self) -> None:
         """Check every option.

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
-from nsq_ha.config import GiveUp, Secret, Sharding
+from nsq_ha.config import EventFunction, GiveUp, Secret, Sharding
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.start_from import StartFrom
 
@@ -39,6 +39,7 @@ class ClientOptions(TypedDict, total=False):
     hostname: str
     user_agent: str
     local_addr: str | tuple[str, int] | None
+    on_event: EventFunction | None
 
 
 class ProducerOptions(ClientOptions, total=False):

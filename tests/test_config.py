@@ -53,6 +53,16 @@ def test_options_cannot_be_changed(kind: type[ClientConfig]) -> None:
 
 # ------------------------------------------------------------ ranges
 
+
+async def later(_: object) -> None:
+    raise AssertionError
+
+
+class Later:
+    async def __call__(self, _: object) -> None:
+        raise AssertionError
+
+
 CLIENT: dict[str, tuple[object, ...]] = {
     "connect_timeout": (0, -1.0, math.nan, math.inf, "1", None, True, 86401),
     "lookup_timeout": (0, -1.0, math.nan, "1"),
@@ -73,6 +83,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "hostname": (7, None, "a\x1b[2J", "a\ud800", "a" * 256),
     "user_agent": (7, None, "a\tb", "a\ud800", "\u00e4" * 128),
     "local_addr": (7, "", "a b", "[::1]", "127.0.0.1:0", ("a", 4150), ("a",), ("a", False), (7, 0)),
+    "on_event": (5, "log", later, Later()),
     "lookupd": (7, None, [7], "two words:1", "::1"),
     "nsqd": (7, None, [7], "no-port", "::1:4150"),
 }

@@ -93,7 +93,7 @@ GROUPS: dict[str, tuple[dict[str, str], object]] = {
         TlsConfig(ca_file="ca.pem", verify=False, minimum_version="1.3"),
     ),
 }
-WITHOUT_TEXT = {"on_partition_change"}
+WITHOUT_TEXT = {"on_event", "on_partition_change"}
 SINGLE = [
     *((kind, name, *entry) for kind in KINDS for name, entry in CLIENT.items()),
     *((ProducerConfig, name, *entry) for name, entry in PRODUCER.items()),

@@ -19,6 +19,8 @@ from nsq_ha.config import ClientConfig
 from nsq_ha.consumer.closing import Returned, is_returned_at_end, leave_to_end
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, TopicNotFoundError
+from nsq_ha.events import GaveUp
+from nsq_ha.observe import SILENT
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.threads import HandlerThreads, is_async
 from nsq_ha.transport.single_use import SingleUseClient, check_entered
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.message import Message
+    from nsq_ha.observe import Observer
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
 SPARE_DELIVERIES: Final = 10
@@ -221,9 +224,10 @@ class AttemptPolicy:
         fine_below: A message with fewer attempts needs no check.
     """
 
-    def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher) -> None:
+    def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher, observer: Observer = SILENT) -> None:
         self._config = config
         self._publisher = publisher
+        self._observer = observer
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = HandlerThreads(_MOST_THREADS)
@@ -366,6 +370,7 @@ class AttemptPolicy:
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
                 raise
             log.warning("%r could not be given up and will be redelivered: %s", message, error)
+            self._report(message, str(error) or repr(error))
             self._remember(message)
             if not message.answered:
                 message.requeue()
@@ -374,11 +379,28 @@ class AttemptPolicy:
                 message.requeue(0)
             raise
         else:
+            self._report(message, None)
             if not message.answered:
                 message.finish()
         finally:
             self._busy.discard(task)
             self._exempt.discard(id(message))
+
+    def _report(self, message: Message, error: str | None) -> None:
+        policy, source = self._config.on_give_up, message.source
+        self._observer.event(
+            GaveUp(
+                topic=source.topic,
+                channel=source.channel,
+                partition=source.partition,
+                nsqd=source.nsqd,
+                internal_id=message.internal_id,
+                trace_id=message.trace_id,
+                attempts=message.attempts,
+                policy="function" if callable(policy) else policy or "drop",
+                error=error,
+            )
+        )
 
     async def _apply(self, message: Message) -> None:
         policy = self._config.on_give_up

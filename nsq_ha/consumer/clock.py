@@ -10,10 +10,14 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.events import LoopBlocked
+from nsq_ha.observe import SILENT
 from nsq_ha.policy.liveness import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nsq_ha.observe import Observer
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -102,10 +106,12 @@ class Heartbeats:
     Args:
         name: Topic and channel, for the log.
         configured: The option ``heartbeat_interval``.
+        observer: The consumer's.
     """
 
-    def __init__(self, name: str, configured: float) -> None:
+    def __init__(self, name: str, configured: float, observer: Observer = SILENT) -> None:
         self._name = name
+        self._observer = observer
         self._configured = configured
         self._blocks = Blocks(configured)
         self._is_warned = False
@@ -120,6 +126,8 @@ class Heartbeats:
         before = self.interval
         if not self._blocks.blocked(monotonic(), seconds):
             return
+        topic, _, channel = self._name.partition("/")
+        self._observer.event(LoopBlocked(topic=topic, channel=channel, seconds=seconds, handler=suspect))
         if not self._is_warned:
             self._is_warned = True
             if suspect:

@@ -20,6 +20,7 @@ from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError
+from nsq_ha.observe import Observer
 from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.transport.waiting import is_foreign
@@ -81,8 +82,11 @@ class Consumer(SingleUseClient):
         if callable(self.config.on_give_up):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
-        self._attempts = AttemptPolicy(self.config, self._give_up_publisher)
-        self._inbox = ConsumerInbox(f"{self.topic}/{self.channel}", self.config, self._attempts, self._check_loop)
+        self._observer = Observer(self.config.on_event)
+        self._attempts = AttemptPolicy(self.config, self._give_up_publisher, self._observer)
+        self._inbox = ConsumerInbox(
+            f"{self.topic}/{self.channel}", self.config, self._attempts, self._check_loop, self._observer
+        )
         self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._over = asyncio.Event()
@@ -113,7 +117,7 @@ class Consumer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
-        self._directory = Directory(self.config, access="r")
+        self._directory = Directory(self.config, access="r", observer=self._observer)
         self._inbox.start()
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
@@ -225,6 +229,7 @@ class Consumer(SingleUseClient):
         self._attempts.end_threads()
         if self._directory is not None:
             await self._directory.aclose()
+        self._observer.flush()
         self._over.set()
 
     async def _supervise(self, started: asyncio.Event) -> None:

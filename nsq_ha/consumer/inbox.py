@@ -18,6 +18,7 @@ from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.messages import Iterations
 from nsq_ha.consumer.wakeup import Arrivals
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.observe import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.errors import NsqError
     from nsq_ha.message import Message
+    from nsq_ha.observe import Observer
 
 _SOON: Final = 0.25
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
@@ -44,9 +46,11 @@ class ConsumerInbox:
         config: The consumer's options.
         attempts: Decides whether a message is given up.
         check_loop: Raises if the running event loop is not the consumer's.
+        observer: The consumer's.
 
     Attributes:
         name: Topic and channel.
+        observer: The consumer's.
         subscriptions: One for each partition that is read.
         waiting: Messages that arrived and were not handed out. Empty while closing.
         flow: Asks for messages.
@@ -61,15 +65,21 @@ class ConsumerInbox:
     """
 
     def __init__(
-        self, name: str, config: ConsumerConfig, attempts: AttemptPolicy, check_loop: Callable[[], None]
+        self,
+        name: str,
+        config: ConsumerConfig,
+        attempts: AttemptPolicy,
+        check_loop: Callable[[], None],
+        observer: Observer = SILENT,
     ) -> None:
         self.name = name
+        self.observer = observer
         self.subscriptions: dict[int, Subscription] = {}
         self.waiting: deque[Message] = deque()
         self.flow: Flow = Flow(config.max_in_flight, config.max_in_flight_bytes, self.subscriptions)
         self.gives_up: Callable[[Message], bool] = attempts.gives_up
         self.late: LateAnswers = LateAnswers(attempts.is_exempt)
-        self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval)
+        self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
         self.changed: asyncio.Event = asyncio.Event()
         self.closing: asyncio.Event = asyncio.Event()

@@ -11,6 +11,7 @@ from nsq_ha.config import check_plain
 from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError, TopicNotFoundError
+from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Partitions:
         self._subscriptions = subscriptions
         self._watch = watch
         self._channel = channel
+        self._reports = PartitionReports(watch.observer, watch.topic, channel, None)
         self._channels = ChannelStates(watch.topic, channel, replication_limit(config), config.local_addr)
         self._config = config
         self._inbox = inbox
@@ -114,9 +116,11 @@ class Partitions:
                         warned.seconds,
                         self.why_not(),
                     )
+                    self._reports.stalled(warned, self.why_not())
             over = outage.recovered(loop.time())
             if over is not None:
                 log.warning("%s/%s: found the topic after %.0f s", self._watch.topic, self._channel, over.seconds)
+                self._reports.recovered(over)
             absent.clear()
             await absent.wait()
 

@@ -34,9 +34,18 @@ class Receiver:
         partition: The partition.
         start: Checks the first messages after a start position.
         arrived: Receives the messages of one read.
+        refused: Called with each error that answers no request, and the nsqd's address.
     """
 
-    def __init__(self, topic: str, partition: int, start: Start, arrived: Callable[[list[Message]], None]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        start: Start,
+        arrived: Callable[[list[Message]], None],
+        refused: Callable[[ServerError, str], None] = lambda _error, _nsqd: None,
+    ) -> None:
+        self._refused = refused
         self._topic = topic
         self._partition = partition
         self._start = start
@@ -52,7 +61,10 @@ class Receiver:
         def damaged(messages: list[DamagedMessage]) -> None:
             self._damaged(messages, delivery)
 
-        return Callbacks(lost, messages=self._messages, refusals=self._refusals, damaged=damaged)
+        def refusals(errors: list[ServerError]) -> None:
+            self._refusals(errors, delivery.nsqd)
+
+        return Callbacks(lost, messages=self._messages, refusals=refusals, damaged=damaged)
 
     def _messages(self, messages: list[Message]) -> None:
         delivery = messages[0].source
@@ -101,9 +113,10 @@ class Receiver:
                 said = f"{did} a message that cannot be decoded: {redact(repr(message))}{more}"
                 log.log(level, "%s-%d: %s", self._topic, self._partition, said)
 
-    def _refusals(self, refusals: list[ServerError]) -> None:
+    def _refusals(self, refusals: list[ServerError], nsqd: str) -> None:
         for refusal in refusals:
             log.info("%s-%d: %s", self._topic, self._partition, refusal)
+            self._refused(refusal, nsqd)
 
 
 def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:

@@ -25,7 +25,8 @@ from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.renewal import Renewal, Replaced
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
-from nsq_ha.errors import ConnectionLostError, LocalProtocolError, NoLeaderError, NsqError
+from nsq_ha.errors import ConnectionLostError, LocalProtocolError, NoLeaderError, NsqError, ServerError
+from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
@@ -75,9 +76,10 @@ class Subscription:
         inbox: Inbox,
     ) -> None:
         self.partition = partition
+        self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
         self.delivery: Delivery | None = None
         self._life: Life[Node] = Life(settle_time(config.heartbeat_interval))
-        self._trouble = Trouble(watch.topic, partition, config)
+        self._trouble = Trouble(watch.topic, partition, config, self._reports)
         self._known: tuple[Node, TopicMeta | None] | None = None
         self._watch = watch
         self._config = config
@@ -87,7 +89,7 @@ class Subscription:
         self._is_closing = False
         self._start = Start(watch, channels, channel, partition, config)
         self._opener = Opener(watch.topic, channel, partition, config, inbox)
-        self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived)
+        self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived, self._reports.refused)
         self._wake = asyncio.Event()
         self._replaced = Replaced(inbox.freed, inbox.left)
         self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")
@@ -280,6 +282,8 @@ class Subscription:
             if not is_foreign(raised):
                 raise
             error = self._start.after_refusal(self._trouble.explain(raised))  # the connection in use is not affected
+            if isinstance(raised, ServerError):
+                self._reports.refused(raised, node.address)
             self._life.failed(self._leader(), for_good=self._trouble.ends(error))
             if self._life.act is Act.REPORT:
                 log.error("%s-%d at nsqd %s: %s", self._watch.topic, self.partition, node.address, error)  # noqa: TRY400 - the text says all
@@ -317,6 +321,7 @@ class Subscription:
         if self._life.is_reading:
             self._trouble.subscribed(self._loop.time())
             log.info("subscribed to %s-%d over %s", self._watch.topic, self.partition, connection.name)
+            self._reports.connected(node.address)
             self._inbox.joined()
             self._renewal.changed()
 
@@ -364,6 +369,7 @@ class Subscription:
             await self._stop_within(connection, lifetime)
         if self._connection is connection and self._life.is_reading:
             reason = ConnectionLostError(f"{connection.node.address} can no longer write to this connection")
+            self._reports.disconnected(reason)
             self._set_aside(lifetime)
             self._life.lost(self._loop.time())
             self._trouble.failed(self._loop.time(), reason, connection.node)
@@ -403,6 +409,7 @@ class Subscription:
     def _leave(self, reason: NsqError) -> None:
         connection, self._connection = self._connection, None
         delivery, self.delivery = self.delivery, None
+        self._reports.disconnected(reason)
         if connection is not None:
             connection.abort(reason)
         self._renewal.changed()

@@ -24,6 +24,7 @@ from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
+    from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.topology import Node
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -46,8 +47,11 @@ class Trouble:
         reason: Why the partition is not being read. None while it is.
     """
 
-    def __init__(self, topic: str, partition: int, config: ConsumerConfig) -> None:
+    def __init__(
+        self, topic: str, partition: int, config: ConsumerConfig, reports: PartitionReports | None = None
+    ) -> None:
         self.reason: NsqError | None = None
+        self._reports = reports
         self._topic = topic
         self._name = f"{topic}-{partition}"
         self._config = config
@@ -98,6 +102,8 @@ class Trouble:
             log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s", said)
             return
         log.warning("%s; still trying after %.0f s and %d failures", said, warned.seconds, warned.failures)
+        if self._reports is not None:
+            self._reports.stalled(warned, reason)
 
     def subscribed(self, now: float) -> None:
         """Record that messages may arrive, perhaps not for long."""
@@ -112,3 +118,5 @@ class Trouble:
             address = node.address if node is not None else "?"
             # At the same level as the warning, so that whoever saw that sees this, too.
             log.warning("%s at nsqd %s: reading again after %.0f s", self._name, address, over.seconds)
+            if self._reports is not None:
+                self._reports.recovered(over)

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
+from nsq_ha.events import LookupdFailed, LookupdRecovered
+from nsq_ha.observe import SILENT
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.redaction import harmless, redact
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.discovery.answers import LookupdList
+    from nsq_ha.observe import Observer
     from nsq_ha.policy.topology import LookupAnswer
 
 GRACE: Final = 0.08
@@ -106,9 +109,18 @@ class Servers:
         configured: Base URLs, as :func:`nsq_ha.checks.lookupd_urls` returns them.
         timeout: Seconds for one request.
         client: The HTTP client, which the caller closes.
+        observer: The client's, for servers that fail and recover.
     """
 
-    def __init__(self, configured: Iterable[str], *, timeout: float, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        configured: Iterable[str],
+        *,
+        timeout: float,
+        client: httpx.AsyncClient,
+        observer: Observer = SILENT,
+    ) -> None:
+        self._observer = observer
         self._timeout = timeout
         self._client = client
         self._loop = asyncio.get_running_loop()
@@ -263,11 +275,13 @@ class Servers:
             _log.warning(
                 "nsqlookupd %s gave no usable answer: %s; %s", server.url, reason, others, extra={"lookupd": server.url}
             )
+            self._observer.event(LookupdFailed(lookupd=server.url, reason=reason))
             self._list_wanted.set()
 
     def _succeeded(self, server: Server) -> None:
         if server.failures:
             _log.info("nsqlookupd %s answers again", server.url, extra={"lookupd": server.url})
+            self._observer.event(LookupdRecovered(lookupd=server.url))
             self._list_wanted.set()
         server.failures = 0
 

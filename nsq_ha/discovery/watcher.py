@@ -24,6 +24,8 @@ from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
+from nsq_ha.events import LeaderChanged, Repartitioned
+from nsq_ha.observe import SILENT
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicChange, TopicMeta, TopicView, difference
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ClientConfig
     from nsq_ha.discovery.lookupd import Access
+    from nsq_ha.observe import Observer
 
 LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the list of nsqlookupds."""
@@ -57,13 +60,22 @@ class TopicWatch:
 
     Attributes:
         topic: The topic.
+        observer: The client's; the parts that follow the watch report through it.
         view: The latest view of the topic. None until the first answer.
         rounds: Number of rounds that have ended.
         error: The error of the last round. None if it got an answer.
     """
 
-    def __init__(self, topic: str, access: Access, servers: Servers | FixedNodes, config: ClientConfig) -> None:
+    def __init__(
+        self,
+        topic: str,
+        access: Access,
+        servers: Servers | FixedNodes,
+        config: ClientConfig,
+        observer: Observer = SILENT,
+    ) -> None:
         self.topic = topic
+        self.observer = observer
         self.view: TopicView | None = None
         self._plain = PlainTopic()
         self.rounds: int = 0
@@ -238,9 +250,10 @@ class TopicWatch:
             _log.info("topic %s: the lookup works again", self.topic, extra={"topic": self.topic})
 
     def _report(self, old: TopicView | None, new: TopicView) -> None:
+        change = difference(old, new)
+        self._report_events(change)
         if not _log.isEnabledFor(logging.INFO):
             return
-        change = difference(old, new)
         if new.is_plain:
             self._report_nodes(change)
             return
@@ -255,6 +268,20 @@ class TopicWatch:
         first, second = change.meta or (None, None)
         if first is not None and second is not None:
             _log.info("topic %s changed: %s", self.topic, _changes(first, second), extra={"topic": self.topic})
+
+    def _report_events(self, change: TopicChange) -> None:
+        report, topic = self.observer.event, self.topic
+        for partition, node in change.gained.items():
+            report(LeaderChanged(topic=topic, partition=partition, before=None, after=node.address))
+        for partition, (before, after) in change.moved.items():
+            report(LeaderChanged(topic=topic, partition=partition, before=before.address, after=after.address))
+        for partition, node in change.lost.items():
+            report(LeaderChanged(topic=topic, partition=partition, before=node.address, after=None))
+        first, second = change.meta or (None, None)
+        if first is None or second is None or not second.is_partitioned:
+            return
+        if first.partition_num != second.partition_num:
+            report(Repartitioned(topic=topic, before=first.partition_num, after=second.partition_num))
 
     def _report_nodes(self, change: TopicChange) -> None:
         for text, nodes in (("is on nsqd %s", change.gained), ("is no longer listed for nsqd %s", change.lost)):
@@ -274,15 +301,17 @@ class Directory:
     Args:
         config: Options; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
         access: ``w`` for publishing, ``r`` for consuming.
+        observer: The client's.
 
     Raises:
         ConfigError: No nsqlookupd is configured.
     """
 
-    def __init__(self, config: ClientConfig, *, access: Access) -> None:
+    def __init__(self, config: ClientConfig, *, access: Access, observer: Observer = SILENT) -> None:
         if not config.lookupd and not config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
         self._config = config
+        self._observer = observer
         self._access: Access = access
         self._client: httpx.AsyncClient | None = None
         self._servers: Servers | FixedNodes | None = None
@@ -313,7 +342,9 @@ class Directory:
         else:
             config = self._config
             self._client = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
-            self._servers = Servers(config.lookupd, timeout=config.lookup_timeout, client=self._client)
+            self._servers = Servers(
+                config.lookupd, timeout=config.lookup_timeout, client=self._client, observer=self._observer
+            )
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(self._servers, ready), name="nsq_ha directory")
         await ready.wait()
@@ -362,7 +393,7 @@ class Directory:
                 if self._closed is None
                 else _again(self._closed)
             )
-        watch = TopicWatch(topic, self._access, self._servers, self._config)
+        watch = TopicWatch(topic, self._access, self._servers, self._config, self._observer)
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
         return watch

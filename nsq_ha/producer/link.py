@@ -11,7 +11,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.policy.sender_life import Act, Life, State
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Act as Renewal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.errors import ServerError
+    from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.topology import Node
     from nsq_ha.producer.requests import Request
@@ -83,6 +83,7 @@ class Link:
         lane: The sender's lane.
         retry_pause: The sender's pause after refusals.
         user: The sender.
+        reports: The sender's.
         may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
 
     Attributes:
@@ -101,6 +102,7 @@ class Link:
         lane: Lane[Request],
         retry_pause: RetryPause,
         user: LinkUser,
+        reports: PartitionReports,
         may_connect: Callable[[bool], bool],
     ) -> None:
         self.connection: Connection | None = None
@@ -119,6 +121,7 @@ class Link:
         self._lane = lane
         self._retry_pause = retry_pause
         self._user = user
+        self._reports = reports
         self._may_connect = may_connect
         self._clock = asyncio.get_running_loop().time
         self._work = asyncio.Event()
@@ -227,6 +230,8 @@ class Link:
             connection = await self._open()
         except NsqError as error:
             node = self.life.node
+            if isinstance(error, ServerError):
+                self.refused(error)
             if node is not None and self.leader.differs(node):
                 self._user.in_trouble(error)
                 self.life.failed(is_outdated=True)
@@ -237,6 +242,7 @@ class Link:
         self.life.opened()
         if self.life.act is Act.WRITE:  # otherwise it was lost before this task ran again
             self._user.connected(connection.node.address)
+            self._reports.connected(connection.node.address)
             self._use(connection)
             log.info("%s: connected over %s", self.name, connection.name)
 
@@ -269,6 +275,12 @@ class Link:
         """Log errors that answer nothing; nsqd then closes the connection, which is reported."""
         for refusal in refusals:
             log.debug("%s: %s", self.name, refusal)
+            self.refused(refusal)
+
+    def refused(self, error: ServerError) -> None:
+        """Report an error of the nsqd."""
+        node = self.life.node if self.connection is None else self.connection.node
+        self._reports.refused(error, "" if node is None else node.address)
 
     def _use(self, connection: Connection) -> None:
         """Write to ``connection`` from now on."""
@@ -353,6 +365,7 @@ class Link:
         if connection is None:
             return
         self._current = None
+        self._reports.disconnected(reason)
         connection.abort(reason)
         self.old.forget(reason)
         self._user.left(reason)

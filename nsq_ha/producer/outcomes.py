@@ -18,6 +18,7 @@ from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
+    from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
     from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
     from nsq_ha.producer.requests import Request
@@ -174,14 +175,20 @@ def _log_trace(request: Request, receipts: list[Receipt]) -> None:
 
 
 class OutageLog:
-    """Logs when publishing to one partition keeps failing, and when it works again.
+    """Logs and reports when publishing to one partition keeps failing, and when it works again.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        reports: The partition's. None to report nothing.
 
     Attributes:
         is_on: Whether the last completed publish or the last attempt to write failed.
     """
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, reports: PartitionReports | None = None) -> None:
         self.is_on: bool = False
+        self._reports = reports
         self._name = f"{topic}-{partition}"
         self._extra = {"topic": topic, "partition": partition}
         self._outage = Outage()
@@ -202,6 +209,8 @@ class OutageLog:
             error,
             extra=self._extra,
         )
+        if self._reports is not None:
+            self._reports.stalled(warned, error)
 
     def recovered(self, now: float) -> None:
         """Record that a publish was stored; log it if the outage was warned about."""
@@ -215,3 +224,5 @@ class OutageLog:
                 over.failures,
                 extra=self._extra,
             )
+            if self._reports is not None:
+                self._reports.recovered(over)

@@ -19,6 +19,7 @@ from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.observe import Observer
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest
@@ -63,6 +64,7 @@ class Producer(SingleUseClient):
     ) -> None:
         self.config: ProducerConfig = options_of(ProducerConfig, config, options)
         self._trace = self.config.trace
+        self._observer = Observer(self.config.on_event)
         self._topics: dict[str, TopicPublisher] = {}
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()
@@ -99,7 +101,7 @@ class Producer(SingleUseClient):
         self._trace = traced_topics(value)
 
     async def _open(self) -> None:
-        self._directory = Directory(self.config, access="w")
+        self._directory = Directory(self.config, access="w", observer=self._observer)
         await self._directory.start()
         self._pending = PendingPublishes(self.config.publish_timeout, self.config.max_pending_bytes)
         ready = asyncio.Event()
@@ -142,6 +144,7 @@ class Producer(SingleUseClient):
             await asyncio.wait({self._supervisor})
         if self._directory is not None:
             await self._directory.aclose()
+        self._observer.flush()
 
     async def _supervise(self, ready: asyncio.Event) -> None:
         """Own the senders' tasks until the close, or until a bug ends one of them."""

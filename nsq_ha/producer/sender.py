@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.discovery.fixed import explained
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
+from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.liveness import STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
@@ -84,9 +85,10 @@ class Sender:
         self._clock = self._loop.time
         self._watch = watch
         self._config = config
+        self._reports = PartitionReports(watch.observer, watch.topic, None, partition)
         self._on_trouble = on_trouble
         self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, self.buffer)
-        self._log = OutageLog(watch.topic, partition)
+        self._log = OutageLog(watch.topic, partition, self._reports)
         self._retry_pause = RetryPause(config.backoff, self.kick)
         self._stall = StallDetector(self._stalled_at, self._stalled)
         self._pump_is_due = False
@@ -99,6 +101,7 @@ class Sender:
             lane=self.lane,
             retry_pause=self._retry_pause,
             user=self,
+            reports=self._reports,
             may_connect=may_connect,
         )
 
@@ -234,6 +237,7 @@ class Sender:
             self.trouble = None
 
     def _refused(self, error: ServerError, *, apart: bool) -> None:
+        self.link.refused(error)
         failures = self.link.life.failures
         renewing = renews(error.code, has_secret=self._config.auth_secret is not None, failures=failures)
         again = (error.retriable or renewing) and self._config.on_unreachable == "retry"

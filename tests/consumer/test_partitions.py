@@ -34,6 +34,7 @@ from nsq_ha.errors import (
     TransportError,
 )
 from nsq_ha.message import Message
+from nsq_ha.observe import SILENT
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Command, Identity, Layout, Sub, SubAdvanced, SubOrdered
 from nsq_ha.protocol.messages import DamagedMessage
@@ -66,6 +67,7 @@ class FakeWatch:
 
     topic = TOPIC
     lookupds = ("http://a:1",)
+    observer = SILENT
 
     def __init__(self, view: TopicView | None = None) -> None:
         self.view = view

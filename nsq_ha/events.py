@@ -1,0 +1,263 @@
+"""What producers and consumers report to the function of the option ``on_event``.
+
+Owns the types. All are frozen and have keyword arguments only; later versions may add types and fields, so
+compare with ``isinstance`` and ignore what you do not know.
+
+A ``channel`` of None stands for a producer. On a plain cluster a partition number stands for one nsqd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "BackoffChanged",
+    "BackoffState",
+    "Connected",
+    "Disconnected",
+    "Event",
+    "GaveUp",
+    "LeaderChanged",
+    "LookupdFailed",
+    "LookupdRecovered",
+    "LoopBlocked",
+    "Recovered",
+    "Refused",
+    "Repartitioned",
+    "Stalled",
+]
+
+BackoffState = Literal["paused", "testing", "ended"]
+"""``paused``: no message is requested. ``testing``: one message tests the handler. ``ended``: all are requested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """The base of all events.
+
+    Attributes:
+        at: When it was reported, in seconds since the epoch.
+    """
+
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected(Event):
+    """A producer connected to the leader of a partition, or a consumer subscribed there.
+
+    A connection that replaces another one to the same nsqd before its end, as TLS needs it, is not reported.
+
+    Attributes:
+        topic: The topic.
+        channel: The consumer's channel. None for a producer.
+        partition: The partition.
+        nsqd: ``host:port`` of the nsqd.
+    """
+
+    topic: str
+    channel: str | None
+    partition: int
+    nsqd: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected(Event):
+    """A connection that was reported as :class:`Connected` ended, whoever ended it.
+
+    Attributes:
+        topic: The topic.
+        channel: The consumer's channel. None for a producer.
+        partition: The partition.
+        nsqd: ``host:port`` of the nsqd.
+        reason: Why it ended.
+    """
+
+    topic: str
+    channel: str | None
+    partition: int
+    nsqd: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderChanged(Event):
+    """A lookup named another leader of a partition. The first lookup of a topic reports every leader.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        before: ``host:port`` of the leader before. None if there was none.
+        after: ``host:port`` of the leader now. None if there is none.
+    """
+
+    topic: str
+    partition: int
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartitioned(Event):
+    """A lookup named another number of partitions of a topic. A producer uses it after ``new_partition_delay``.
+
+    Attributes:
+        topic: The topic.
+        before: The number before.
+        after: The number now.
+    """
+
+    topic: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffChanged(Event):
+    """A consumer paused because handlers failed, tests with one message, or continues.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        partition: The partition. None if the whole consumer backs off.
+        state: The new state.
+        seconds: How long the pause lasts; 0 for other states.
+    """
+
+    topic: str
+    channel: str
+    partition: int | None
+    state: BackoffState
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp(Event):
+    """A consumer gave a message up, or tried to.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        partition: The partition.
+        nsqd: ``host:port`` of the nsqd that delivered it.
+        internal_id: The server's id of the message.
+        trace_id: The publisher's trace id; 0 if there is none.
+        attempts: Number of its deliveries.
+        policy: ``drop``, ``republish``, ``dead_letter``, or ``function``.
+        error: Why it could not be given up; it will be redelivered. None if it was given up.
+    """
+
+    topic: str
+    channel: str
+    partition: int
+    nsqd: str
+    internal_id: int
+    trace_id: int
+    attempts: int
+    policy: Literal["drop", "republish", "dead_letter", "function"]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Event):
+    """An nsqd answered with an error. Each refusal is reported, including those of retries.
+
+    Attributes:
+        topic: The topic.
+        channel: The consumer's channel. None for a producer.
+        partition: The partition.
+        nsqd: ``host:port`` of the nsqd.
+        code: The error's code, such as ``E_FAILED_ON_NOT_LEADER``.
+        text: The whole error.
+    """
+
+    topic: str
+    channel: str | None
+    partition: int
+    nsqd: str
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled(Event):
+    """Nothing could be published to a partition, or read from it, for some seconds.
+
+    It is reported together with the warning in the log: after 5 seconds, then less and less often.
+
+    Attributes:
+        topic: The topic.
+        channel: The consumer's channel. None for a producer.
+        partition: The partition. None for the whole topic.
+        seconds: How long this has lasted.
+        failures: Number of failed attempts.
+        reason: The last failure.
+    """
+
+    topic: str
+    channel: str | None
+    partition: int | None
+    seconds: float
+    failures: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """What was reported as :class:`Stalled` works again.
+
+    Attributes:
+        topic: The topic.
+        channel: The consumer's channel. None for a producer.
+        partition: The partition. None for the whole topic.
+        seconds: How long it did not work.
+        failures: Number of failed attempts.
+    """
+
+    topic: str
+    channel: str | None
+    partition: int | None
+    seconds: float
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBlocked(Event):
+    """The application blocked the event loop of a consumer for long, and no heartbeat was answered meanwhile.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        seconds: How long.
+        handler: Name of the handler that ran. None if unknown.
+    """
+
+    topic: str
+    channel: str
+    seconds: float
+    handler: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupdFailed(Event):
+    """An nsqlookupd gave no usable answer. Only the first of several failures in a row is reported.
+
+    Attributes:
+        lookupd: Its base URL.
+        reason: Why.
+    """
+
+    lookupd: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupdRecovered(Event):
+    """An nsqlookupd that was reported as :class:`LookupdFailed` answers again.
+
+    Attributes:
+        lookupd: Its base URL.
+    """
+
+    lookupd: str

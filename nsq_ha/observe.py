@@ -1,0 +1,159 @@
+"""The seam through which one client reports what happens: to the application's ``on_event``, and to whoever waits.
+
+Every producer and consumer has one :class:`Observer` and passes it down to the parts that know. A part reports each
+change once, at the place that decides it, as one of the types in ``nsq_ha.events``.
+
+Two kinds of things happen. Changes are rare, so they may cost an object each: :meth:`Observer.event`. Messages are
+not: for them the parts count once per read or write, and ask the process-wide switch of ``nsq_ha.tracelog``, which
+costs one attribute if it is off. Telemetry belongs here, too: spans of messages beside the trace log, metrics read
+from the counts of ``stats()``, and both kinds of listeners in :meth:`Observer.event`.
+
+The invariant: nothing that a listener does can hurt the client. It runs in the event loop after the code that
+reports, so it may call any method of the client, and its errors end here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
+from nsq_ha.unexpected import log_traceback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.errors import ServerError
+    from nsq_ha.events import Event
+    from nsq_ha.policy.timing import Warned
+
+log: logging.Logger = logging.getLogger("nsq_ha.events")
+
+
+class Observer:
+    """Passes the events of one client on. All methods are for the client's event loop.
+
+    Args:
+        on_event: The application's function. None if it has none.
+    """
+
+    def __init__(self, on_event: Callable[[Event], object] | None = None) -> None:
+        self._on_event = on_event
+        self._events: deque[Event] = deque()
+        self._has_failed = False
+
+    def event(self, event: Event) -> None:
+        """Report ``event``; its time is set here. Listeners get it soon, in order."""
+        if self._on_event is None:
+            return
+        if not self._events:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._events.append(dataclasses.replace(event, at=time.time()))
+
+    def flush(self) -> None:
+        """Pass on what was reported, without waiting for the next turn of the event loop."""
+        while self._events:
+            event = self._events.popleft()
+            try:
+                self._call(event)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the application's may raise anything
+                self._failed(event, error)
+
+    def _call(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        outcome = self._on_event(event)
+        if asyncio.iscoroutine(outcome):
+            outcome.close()
+            raise TypeError("it returned a coroutine, which is not awaited: give a plain function")
+
+    def _failed(self, event: Event, error: BaseException) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            name = type(event).__name__
+            log_traceback(
+                log, f"on_event failed for {name}: {error!r}. It gets further events; its errors are not logged", error
+            )
+
+
+SILENT: Final = Observer()
+"""For parts that report to nobody."""
+
+
+class PartitionReports:
+    """Reports the changes of one partition, or of a whole topic.
+
+    Args:
+        observer: The client's.
+        topic: The topic.
+        channel: The consumer's channel. None for a producer.
+        partition: The partition. None for the whole topic.
+    """
+
+    def __init__(self, observer: Observer, topic: str, channel: str | None, partition: int | None) -> None:
+        self._observer = observer
+        self._topic = topic
+        self._channel = channel
+        self._partition = partition
+        self._nsqd: str | None = None
+
+    def connected(self, nsqd: str) -> None:
+        """Report that a connection to the leader can be used."""
+        self._nsqd = nsqd
+        if self._partition is not None:
+            self._observer.event(
+                Connected(topic=self._topic, channel=self._channel, partition=self._partition, nsqd=nsqd)
+            )
+
+    def disconnected(self, reason: object) -> None:
+        """Report the end of the connection that was reported as connected; without one, do nothing."""
+        nsqd, self._nsqd = self._nsqd, None
+        if nsqd is not None and self._partition is not None:
+            self._observer.event(
+                Disconnected(
+                    topic=self._topic, channel=self._channel, partition=self._partition, nsqd=nsqd, reason=str(reason)
+                )
+            )
+
+    def refused(self, error: ServerError, nsqd: str) -> None:
+        """Report an error of an nsqd."""
+        if self._partition is not None:
+            self._observer.event(
+                Refused(
+                    topic=self._topic,
+                    channel=self._channel,
+                    partition=self._partition,
+                    nsqd=nsqd,
+                    code=error.code,
+                    text=str(error),
+                )
+            )
+
+    def stalled(self, outage: Warned, reason: object) -> None:
+        """Report an outage that was logged."""
+        self._observer.event(
+            Stalled(
+                topic=self._topic,
+                channel=self._channel,
+                partition=self._partition,
+                seconds=outage.seconds,
+                failures=outage.failures,
+                reason=str(reason),
+            )
+        )
+
+    def recovered(self, outage: Warned) -> None:
+        """Report the end of an outage that was reported."""
+        self._observer.event(
+            Recovered(
+                topic=self._topic,
+                channel=self._channel,
+                partition=self._partition,
+                seconds=outage.seconds,
+                failures=outage.failures,
+            )
+        )
