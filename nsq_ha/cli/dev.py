@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -71,6 +71,8 @@ class Ports:
 
 
 _PORT = click.IntRange(1, 65534)
+_BYTES = click.IntRange(1, 2**31 - 1)
+_SECONDS = Number(0.001, 2**31)
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -104,6 +106,12 @@ _FILE = click.Path(exists=True, dir_okay=False)
     show_default=True,
     help="Bytes of messages that a partition keeps after all its channels finished them. --plain keeps none.",
 )
+@click.option("--max-msg-size", type=_BYTES, help="Bytes of the largest message that the nsqds accept.")
+@click.option("--max-body-size", type=_BYTES, help="Bytes of the largest batch that they accept.")
+@click.option("--max-msg-timeout", type=_SECONDS, help="Seconds for which a message can stay in flight.")
+@click.option("--max-req-timeout", type=_SECONDS, help="Seconds of the longest delay of a requeue.")
+@click.option("--max-heartbeat-interval", type=_SECONDS, help="Seconds of the longest heartbeat interval.")
+@click.option("--max-rdy-count", type=click.IntRange(1), help="Largest RDY of a connection.")
 @click.option("--tls-cert", type=_FILE, help="Certificate of the nsqds, PEM. Clients may then switch to TLS.")
 @click.option("--tls-key", type=_FILE, help="Key of the certificate, PEM. Default: in the file of the certificate.")
 @click.option("--tls-root-ca-file", type=_FILE, help="CA of the certificates of clients, PEM.")
@@ -128,6 +136,7 @@ def dev(
     tls_root_ca_file: str | None,
     tls_client_auth_policy: str | None,
     as_json: bool | None,
+    **limits: Any,  # noqa: ANN401 - click has converted them
 ) -> None:
     """Run a cluster in this process, on the loopback interface, until Ctrl-C; it stores nothing on disk."""
     try:
@@ -148,6 +157,7 @@ def dev(
             retain_bytes=retain_bytes,
             tls=_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
             tls_required=tls_client_auth_policy is not None,
+            **limits,
         ) as cluster,
     ):
         for wanted in topics:

@@ -55,6 +55,13 @@ class DevCluster(Faults):
             server does this after 5.0 seconds. None for no failures.
         allowed_hosts: Names besides the loopback's that are allowed in ``Host`` and ``Origin`` of HTTP
             requests; others are refused with 403. ``("*",)`` allows all.
+        max_msg_size: Bytes of the largest message that an nsqd accepts. None for the real nsqd's default, as for all
+            its limits that follow, which have the names of its flags.
+        max_body_size: Bytes of the largest batch.
+        max_msg_timeout: Seconds for which a message can stay in flight.
+        max_req_timeout: Seconds of the longest delay of a requeue (and in a plain cluster of a deferred message).
+        max_heartbeat_interval: Seconds of the longest heartbeat interval.
+        max_rdy_count: Largest RDY.
     """
 
     # ------------------------------------------------------------ topics

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.devcluster.security import Security
+    from nsq_ha.protocol.server.stream import Limits
 
 VERSION: Final = "0.3.7-HA.1.13.0"
 """The version that the nodes report and imitate."""
@@ -109,6 +110,7 @@ class Host:
         loop: The loop that runs the cluster.
         timing: The cluster's delays.
         security: TLS and HTTP access of all nodes.
+        limits: What the nsqds accept.
         chance: The only source of randomness, seeded.
         writes_disabled: An operator disabled writing in the whole cluster.
         retain_bytes: Bytes of finished messages that a partition keeps. None for all.
@@ -120,11 +122,14 @@ class Host:
         timing: Timing,
         seed: int,
         security: Security,
+        *,
+        limits: Limits,
         retain_bytes: int | None = None,
     ) -> None:
         self.loop = loop
         self.timing = timing
         self.security = security
+        self.limits = limits
         self.chance: random.Random = random.Random(seed)  # noqa: S311 - a test cluster's dice
         self.writes_disabled = False
         self.retain_bytes = retain_bytes

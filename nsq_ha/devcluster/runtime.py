@@ -23,6 +23,7 @@ from nsq_ha.devcluster.http.nsqd_routes import nsqd_app
 from nsq_ha.devcluster.http.nsqlookupd_routes import lookupd_app
 from nsq_ha.devcluster.http.plain_lookupd_routes import plain_lookupd_app
 from nsq_ha.devcluster.http.plain_nsqd_routes import plain_nsqd_app
+from nsq_ha.devcluster.limits import limits_of
 from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.ports import HOST
@@ -71,6 +72,12 @@ class Runtime:
         tls_required: bool = False,
         tls_write_deadline: float | None = None,
         allowed_hosts: Sequence[str] = (),
+        max_msg_size: int | None = None,
+        max_body_size: int | None = None,
+        max_msg_timeout: float | None = None,
+        max_req_timeout: float | None = None,
+        max_heartbeat_interval: float | None = None,
+        max_rdy_count: int | None = None,
     ) -> None:
         if nsqlookupds < 1 or nsqds < 1:
             raise ValueError(f"a cluster needs at least 1 nsqlookupd and 1 nsqd, not {nsqlookupds} and {nsqds}")
@@ -84,6 +91,15 @@ class Runtime:
         if retain_bytes is not None and retain_bytes < 0:
             raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
         self._retain_bytes = retain_bytes
+        self._limits = limits_of(
+            plain=plain,
+            max_msg_size=max_msg_size,
+            max_body_size=max_body_size,
+            max_msg_timeout=max_msg_timeout,
+            max_req_timeout=max_req_timeout,
+            max_heartbeat_interval=max_heartbeat_interval,
+            max_rdy_count=max_rdy_count,
+        )
         self._security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
         )
@@ -121,7 +137,10 @@ class Runtime:
             background.close()
 
     async def _start(self) -> None:
-        host = Host(asyncio.get_running_loop(), self._timing, self._seed, self._security, self._retain_bytes)
+        loop = asyncio.get_running_loop()
+        host = Host(
+            loop, self._timing, self._seed, self._security, limits=self._limits, retain_bytes=self._retain_bytes
+        )
         if self._plain:
             self._make_plain(host)
         else:

@@ -115,6 +115,21 @@ def test_a_plain_cluster_with_tls(unused_tcp_port_factory: Callable[[], int]) ->
     assert process.returncode == 0
 
 
+def test_limits_of_the_nsqds() -> None:
+    limits = ["--max-msg-size", "5000000", "--max-msg-timeout", "7200", "--max-heartbeat-interval", "300"]
+    with running([*COMMAND, "--plain", *limits, "--max-rdy-count", "10"]) as process:
+        assert process.stdout is not None
+        nsqd = json.loads(process.stdout.readline())["nsqds"]["nsqd-0"]["tcp"]
+        wanted = identify(feature_negotiation=True, msg_timeout=7_200_000, heartbeat_interval=300_000)
+        with Wire(nsqd, b"  V2" + wanted) as wire:
+            assert json.loads(wire.answer())["max_rdy_count"] == 10
+            wire.send(b"PUB orders\n" + (3_000_000).to_bytes(4, "big") + bytes(3_000_000))
+            assert wire.answer() == b"OK"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
 def _pair(free: Callable[[], int]) -> int:
     """A port that is free, as is the next one."""
     while True:

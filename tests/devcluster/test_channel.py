@@ -25,6 +25,7 @@ class Client:
         self.ready = ready
         self.holds = 0
         self.msg_timeout = msg_timeout
+        self.max_msg_timeout = 900.0
         self.wanted = True
         self.got: list[tuple[bytes, int]] = []
         self.in_hand: list[int] = []

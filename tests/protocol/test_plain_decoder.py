@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,14 +14,18 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.server.command_lines import Announced, Malformed
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, PlainEvent, TopicNamed
-from nsq_ha.protocol.server.stream import Limits
+from nsq_ha.protocol.server.plain_identify import PLAIN_LIMITS
 from tests.protocol.fakes import ID, size
+
+if TYPE_CHECKING:
+    from nsq_ha.protocol.server.stream import Limits
 
 HEX_ID = b"0123456789abcdef"
 
 
 def events(data: bytes, limits: Limits | None = None) -> list[PlainEvent]:
-    decoder = PlainDecoder(limits or Limits(max_message_bytes=10, max_body_bytes=40, max_line_bytes=100), magic=False)
+    small = replace(PLAIN_LIMITS, max_message_bytes=10, max_body_bytes=40, max_line_bytes=100)
+    decoder = PlainDecoder(limits or small, magic=False)
     decoder.feed(data)
     return taken(decoder)
 

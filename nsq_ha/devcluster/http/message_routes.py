@@ -16,7 +16,6 @@ from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
 from nsq_ha.message import partition_of
-from nsq_ha.protocol.encoding import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:
@@ -71,9 +70,10 @@ class PubRoutes:
     async def mpub(self, request: Request) -> str:
         """``/mpub``: lines, or counted messages if ``binary`` is set."""
         replica = replica_of(self._node, request)
-        body = await read_body(request, MAX_BODY_BYTES, "BODY_TOO_BIG")
+        limits = self._node.host.limits
+        body = await read_body(request, limits.max_body_bytes, "BODY_TOO_BIG")
         messages = counted_messages(body) if "binary" in request.query_params else [m for m in body.split(b"\n") if m]
-        if any(len(message) > MAX_MESSAGE_BYTES for message in messages):
+        if any(len(message) > limits.max_message_bytes for message in messages):
             raise HttpError(413, "MSG_TOO_BIG")
         await self._store(replica, [Draft(message) for message in messages])
         return "OK"
@@ -84,7 +84,7 @@ class PubRoutes:
         Raises:
             HttpError: The body is empty or too big, or this node has no replica that leads.
         """
-        body = await read_body(request, MAX_MESSAGE_BYTES, "MSG_TOO_BIG")
+        body = await read_body(request, self._node.host.limits.max_message_bytes, "MSG_TOO_BIG")
         if not body:
             raise HttpError(406, "MSG_EMPTY")
         try:

@@ -18,9 +18,6 @@ from nsq_ha.devcluster.http.plain_args import argument, name_argument, routes, t
 from nsq_ha.devcluster.http.plain_stats import PlainStats
 from nsq_ha.devcluster.http.requests import counted_messages, read_body
 from nsq_ha.devcluster.ports import HOST
-from nsq_ha.protocol.encoding import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
-from nsq_ha.protocol.server.plain_decoder import MAX_DELAY_MS
-from nsq_ha.protocol.server.plain_identify import MAX_PLAIN_OUTPUT_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -65,17 +62,18 @@ class PlainPubRoutes:
 
     def __init__(self, node: PlainNsqd) -> None:
         self._node = node
+        self._limits = node.host.limits
 
     async def pub(self, request: Request) -> str:
         """``/pub``; ``defer`` is a delay in milliseconds."""
-        body = await read_body(request, MAX_MESSAGE_BYTES, "MSG_TOO_BIG")
+        body = await read_body(request, self._limits.max_message_bytes, "MSG_TOO_BIG")
         if not body:
             raise HttpError(400, "MSG_EMPTY")
         topic = self._topic(request)
         defer = request.query_params.getlist("defer")
         delay = 0
         if defer:
-            if not _INTEGER.fullmatch(defer[0]) or not 0 <= int(defer[0]) <= MAX_DELAY_MS:
+            if not _INTEGER.fullmatch(defer[0]) or not 0 <= int(defer[0]) <= self._limits.max_delay:
                 raise HttpError(400, "INVALID_DEFER")
             delay = int(defer[0])
         self._store(topic, [body], delay / 1000)
@@ -83,14 +81,14 @@ class PlainPubRoutes:
 
     async def mpub(self, request: Request) -> str:
         """``/mpub``: lines, or counted messages if ``binary`` asks for them."""
-        body = await read_body(request, MAX_BODY_BYTES, "BODY_TOO_BIG")
+        body = await read_body(request, self._limits.max_body_bytes, "BODY_TOO_BIG")
         topic = self._topic(request)
         binary = request.query_params.getlist("binary")
         if binary and binary[0] not in ("false", "0"):
             messages = counted_messages(body)
         else:
             messages = [message for message in body.split(b"\n") if message]
-            if any(len(message) > MAX_MESSAGE_BYTES for message in messages):
+            if any(len(message) > self._limits.max_message_bytes for message in messages):
                 raise HttpError(413, "MSG_TOO_BIG")
         self._store(topic, messages)
         return "OK"
@@ -115,6 +113,7 @@ class PlainNsqdRoutes:
 
     async def info(self, _request: Request) -> dict[str, Any]:
         """``/info``."""
+        limits = self._node.host.limits
         return {
             "version": PLAIN_VERSION,
             "broadcast_address": HOST,
@@ -122,9 +121,9 @@ class PlainNsqdRoutes:
             "http_port": self._node.http_port,
             "tcp_port": self._node.tcp_port,
             "start_time": int(self._node.start_time),
-            "max_heartbeat_interval": 60_000 * _NS_PER_MS,
-            "max_output_buffer_size": 65536,
-            "max_output_buffer_timeout": MAX_PLAIN_OUTPUT_TIMEOUT_MS * _NS_PER_MS,
+            "max_heartbeat_interval": limits.max_heartbeat * _NS_PER_MS,
+            "max_output_buffer_size": limits.max_gather_bytes,
+            "max_output_buffer_timeout": limits.max_gather * _NS_PER_MS,
             "max_deflate_level": 6,
             "topology_zone": "",
             "topology_region": "",

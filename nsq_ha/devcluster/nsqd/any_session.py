@@ -77,6 +77,7 @@ class AnySession(ABC):
     ) -> None:
         self.connection: Connection = Connection(node, self, client_id, connections, manner)
         self._security = node.host.security
+        self._limits = node.host.limits
         self._stage = Stage.OPEN
         self._subscriber: AnySubscriber | None = None
         self._decoder = decoder

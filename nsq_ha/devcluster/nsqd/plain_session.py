@@ -54,7 +54,7 @@ class PlainSession(AnySession):
     auth_disabled = b"E_AUTH_DISABLED AUTH disabled"
 
     def __init__(self, node: QueueNode, connections: set[Connection], client_id: int) -> None:
-        super().__init__(node, connections, client_id, PlainDecoder(), PLAIN_MANNER)
+        super().__init__(node, connections, client_id, PlainDecoder(node.host.limits), PLAIN_MANNER)
         self.identified: bool = False
         self.published: dict[str, int] = {}
         self._node = node
@@ -69,10 +69,11 @@ class PlainSession(AnySession):
 
     def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
         self.identified = True
-        return read_plain_identify(body, self.connection.settings)
+        return read_plain_identify(body, self.connection.settings, self._limits)
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
-        identity = plain_identity(settings, PLAIN_VERSION, tls=self._security.tls is not None)
+        tls = self._security.tls is not None
+        identity = plain_identity(settings, PLAIN_VERSION, tls=tls, limits=self._limits)
         return identity, encode_plain_identity(identity)
 
     # ------------------------------------------------------------ SUB

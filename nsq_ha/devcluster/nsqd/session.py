@@ -41,7 +41,7 @@ class Session(AnySession):
     auth_disabled = b"E_AUTH_DISABLED AUTH Disabled"
 
     def __init__(self, node: StorageNode, connections: set[Connection], client_id: int) -> None:
-        self._commands = CommandDecoder()
+        self._commands = CommandDecoder(node.host.limits)
         super().__init__(node, connections, client_id, self._commands, HA_MANNER)
         self._node = node
         self._pub = PubCommands(self.connection, node)
@@ -63,10 +63,10 @@ class Session(AnySession):
         self._pub.deliver()
 
     def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
-        return read_identify(body, self.connection.settings)
+        return read_identify(body, self.connection.settings, self._limits)
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
-        identity = settings.identity(VERSION, tls=self._security.tls is not None)
+        identity = settings.identity(VERSION, tls=self._security.tls is not None, limits=self._limits)
         return identity, encode_identity(identity)
 
     def _publish_header(self, header: PublishHeader) -> None:

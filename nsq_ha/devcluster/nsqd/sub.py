@@ -89,7 +89,8 @@ class Subscriber(AnySubscriber):
             self._refuse("FIN", message_id, f"ErrType:7 ErrCode:0 : {refusal}")
 
     def requeue(self, message_id: bytes, delay: float) -> None:
-        """REQ."""
+        """REQ; nsqd shortens a delay that is too long."""
+        delay = min(delay, self._host.limits.max_delay / 1000)
         try:
             self.channel.requeue(int.from_bytes(message_id[:8], "big"), self, delay, self._host.now())
             self.count(requeued=1)

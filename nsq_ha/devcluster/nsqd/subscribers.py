@@ -19,6 +19,7 @@ class AnySubscriber(ABC):
         ready: RDY.
         holds: Messages in flight here.
         msg_timeout: Seconds until an unanswered message comes again.
+        max_msg_timeout: Longest time from delivery that TOUCH can hold a message.
         received: Messages delivered here.
         finished: FINs that succeeded.
         requeued: REQs that succeeded.
@@ -36,6 +37,7 @@ class AnySubscriber(ABC):
         self.requeued: int = 0
         self.msg_timeout: float = settings.msg_timeout / 1000
         self._host = connection.node.host
+        self.max_msg_timeout: float = self._host.limits.max_msg_timeout / 1000
         self._silent = False
         self._sample = settings.sample_rate
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500
 """Number of runs confirmed out of order at which reading stops."""
-MAX_MSG_TIMEOUT: Final = 900.0
-"""Longest time from delivery that TOUCH can hold a message."""
 _MANY_ATTEMPTS: Final = 100
 _TOO_MANY_ATTEMPTS: Final = MAX_ATTEMPTS // 2
 _SHORT: Final = 0.1
@@ -233,7 +231,7 @@ class Channel:
             Refusal: The message is not in flight with this consumer.
         """
         entry = self._owned(internal_id, consumer)
-        entry.deadline = min(now + consumer.msg_timeout, entry.delivered + MAX_MSG_TIMEOUT)
+        entry.deadline = min(now + consumer.msg_timeout, entry.delivered + consumer.max_msg_timeout)
 
     def _owned(self, internal_id: int, consumer: Consumer) -> InFlight:
         entry = self.in_flight.get(internal_id)

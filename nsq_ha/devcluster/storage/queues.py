@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MEMORY_MESSAGES: Final = 10_000
 """Messages of a queue that memory holds (``-mem-queue-size``)."""
-MAX_MSG_TIMEOUT: Final = 900.0
-"""Longest time from delivery that TOUCH can hold a message."""
 _NEVER: Final = float("inf")
 _MAX_ATTEMPTS: Final = 2**16
 
@@ -58,6 +56,7 @@ class PlainConsumer(Protocol):
     ready: int
     holds: int
     msg_timeout: float
+    max_msg_timeout: float
 
     def wants(self, message: Queued) -> bool:
         """Return whether to deliver the message; False loses it (sampling)."""
@@ -255,7 +254,7 @@ class PlainChannel:
             NotInFlightError: The message is not in flight with this consumer.
         """
         held = self._owned(message_id, consumer)
-        held.deadline = min(now + consumer.msg_timeout, held.delivered + MAX_MSG_TIMEOUT)
+        held.deadline = min(now + consumer.msg_timeout, held.delivered + consumer.max_msg_timeout)
 
     def _release(self, message_id: bytes, consumer: PlainConsumer) -> Held:
         held = self._owned(message_id, consumer)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 DISK_DELAY: Final = 900.0
 """A message with a longer delay leaves memory; its id is then unknown."""
-MAX_DELAY: Final = 3 * 24 * 3600.0
 
 
 class Consumer(Protocol):
@@ -24,6 +23,7 @@ class Consumer(Protocol):
     ready: int
     holds: int
     msg_timeout: float
+    max_msg_timeout: float
 
     def wants(self, record: Record) -> bool:
         """Return whether to deliver the record here; False confirms it for the channel (sampling)."""
@@ -69,7 +69,7 @@ class Delayed:
     def add(self, entry: InFlight, delay: float, now: float, *, is_ephemeral: bool) -> None:
         """Delay a message; an ephemeral channel keeps all of them in memory."""
         internal_id = entry.record.internal_id
-        heapq.heappush(self._due, (now + min(delay, MAX_DELAY), internal_id, entry.index, entry.attempts))
+        heapq.heappush(self._due, (now + delay, internal_id, entry.index, entry.attempts))
         if delay <= DISK_DELAY or is_ephemeral:
             self._in_memory.add(internal_id)
 

@@ -13,13 +13,12 @@ import msgspec
 
 from nsq_ha.protocol.identify import Identity
 from nsq_ha.protocol.server.command_lines import Malformed, refusal
+from nsq_ha.protocol.server.stream import Limits
 
-MAX_HEARTBEAT_MS: Final = 60_000
-MAX_OUTPUT_BUFFER: Final = 65536
-_MAX_OUTPUT_TIMEOUT_MS: Final = 1000
-MAX_MSG_TIMEOUT_MS: Final = 900_000
 _MAX_TAG_BYTES: Final = 100
 MAX_DEFLATE_LEVEL: Final = 6
+HA_LIMITS: Final = Limits()
+"""The default limits of the partitioned server."""
 _WORD: Final = b"IDENTIFY"
 
 
@@ -63,15 +62,18 @@ class SessionSettings:
     extend_support: bool = False
     ext_filter: dict[str, Any] | None = None
 
-    def identity(self, version: str, *, tls: bool) -> Identity:
+    def identity(self, version: str, *, tls: bool, limits: Limits = HA_LIMITS) -> Identity:
         """Return the answer to IDENTIFY.
 
         Args:
             version: The server's version.
             tls: The server has a certificate.
+            limits: The limits of the server.
         """
         return Identity(
             version=version,
+            max_rdy_count=limits.max_ready_count,
+            max_msg_timeout=limits.max_msg_timeout,
             msg_timeout=self.msg_timeout,
             tls_v1=tls and self.tls_v1,
             deflate=self.deflate,
@@ -125,20 +127,23 @@ def decode_identify(data: bytes) -> IdentifyBody:
         raise ValueError(str(error)) from error
 
 
-def read_identify(data: bytes, before: SessionSettings | None = None) -> SessionSettings | Malformed:
+def read_identify(
+    data: bytes, before: SessionSettings | None = None, limits: Limits = HA_LIMITS
+) -> SessionSettings | Malformed:
     """Return the settings that the body of an IDENTIFY requests, or the server's refusal.
 
     Args:
         data: The body.
         before: The previous settings; intervals, buffers and timeouts that are
             absent or 0 do not change.
+        limits: The limits of the server.
     """
     before = before or SessionSettings()
     try:
         body = decode_identify(data)
     except ValueError:
         return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-    complaint = _complaint(body)
+    complaint = _complaint(body, limits)
     if complaint is not None:
         return refusal(_WORD, "E_BAD_BODY", f"IDENTIFY {complaint}")
     size = body.output_buffer_size or 0
@@ -148,7 +153,7 @@ def read_identify(data: bytes, before: SessionSettings | None = None) -> Session
         user_agent=body.user_agent or "",
         feature_negotiation=bool(body.feature_negotiation),
         heartbeat_interval=interval(body.heartbeat_interval, before.heartbeat_interval),
-        output_buffer_size=1 if size == -1 else min(size, MAX_OUTPUT_BUFFER) or before.output_buffer_size,
+        output_buffer_size=1 if size == -1 else min(size, limits.max_gather_bytes) or before.output_buffer_size,
         output_buffer_timeout=interval(_floor(body.output_buffer_timeout), before.output_buffer_timeout),
         sample_rate=body.sample_rate or 0,
         msg_timeout=body.msg_timeout or before.msg_timeout,
@@ -172,14 +177,14 @@ def _floor(timeout: int | None) -> int | None:
     return 10 if timeout is not None and 0 < timeout < 10 else timeout
 
 
-def _complaint(body: IdentifyBody) -> str | None:
+def _complaint(body: IdentifyBody, limits: Limits) -> str | None:
     """Check the ranges in the server's order."""
     complaint = complaint_of_ranges(
-        ("heartbeat interval", body.heartbeat_interval, range(1000, MAX_HEARTBEAT_MS + 1), (-1, 0)),
+        ("heartbeat interval", body.heartbeat_interval, range(1000, limits.max_heartbeat + 1), (-1, 0)),
         ("output buffer size", body.output_buffer_size, range(64, 2**63), (-1, 0)),
-        ("output buffer timeout", body.output_buffer_timeout, range(1, _MAX_OUTPUT_TIMEOUT_MS + 1), (-1, 0)),
+        ("output buffer timeout", body.output_buffer_timeout, range(1, limits.max_gather + 1), (-1, 0)),
         ("sample rate", body.sample_rate, range(100), ()),
-        ("msg timeout", body.msg_timeout, range(1000, MAX_MSG_TIMEOUT_MS + 1), (0,)),
+        ("msg timeout", body.msg_timeout, range(1000, limits.max_msg_timeout + 1), (0,)),
     )
     if complaint is not None:
         return complaint

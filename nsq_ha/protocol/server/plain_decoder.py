@@ -18,11 +18,9 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MESSAGE_ID_BYTES
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, complaint_of_names, read_ready, refusal, text_of
 from nsq_ha.protocol.server.gotext import int64, parse_digits, quote
+from nsq_ha.protocol.server.plain_identify import PLAIN_LIMITS
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 
-MAX_DELAY_MS: Final = 3_600_000
-"""Longest delay of REQ and DPUB."""
-PLAIN_LIMITS: Final = Limits(max_line_bytes=16384)
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -78,6 +76,8 @@ class PlainDecoder(StreamDecoder[PlainEvent]):
                 yield parse(words)
             elif words[0] == b"RDY":
                 yield read_ready(words, self._limits.max_ready_count)
+            elif words[0] == b"REQ":
+                yield _requeue(words, self._limits.max_delay)
             elif words[0] in (b"IDENTIFY", b"AUTH"):
                 yield from self._read_body(words)
             elif words[0] in (b"PUB", b"MPUB", b"DPUB"):
@@ -100,7 +100,7 @@ class PlainDecoder(StreamDecoder[PlainEvent]):
             yield TopicNamed(word, topic)
             yield from self._read_batch(topic)
             return
-        delay = _delay_of(words) if word == b"DPUB" else 0
+        delay = _delay_of(words, self._limits.max_delay) if word == b"DPUB" else 0
         if isinstance(delay, Malformed):
             yield delay
         else:
@@ -149,13 +149,13 @@ def _milliseconds(text: bytes) -> tuple[int, int] | None:
     return None if number is None else (number, int64(number * _NS_PER_MS & 0xFFFF_FFFF_FFFF_FFFF) // _NS_PER_MS)
 
 
-def _delay_of(words: list[bytes]) -> int | Malformed:
+def _delay_of(words: list[bytes], longest: int) -> int | Malformed:
     delay = _milliseconds(words[2])
     if delay is None:
         return refusal(b"DPUB", "E_INVALID", b"DPUB could not parse timeout " + words[2])
     written, milliseconds = delay
-    if not 0 <= milliseconds <= MAX_DELAY_MS:
-        return refusal(b"DPUB", "E_INVALID", f"DPUB timeout {written} out of range 0-{MAX_DELAY_MS}")
+    if not 0 <= milliseconds <= longest:
+        return refusal(b"DPUB", "E_INVALID", f"DPUB timeout {written} out of range 0-{longest}")
     return milliseconds
 
 
@@ -183,14 +183,14 @@ def _touch(words: list[bytes]) -> _Parsed:
     return message_id if isinstance(message_id, Malformed) else commands.Touch(message_id)
 
 
-def _requeue(words: list[bytes]) -> _Parsed:
+def _requeue(words: list[bytes], longest: int) -> _Parsed:
     message_id = _with_id(words, 3)
     if isinstance(message_id, Malformed):
         return message_id
     delay = _milliseconds(words[2])
     if delay is None:
         return refusal(b"REQ", "E_INVALID", b"REQ could not parse timeout " + words[2])
-    return commands.Requeue(message_id, min(max(0, delay[1]), MAX_DELAY_MS))
+    return commands.Requeue(message_id, min(max(0, delay[1]), longest))
 
 
 def _close(_words: list[bytes]) -> _Parsed:
@@ -204,7 +204,6 @@ def _nop(_words: list[bytes]) -> _Parsed:
 _PARSERS: Final[dict[bytes, Callable[[list[bytes]], _Parsed]]] = {
     b"SUB": _subscribe,
     b"FIN": _finish,
-    b"REQ": _requeue,
     b"TOUCH": _touch,
     b"CLS": _close,
     b"NOP": _nop,

@@ -11,40 +11,42 @@ from nsq_ha.protocol.identify import LEAST_UPSTREAM_GATHER_MS, Identity
 from nsq_ha.protocol.server.command_lines import Malformed, refusal
 from nsq_ha.protocol.server.identify import (
     MAX_DEFLATE_LEVEL,
-    MAX_HEARTBEAT_MS,
-    MAX_MSG_TIMEOUT_MS,
-    MAX_OUTPUT_BUFFER,
     SessionSettings,
     complaint_of_ranges,
     decode_identify,
     interval,
 )
+from nsq_ha.protocol.server.stream import Limits
 
 PLAIN_SETTINGS: Final = SessionSettings(output_buffer_size=16384, output_buffer_timeout=250)
 """The settings of a client that did not identify."""
-MAX_PLAIN_OUTPUT_TIMEOUT_MS: Final = 30_000
+PLAIN_LIMITS: Final = Limits(max_line_bytes=16_384, max_delay=3_600_000, max_gather=30_000)
+"""The default limits of an upstream nsqd."""
 _WORD: Final = b"IDENTIFY"
 
 
-def read_plain_identify(data: bytes, before: SessionSettings = PLAIN_SETTINGS) -> SessionSettings | Malformed:
+def read_plain_identify(
+    data: bytes, before: SessionSettings = PLAIN_SETTINGS, limits: Limits = PLAIN_LIMITS
+) -> SessionSettings | Malformed:
     """Return the settings that the body of an IDENTIFY asks for, or the server's refusal.
 
     Args:
         data: The body.
         before: The settings until now; intervals, buffers and timeouts that are
             absent or 0 do not change.
+        limits: The limits of the server.
     """
     try:
         body = decode_identify(data)
     except ValueError:
         return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-    gathering = range(LEAST_UPSTREAM_GATHER_MS, MAX_PLAIN_OUTPUT_TIMEOUT_MS + 1)
+    gathering = range(LEAST_UPSTREAM_GATHER_MS, limits.max_gather + 1)
     complaint = complaint_of_ranges(
-        ("heartbeat interval", body.heartbeat_interval, range(1000, MAX_HEARTBEAT_MS + 1), (-1, 0)),
+        ("heartbeat interval", body.heartbeat_interval, range(1000, limits.max_heartbeat + 1), (-1, 0)),
         ("output buffer timeout", body.output_buffer_timeout, gathering, (-1, 0)),
-        ("output buffer size", body.output_buffer_size, range(64, MAX_OUTPUT_BUFFER + 1), (-1, 0)),
+        ("output buffer size", body.output_buffer_size, range(64, limits.max_gather_bytes + 1), (-1, 0)),
         ("sample rate", body.sample_rate, range(100), ()),
-        ("msg timeout", body.msg_timeout, range(1000, MAX_MSG_TIMEOUT_MS + 1), (0,)),
+        ("msg timeout", body.msg_timeout, range(1000, limits.max_msg_timeout + 1), (0,)),
     )
     if complaint is not None:
         return refusal(_WORD, "E_BAD_BODY", f"IDENTIFY {complaint}")
@@ -66,17 +68,20 @@ def read_plain_identify(data: bytes, before: SessionSettings = PLAIN_SETTINGS) -
     )
 
 
-def plain_identity(settings: SessionSettings, version: str, *, tls: bool) -> Identity:
+def plain_identity(settings: SessionSettings, version: str, *, tls: bool, limits: Limits = PLAIN_LIMITS) -> Identity:
     """Return the answer to IDENTIFY.
 
     Args:
         settings: What the client asked for.
         version: The server's version.
         tls: The server has a certificate.
+        limits: The limits of the server.
     """
     asked = settings.deflate_level if settings.deflate and settings.deflate_level > 0 else MAX_DEFLATE_LEVEL
     return Identity(
         version=version,
+        max_rdy_count=limits.max_ready_count,
+        max_msg_timeout=limits.max_msg_timeout,
         msg_timeout=settings.msg_timeout,
         tls_v1=tls and settings.tls_v1,
         deflate=settings.deflate,

@@ -27,19 +27,30 @@ Waiting = Generator[None, None, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of the server.
+    """The limits of the server; the defaults are those of the partitioned one.
 
     Attributes:
-        max_message_bytes: Largest message, including trace id and header.
-        max_body_bytes: Largest body of IDENTIFY, AUTH and a batch.
-        max_ready_count: Largest RDY.
+        max_message_bytes: Largest message, including trace id and header (``-max-msg-size``).
+        max_body_bytes: Largest body of IDENTIFY, AUTH and a batch (``-max-body-size``).
+        max_ready_count: Largest RDY (``-max-rdy-count``).
         max_line_bytes: Longest command line, with its newline.
+        max_msg_timeout: Milliseconds for which a message can stay in flight (``-max-msg-timeout``).
+        max_heartbeat: Milliseconds of the longest heartbeat interval (``-max-heartbeat-interval``).
+        max_delay: Milliseconds of the longest delay of REQ and DPUB (``-max-req-timeout``).
+        max_gather: Milliseconds for which a client may let the server gather messages
+            (``-max-output-buffer-timeout``).
+        max_gather_bytes: Bytes of messages that a client may let it gather (``-max-output-buffer-size``).
     """
 
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_body_bytes: int = MAX_BODY_BYTES
     max_ready_count: int = 2500
     max_line_bytes: int = MAX_LINE_BYTES
+    max_msg_timeout: int = 900_000
+    max_heartbeat: int = 60_000
+    max_delay: int = 3 * 24 * 3_600_000
+    max_gather: int = 1_000
+    max_gather_bytes: int = 65_536
 
 
 class StreamDecoder(ABC, Generic[AnyEvent]):
