@@ -31,7 +31,7 @@ from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
     import httpx
@@ -82,33 +82,20 @@ def new_client(
 
     import httpx  # noqa: PLC0415
 
+    from nsq_ha.discovery.quiet import QuietClient  # noqa: PLC0415 - it imports httpx
+
     verify: ssl.SSLContext | bool = False
     if tls is not None:
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
         verify = ssl.create_default_context()
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-    return httpx.AsyncClient(
+    return QuietClient(
+        httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, local_address=local_addr),
         headers=_HEADERS,
-        transport=httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, local_address=local_addr),
-        event_hooks=_hooks(tls),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        follow_redirects=False,
-        trust_env=False,
-        timeout=None,  # noqa: S113 - the limit is on the whole exchange, see ask()
+        server_name=None if tls is None else server_name(tls, ""),
     )
-
-
-def _hooks(tls: TlsConfig | ssl.SSLContext | None) -> dict[str, list[Callable[[httpx.Request], Awaitable[None]]]]:
-    name = None if tls is None else server_name(tls, "")
-    if not name:
-        return {}
-
-    async def expect(request: httpx.Request) -> None:
-        if request.url.scheme == "https":
-            request.extensions["sni_hostname"] = name  # the certificate must contain it
-
-    return {"request": [expect]}
 
 
 async def ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,30 @@ async def test_a_client_keeps_no_state_and_has_no_limits_of_its_own() -> None:
         "accept-encoding": "identity",
         "user-agent": "nsq_ha",
     }
+
+
+async def test_an_application_that_logs_at_info_gets_no_line_for_each_request(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An idle producer and consumer wrote 48 such lines in 30 s."""
+    fake = await serve()
+    fake.answer("/x", {"a": 1})
+    caplog.set_level(logging.INFO)
+    httpx_log = logging.getLogger("httpx")
+    before = (httpx_log.level, httpx_log.disabled, httpx_log.propagate, [*httpx_log.filters], [*httpx_log.handlers])
+    async with new_client() as client:
+        await ask(client, "GET", f"{fake.url}/x", timeout=1.0)
+    assert [record.getMessage() for record in caplog.records] == []
+    assert before == (
+        httpx_log.level,
+        httpx_log.disabled,
+        httpx_log.propagate,
+        [*httpx_log.filters],
+        [*httpx_log.handlers],
+    )
+    async with httpx.AsyncClient(trust_env=False) as own:
+        await ask(own, "GET", f"{fake.url}/x", timeout=1.0)
+    assert [record.name for record in caplog.records] == ["httpx"]
 
 
 async def test_a_request_sends_its_query_and_its_body(serve: Serve) -> None:

@@ -1,0 +1,62 @@
+"""An httpx client that logs nothing.
+
+httpx logs each request at INFO, so an application that logs at INFO would get a line for each lookup of each client,
+several a second. The lines come from the part of httpx's client that handles cookies, redirects, authentication and
+hooks, none of which nsq_ha uses; this client calls the transport instead. The logger ``httpx`` is not touched, since
+it belongs to the application.
+
+This module imports httpx, so import it only where it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from http.cookiejar import CookieJar
+
+
+class QuietClient(httpx.AsyncClient):
+    """Sends requests with one transport, and nothing around it.
+
+    Args:
+        transport: Sends the requests; closed with this client.
+        headers: Headers of every request.
+        cookies: An empty jar, which stays empty.
+        server_name: Name that a certificate must contain. None for the host of the URL.
+    """
+
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport,
+        headers: Mapping[str, str],
+        cookies: CookieJar,
+        server_name: str | None,
+    ) -> None:
+        super().__init__(
+            headers=headers,
+            transport=transport,
+            cookies=cookies,
+            follow_redirects=False,
+            trust_env=False,
+            timeout=None,  # the limit is on the whole exchange, see http.ask()
+        )
+        self._own_transport = transport
+        self._server_name = server_name
+
+    async def send(self, request: httpx.Request, **_: Any) -> httpx.Response:  # noqa: ANN401 - nothing of it is used
+        """Send ``request``; the caller reads and closes the response.
+
+        Raises:
+            RuntimeError: The client was closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
+        if self._server_name and request.url.scheme == "https":
+            request.extensions["sni_hostname"] = self._server_name
+        response = await self._own_transport.handle_async_request(request)
+        response.request = request
+        return response
