@@ -46,10 +46,12 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 256 * 1024
 """Maximum bytes of one read from the socket."""
 
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""Largest size word of a frame that is read."""
+
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds from connecting to the last answer of the handshake."""
 
-_MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
 _DEFLATE_LEVEL: Final = 6
@@ -78,7 +80,7 @@ class BlockingConnection:
     """
 
     def __init__(self, node: Node, options: ConnectionOptions, *, extended: bool = False, gathers: bool = True) -> None:
-        self.protocol: ClientProtocol = ClientProtocol(max_frame_bytes=_MAX_FRAME_BYTES)
+        self.protocol: ClientProtocol = ClientProtocol(max_frame_bytes=MAX_FRAME_BYTES)
         self.early: list[Message] = []
         self._node = node
         self._options = options
@@ -125,7 +127,7 @@ class BlockingConnection:
             elif isinstance(step, StartCodec):
                 self._codec, self._pieces = step.codec, step.codec.pieces(step.trailing)
             else:
-                handshake.feed(self._read_in_time(until))
+                handshake.feed(self.read(until))
         if self._options.tls is not None:
             self._lifetime = tls_server(self._node.address, handshake.identity.version).lifetime(identified_at)
         return handshake.identity
@@ -167,12 +169,30 @@ class BlockingConnection:
             ConnectionLostError: The connection ended; if the leader moved, the server sends no error before.
             RemoteProtocolError: The server violated the protocol.
         """
-        received = self.protocol.receive(self._read_in_time(until))
+        return self.accept(self.read(until))
+
+    def accept(self, data: bytes) -> Received:
+        """Take in data of the server; answer heartbeats. Raises as :meth:`receive`."""
+        received = self.protocol.receive(data)
         if received.heartbeats:
             self.send(NOP)
         if received.damaged:
             raise RemoteProtocolError(f"nsqd {self._node.address} sent a message that cannot be decoded")
         return received
+
+    def read(self, until: float) -> bytes:
+        """Wait for data, which the caller passes on to :meth:`accept`. Raises as :meth:`receive`."""
+        now = time.monotonic()
+        if until <= now:
+            raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time")
+        over = self._lifetime.stale_at if self._lifetime is not None else until
+        try:
+            if over > now:
+                return self._read(min(until, over) - now)
+        except ResponseTimeoutError:
+            if over >= until:
+                raise
+        raise ConnectionExpiredError(f"nsqd {self._node.address} can no longer write to this TLS connection")
 
     def send(self, data: bytes) -> None:
         """Send encoded commands.
@@ -216,19 +236,6 @@ class BlockingConnection:
         except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
             hint = in_tls_options(trust_hint(error))
             raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}{hint}") from error
-
-    def _read_in_time(self, until: float) -> bytes:
-        now = time.monotonic()
-        if until <= now:
-            raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time")
-        over = self._lifetime.stale_at if self._lifetime is not None else until
-        try:
-            if over > now:
-                return self._read(min(until, over) - now)
-        except ResponseTimeoutError:
-            if over >= until:
-                raise
-        raise ConnectionExpiredError(f"nsqd {self._node.address} can no longer write to this TLS connection")
 
     def _read(self, wait: float) -> bytes:
         until = time.monotonic() + wait

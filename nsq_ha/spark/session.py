@@ -133,7 +133,7 @@ def require_spark() -> None:
     Raises:
         SparkUnavailableError: Something is missing; the text says what, and what to install, in one line.
     """
-    for module in ("pyspark", "pyarrow"):
+    for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise SparkUnavailableError(f"Spark needs {module}, which is not installed: pip install 'nsq_ha[spark]'")
     version = java_version()

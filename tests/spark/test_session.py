@@ -68,7 +68,7 @@ def test_an_old_java(java_home: Path) -> None:
     assert_helpful(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "numpy"])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

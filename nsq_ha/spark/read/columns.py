@@ -1,8 +1,8 @@
 """Columns of ``format("nsq")``: build Arrow record batches from messages.
 
 ``COLUMNS`` is the table of columns: name, Spark type, Arrow type and how to build a
-column from messages. A read builds only the columns of the schema that Spark passes,
-which is the only pruning that Spark allows a Python source.
+column, from messages and from frames without objects. A read builds only the columns of
+the schema that Spark passes, which is the only pruning that Spark allows a Python source.
 
 **Source:** Spark reference 2.1 ("Columns", "Honour the schema").
 """
@@ -15,10 +15,12 @@ from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import Message, is_upstream_id
+from nsq_ha.spark.read.frames import HEAD_BYTES, Frames, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,11 +32,12 @@ Messages = Sequence[Message]
 
 
 class Column(NamedTuple):
-    """One column: its type in Spark and in Arrow, and the function that builds it from messages."""
+    """One column: its type in Spark and in Arrow, and the functions that build it from messages and from frames."""
 
     spark_type: str
     arrow_type: Any
     build: Callable[[Messages], Any]
+    of_frames: Callable[[Frames], Any]
 
 
 def _headers(message: Message) -> list[tuple[str, str]] | None:
@@ -92,21 +95,69 @@ def _repeated(value: object, kind: object, count: int) -> Any:  # noqa: ANN401 -
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.string())
 
+
+def _bodies(frames: Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return the bodies: every second slice of the data, whose other slices are the heads."""
+    count = len(frames)
+    bounds = np.empty(2 * count + 1, np.int32)
+    bounds[0 : 2 * count : 2] = frames.starts + HEAD_BYTES
+    bounds[1::2] = frames.ends
+    bounds[-1] = bounds[-2]
+    slices = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(frames.data)])
+    return slices.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _ids(frames: Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return pa.Array.from_buffers(pa.binary(16), len(frames), [None, pa.py_buffer(frames.ids)]).cast(pa.binary())
+
+
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
     {
-        "key": Column("binary", pa.binary(), _keys),
-        "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows]),
+        "key": Column("binary", pa.binary(), _keys, lambda frames: pa.nulls(len(frames), pa.binary())),
+        "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows], _bodies),
         # A reader reads one partition, so these two are the same in all its rows.
-        "topic": Column("string", pa.string(), lambda rows: _repeated(rows[0].topic, pa.string(), len(rows))),
-        "partition": Column("int", pa.int32(), lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows))),
-        "offset": Column("bigint", pa.int64(), lambda rows: [row.offset for row in rows]),
-        "timestamp": Column("timestamp", _TIMESTAMP, lambda rows: [row.timestamp_ns // 1000 for row in rows]),
-        "raw_size": Column("int", pa.int32(), lambda rows: [row.raw_size for row in rows]),
-        "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows]),
+        "topic": Column(
+            "string",
+            pa.string(),
+            lambda rows: _repeated(rows[0].topic, pa.string(), len(rows)),
+            lambda frames: _repeated(frames.source.topic, pa.string(), len(frames)),
+        ),
+        "partition": Column(
+            "int",
+            pa.int32(),
+            lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows)),
+            lambda frames: _repeated(frames.source.partition, pa.int32(), len(frames)),
+        ),
+        "offset": Column(
+            "bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda frames: frames.offsets
+        ),
+        "timestamp": Column(
+            "timestamp",
+            _TIMESTAMP,
+            lambda rows: [row.timestamp_ns // 1000 for row in rows],
+            lambda frames: frames.heads["timestamp"].astype(np.int64) // 1000,
+        ),
+        "raw_size": Column(
+            "int",
+            pa.int32(),
+            lambda rows: [row.raw_size for row in rows],
+            lambda frames: frames.raw_sizes.astype(np.int32),
+        ),
+        "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows], _ids),
         # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
-        "trace_id": Column("bigint", pa.int64(), _trace_ids),
-        "attempts": Column("smallint", pa.int16(), _attempts),
-        "headers": Column("map<string,string>", _HEADERS, lambda rows: [_headers(row) for row in rows]),
+        "trace_id": Column("bigint", pa.int64(), _trace_ids, lambda frames: frames.heads["trace"].astype(np.int64)),
+        "attempts": Column(
+            "smallint",
+            pa.int16(),
+            _attempts,
+            lambda frames: np.minimum(frames.heads["attempts"], _MAX_SHORT).astype(np.int16),
+        ),
+        "headers": Column(
+            "map<string,string>",
+            _HEADERS,
+            lambda rows: [_headers(row) for row in rows],
+            lambda frames: pa.nulls(len(frames), _HEADERS),
+        ),
     }
 )
 """All columns, in the order of the default schema; ``headers`` only on request."""
@@ -140,10 +191,21 @@ class Projection:
         self.names: tuple[str, ...] = tuple(schema.fieldNames())
         self._nullable = tuple(field.nullable for field in schema.fields)
 
-    def batch(self, rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def batch(self, rows: Messages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return one ``pyarrow.RecordBatch`` of the messages; there must be at least one."""
+        if not isinstance(rows, Rows):
+            return self._built(rows)
+        batches = [self._built(part) for part in rows.parts()]
+        if len(batches) == 1:
+            return batches[0]
+        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return whole
+
+    def _built(self, rows: Messages | Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
         columns = [COLUMNS[name] for name in self.names]
-        built = (column.build(rows) for column in columns)
+        built: list[Any] = [
+            column.of_frames(rows) if isinstance(rows, Frames) else column.build(rows) for column in columns
+        ]
         arrays = [
             made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)
             for made, column in zip(built, columns, strict=True)

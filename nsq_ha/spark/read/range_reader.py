@@ -29,6 +29,7 @@ from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.read.chain import Chain
+from nsq_ha.spark.read.frames import Frames, Rows
 from nsq_ha.spark.read.replay import Replay
 
 if TYPE_CHECKING:
@@ -142,12 +143,12 @@ class RangeReader:
         self._options = options
         self._cluster = cluster
         self._chain = Chain(asked.start, asked.end, asked.partition)
-        self._rows: list[Message] = []
+        self._rows = Rows()
         self._progress_at = 0.0
         self._progress_to = asked.start
         self._failures = 0
 
-    def batches(self) -> Iterator[list[Message]]:
+    def batches(self) -> Iterator[Rows]:
         """Yield the messages of the range in order, some thousands at a time.
 
         The caller may take any time between two batches: a connection that the
@@ -170,10 +171,10 @@ class RangeReader:
                 if not error.retriable:
                     raise
                 self._failed(error)
-        if self._rows:
+        if len(self._rows):
             yield self._taken()
 
-    def _connection(self) -> Iterator[list[Message]]:
+    def _connection(self) -> Iterator[Rows]:
         """Read through one channel until the range is complete or the channel fails."""
         chain = self._chain
         patience = self._options.fetch_timeout
@@ -184,11 +185,11 @@ class RangeReader:
             until = time.monotonic() + patience
             yielded_to = chain.position
             while not chain.is_complete:
-                finish = chain.take(replay.receive(until), self._rows)
-                # A complete range needs nothing more: the channel vanishes with its connection.
-                if chain.is_complete:
-                    return
-                replay.finish_all(finish)
+                for finish in self._accept(replay.receive(until)):
+                    # A complete range needs nothing more: the channel vanishes with its connection.
+                    if chain.is_complete:
+                        return
+                    replay.finish_all(finish)
                 if not self._has_progressed():
                     continue
                 if len(self._rows) >= self._options.arrow_batch_rows or chain.position - yielded_to >= BATCH_BYTES:
@@ -210,9 +211,21 @@ class RangeReader:
             self._asked = dataclasses.replace(self._asked, ordered=view.meta.ordered, extended=view.meta.extend_support)
         return leader
 
-    def _taken(self) -> list[Message]:
-        rows, self._rows = self._rows, []
+    def _taken(self) -> Rows:
+        rows, self._rows = self._rows, Rows()
         return rows
+
+    def _accept(self, arrived: list[Message] | Frames) -> Iterator[list[Message] | Frames]:
+        """Keep what continues the chain; yield what to finish."""
+        messages = arrived
+        if isinstance(arrived, Frames):
+            count = self._chain.take_frames(arrived)
+            if count:
+                self._rows.add(arrived.first(count))
+                yield arrived.first(count)
+            messages = arrived.messages(count)
+        if messages:
+            yield self._chain.take(messages, self._rows.messages())
 
     def _has_progressed(self) -> bool:
         """Record progress since the last call; return whether there was any."""

@@ -20,7 +20,8 @@ from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import Ready, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_fins
-from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
+from nsq_ha.spark.connection import CONNECT_TIMEOUT, MAX_FRAME_BYTES, BlockingConnection
+from nsq_ha.spark.read.frames import LARGEST_BYTES, Frames, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,14 +121,15 @@ class Replay:
         """Close the connection, and with it the channel; a second call does nothing."""
         self._connection.close()
 
-    def receive(self, until: float) -> list[Message]:
+    def receive(self, until: float) -> list[Message] | Frames:
         """Wait for messages.
 
         Args:
             until: ``time.monotonic()`` at which to give up.
 
         Returns:
-            The messages in the order of arrival; empty after a heartbeat alone.
+            The messages in the order of arrival; empty after a heartbeat alone. Many small ones come as frames,
+            without an object for each.
 
         Raises:
             ResponseTimeoutError: No data before ``until``.
@@ -135,25 +137,29 @@ class Replay:
             ServerError: The reason why the server is about to close the connection.
             RemoteProtocolError: The server violated the protocol.
         """
+        arrived: list[Message] | Frames
         if self._connection.early:
-            messages, self._connection.early = self._connection.early, []
+            arrived, self._connection.early = self._connection.early, []
         else:
-            messages = self._receive(until)
-        if messages:
-            self._follow_sizes(messages)
-        return messages
+            arrived = self._receive(until)
+        if len(arrived):
+            self._follow_sizes(arrived)
+        return arrived
 
     def finish(self, message: Message) -> None:
         """Finish one message, as :meth:`finish_all`."""
         self.finish_all((message,))
 
-    def finish_all(self, messages: Iterable[Message]) -> None:
+    def finish_all(self, messages: Iterable[Message] | Frames) -> None:
         """Finish ``messages``, so that the server sends more.
 
         Raises:
             ConnectionLostError: The connection was lost.
         """
-        self._connection.send(encode_fins([message.id for message in messages]))
+        if isinstance(messages, Frames):
+            self._connection.send(messages.fins())
+        else:
+            self._connection.send(encode_fins([message.id for message in messages]))
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Refuse: a replay cannot requeue."""
@@ -171,22 +177,38 @@ class Replay:
         self._connection.request(kind(self.topic, self.channel, self.partition), until)
         self._set_ready(min(_FIRST_READY, self._max_ready))
 
-    def _receive(self, until: float) -> list[Message]:
+    def _receive(self, until: float) -> list[Message] | Frames:
+        connection = self._connection
         try:
-            received = self._connection.receive(until)
+            data = connection.read(until)
         except ResponseTimeoutError as error:
             raise ResponseTimeoutError(
                 f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
             ) from error
+        frames: Frames | None = None
+        if not self._asked.extended and connection.protocol.unfinished_bytes <= LARGEST_BYTES:
+            data = connection.protocol.take_unfinished() + data
+            frames = cut(data, MAX_FRAME_BYTES, self)
+        if frames is None:
+            return self._accept(data)
+        connection.early += self._accept(data[int(frames.ends[-1]) :])
+        return frames
+
+    def _accept(self, data: bytes) -> list[Message]:
+        received = self._connection.accept(data)
         for refusal in received.refusals:
             # The server took back a stray message when it reset the channel; the chain does not need it.
             if not isinstance(refusal, NotInFlightError):
                 raise refusal
         return received.messages
 
-    def _follow_sizes(self, messages: list[Message]) -> None:
+    def _follow_sizes(self, arrived: list[Message] | Frames) -> None:
         """Adapt RDY to the size of the messages, so that unfinished ones stay within :data:`IN_FLIGHT_BYTES`."""
-        self._largest = max(self._largest, *[len(message.body) for message in messages], 1)
+        if isinstance(arrived, Frames):
+            largest = arrived.largest_body
+        else:
+            largest = max([len(message.body) for message in arrived])
+        self._largest = max(self._largest, largest, 1)
         wanted = max(1, min(self._max_ready, IN_FLIGHT_BYTES // self._largest))
         # Small changes are not worth a command.
         if wanted < self._ready or wanted >= 2 * self._ready:

@@ -1,0 +1,236 @@
+"""Cut the message frames of one read with numpy, without an object for each message.
+
+Only the layout of ordinary and ordered replays is cut here: a head, offset and size in the log, and
+the body. What this module does not take (few or large frames, other types of frames, extension
+headers, damaged messages) goes to the readers of ``protocol``, which are always right.
+
+The invariant: cutting gives the same messages as those readers, up to the first frame that it does
+not take.
+
+**Source:** protocol reference 2; ``protocol.messages`` for the layout and for what is damaged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from nsq_ha.message import PARTITION_MASK, PARTITION_SHIFT, Message
+from nsq_ha.protocol.frames import FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from nsq_ha.message import MessageSource
+
+FEWEST_BYTES: Final = 8 * 1024
+"""Below this size of a read, objects cost less than the calls of numpy."""
+
+LARGEST_BYTES: Final = 16 * 1024
+"""Above this size of its first frame, copying bodies once more costs more than objects."""
+
+HEAD_BYTES: Final = 46
+"""Bytes of a frame before its body."""
+
+_WITHOUT_BODY: Final = HEAD_BYTES - 4  # the size word of a frame with an empty body
+_NOT_IN_LOG: Final = 12  # bytes that a frame has and the log has not: offset and size
+_SIZE: Final = Struct(">I").unpack_from
+_HEAD: Final = np.dtype(
+    {
+        "names": ["size", "kind", "timestamp", "attempts", "id", "internal", "trace", "offset", "raw_size"],
+        "formats": [">u4", ">u4", ">i8", ">u2", "V16", ">u8", ">i8", ">u8", ">u4"],
+        "offsets": [0, 4, 8, 16, 18, 18, 26, 34, 42],
+        "itemsize": HEAD_BYTES,
+    }
+)
+_FIELDS: Final = ("id", "attempts", "timestamp", "offset", "raw_size")
+_FIN: Final = np.frombuffer(b"FIN " + bytes(16) + b"\n", np.uint8)
+
+
+class Frames:
+    """Whole, valid message frames in a row, of one partition.
+
+    Iterating and :meth:`messages` make ordinary messages of them.
+
+    Args:
+        data: The bytes of the read, or of several.
+        starts: Where each frame begins.
+        heads: The head of each frame.
+        source: What the messages are answered through; it names their topic and partition.
+
+    Attributes:
+        data: The bytes.
+        starts: Where each frame begins in them.
+        heads: The heads, with the fields of a frame.
+        source: As given.
+    """
+
+    __slots__ = ("data", "heads", "source", "starts")
+
+    def __init__(self, data: bytes, starts: NDArray[np.int64], heads: NDArray[np.void], source: MessageSource) -> None:
+        self.data = data
+        self.starts = starts
+        self.heads = heads
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages())
+
+    def first(self, count: int) -> Self:
+        """Return the first ``count`` frames."""
+        return (
+            self if count == len(self) else type(self)(self.data, self.starts[:count], self.heads[:count], self.source)
+        )
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Offset of each message in the partition's log."""
+        return self.heads["offset"].astype(np.int64)
+
+    @property
+    def raw_sizes(self) -> NDArray[np.int64]:
+        """Size of each message in the partition's log, in bytes."""
+        return self.heads["raw_size"].astype(np.int64)
+
+    @property
+    def partitions(self) -> NDArray[np.int64]:
+        """The partition that the id of each message names."""
+        return (self.heads["internal"].astype(np.int64) >> PARTITION_SHIFT) & PARTITION_MASK
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each frame ends in the data."""
+        return self.starts + 4 + self.heads["size"].astype(np.int64)
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body."""
+        return int(self.heads["size"].max()) - _WITHOUT_BODY
+
+    @property
+    def ids(self) -> NDArray[np.uint8]:
+        """The 16 bytes of each id, a row each."""
+        return np.ascontiguousarray(self.heads["id"]).view(np.uint8).reshape(-1, 16)
+
+    def fins(self) -> bytes:
+        """Return the commands that finish all."""
+        commands = np.repeat(_FIN[None, :], len(self), 0)
+        commands[:, 4:20] = self.ids
+        return commands.tobytes()
+
+    def messages(self, first: int = 0) -> list[Message]:
+        """Return the messages from number ``first`` on."""
+        data, source = self.data, self.source
+        columns = [self.starts, self.ends, *(self.heads[name] for name in _FIELDS)]
+        rows = zip(*(column[first:].tolist() for column in columns), strict=True)
+        return [
+            Message(id_, data[start + HEAD_BYTES : end], attempts, timestamp, source, offset, raw_size)
+            for start, end, id_, attempts, timestamp, offset, raw_size in rows
+        ]
+
+
+class Rows:
+    """Accepted messages in the order of the chain: frames, and messages as objects. Iterating gives messages."""
+
+    def __init__(self) -> None:
+        self._parts: list[list[Message] | Frames] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[Message]:
+        return itertools.chain.from_iterable(self._parts)
+
+    def add(self, frames: Frames) -> None:
+        """Append frames."""
+        self._parts.append(frames)
+
+    def messages(self) -> list[Message]:
+        """Return the list to append messages to."""
+        last = self._parts[-1] if self._parts else None
+        if last is None or isinstance(last, Frames):
+            last = []
+            self._parts.append(last)
+        return last
+
+    def parts(self) -> Iterator[list[Message] | Frames]:
+        """Yield the rows in as few parts as their kinds allow."""
+        filled = [part for part in self._parts if len(part)]
+        for is_cut, group in itertools.groupby(filled, lambda part: isinstance(part, Frames)):
+            if is_cut:
+                yield joined([part for part in group if isinstance(part, Frames)])
+            else:
+                yield [message for part in group for message in part]
+
+
+def joined(parts: Sequence[Frames]) -> Frames:
+    """Return frames of several reads as one."""
+    if len(parts) == 1:
+        return parts[0]
+    starts, base = [], 0
+    for part in parts:
+        starts.append(part.starts + base)
+        base += len(part.data)
+    data = b"".join([part.data for part in parts])
+    return Frames(data, np.concatenate(starts), np.concatenate([part.heads for part in parts]), parts[0].source)
+
+
+def cut(data: bytes, largest: int, source: MessageSource) -> Frames | None:
+    """Return the message frames at the start of ``data``.
+
+    Args:
+        data: Received bytes, from the start of a frame.
+        largest: Largest size word of a valid frame.
+        source: What the messages are answered through.
+
+    Returns:
+        The frames before the first one that is incomplete, damaged or of another type. None if ``protocol`` should
+        read all.
+    """
+    if len(data) < max(FEWEST_BYTES, HEAD_BYTES) or _SIZE(data)[0] > LARGEST_BYTES:
+        return None
+    starts, heads = _equal(data) or _unequal(data)
+    if not len(starts):
+        return None
+    size, raw_size = heads["size"], heads["raw_size"]
+    is_whole = (heads["kind"] == FrameType.MESSAGE) & (size >= _WITHOUT_BODY) & (size <= largest)
+    is_whole &= (raw_size == 0) | (size - _NOT_IN_LOG <= raw_size)
+    count = len(starts) if is_whole.all() else int(is_whole.argmin())
+    return Frames(data, starts, heads, source).first(count) if count else None
+
+
+def _equal(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.void]] | None:
+    """Return starts and heads if all frames have the size of the first one; the usual case of uniform bodies."""
+    step = 4 + _SIZE(data)[0]
+    count = len(data) // step
+    if step < HEAD_BYTES or not count:
+        return None
+    heads: NDArray[Any] = np.ndarray(count, _HEAD, data, strides=(step,))
+    end = count * step
+    if not (heads["size"] == step - 4).all() or (len(data) - end >= 4 and _SIZE(data, end)[0] != step - 4):
+        return None
+    return np.arange(0, end, step, dtype=np.int64), heads
+
+
+def _unequal(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+    """Return starts and heads of frames of any sizes."""
+    found: list[int] = []
+    append, position, end = found.append, 0, len(data)
+    last = end - HEAD_BYTES
+    while position <= last:
+        following = position + 4 + _SIZE(data, position)[0]
+        if following > end:
+            break
+        append(position)
+        position = following
+    starts = np.array(found, np.int64)
+    everywhere: NDArray[Any] = np.ndarray(last + 1, _HEAD, data, strides=(1,))
+    return starts, everywhere[starts]
