@@ -15,7 +15,9 @@ The tree::
     ├── DiscoveryError
     │   ├── LookupUnavailableError       no nsqlookupd gave a usable answer
     │   ├── TopicNotFoundError           every nsqlookupd says there is no such topic
-    │   └── NoLeaderError                the partition has no usable leader
+    │   ├── ChannelNotFoundError         the topic has no such channel
+    │   ├── NoLeaderError                the partition has no usable leader
+    │   └── ChangeIncompleteError        a change of the cluster is not complete in time, and may still happen
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
     ├── PublishError                     a publish failed and is not retried any more
     ├── BodyError(ValueError)            the body of a message cannot be decoded
@@ -135,6 +137,33 @@ class TopicNotFoundError(DiscoveryError):
 
 class NoLeaderError(DiscoveryError):
     """The partition has no leader now (failover, writes disabled, not enough replicas)."""
+
+
+class ChannelNotFoundError(DiscoveryError):
+    """The topic has no such channel, or not in every partition: correct the name, or create the channel."""
+
+
+class ChangeIncompleteError(DiscoveryError):
+    """A change of an :class:`~nsq_ha.admin.AdminClient` is not complete within its time, and may still happen.
+
+    Every change may be repeated; that completes it.
+
+    Attributes:
+        causes: One pair ``(place, reason)`` for each partition or server that does not show the change. A place is
+            ``partition 1``, ``nsqd HOST:PORT`` or ``nsqlookupd URL``.
+        done: The places that show it.
+    """
+
+    def __init__(self, message: str, causes: tuple[tuple[str, str], ...] = (), done: tuple[str, ...] = ()) -> None:
+        text = "; ".join(f"{place}: {reason}" for place, reason in causes)
+        known = f"; done: {', '.join(done)}" if done else ""
+        super().__init__(f"{message}: {text}{known}. {MAY_STILL_HAPPEN}")
+        self.causes: tuple[tuple[str, str], ...] = tuple((place, redact(reason)) for place, reason in causes)
+        self.done: tuple[str, ...] = done
+
+
+MAY_STILL_HAPPEN: Final = "The change may still happen; repeat the call to complete it"
+"""What follows from a change that was not confirmed in time."""
 
 
 class ServerError(NsqError):

@@ -76,6 +76,7 @@ class ChannelStats:
         clients: Number of connections.
         paused: An operator stopped delivery.
         skipped: An operator chose to confirm messages without delivery.
+        messages: Number of messages that the channel ever got; on a partitioned nsqd, that it may read.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ChannelStats:
     clients: int
     paused: bool
     skipped: bool
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
             clients=channel.client_num or channel.client_count,
             paused=channel.paused,
             skipped=channel.skipped,
+            messages=channel.message_count,
         )
         for channel in entry.channels or []
     )

@@ -1,7 +1,8 @@
 """Send changes to the leading nsqlookupd, and wait until they work.
 
-Finds the leading nsqlookupd, repeats a change while none leads or the cluster is
-not ready, and limits the time of a whole call. ``client`` has the changes.
+Finds the leading nsqlookupd, and repeats a change while none leads or the cluster is
+not ready. ``topics``, ``channels`` and ``cluster`` have the changes, ``bounded`` their
+time limit.
 
 The cluster accepts a change before it works. It may skip its first check of new
 partitions, so this module requests another one after a while.
@@ -13,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.discovery.http import ask, new_client
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import (
-    DiscoveryError,
     LookupUnavailableError,
     NoLeaderError,
     NsqError,
@@ -34,10 +34,10 @@ from nsq_ha.policy.plain_topology import first_view
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Iterable, Mapping
-    from types import TracebackType
 
     import httpx
 
+    from nsq_ha.admin.bounded import Bounded
     from nsq_ha.option_types import TlsConfig
     from nsq_ha.policy.topology import Node, TopicView
 
@@ -60,38 +60,6 @@ _PASSING: Final = (
 )
 
 T = TypeVar("T")
-
-
-class Bounded:
-    """The time limit of a whole call; its error names the last obstacle.
-
-    Args:
-        what: The call in words, such as "creating topic orders".
-        timeout: Seconds.
-
-    Attributes:
-        last: The latest obstacle. None if there was none.
-    """
-
-    def __init__(self, what: str, timeout: float) -> None:
-        self.last: NsqError | None = None
-        self._text = f"{what} did not finish within {timeout:g} s"
-        self._limit = asyncio.timeout(timeout)
-
-    async def __aenter__(self) -> Self:
-        await self._limit.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._limit.__aexit__(kind, error, trace)
-        except TimeoutError as over:
-            if self.last is None:
-                raise DiscoveryError(self._text) from over
-            known = type(self.last) if isinstance(self.last, NoLeaderError | TopicNotFoundError) else DiscoveryError
-            raise known(f"{self._text}: {self.last}") from self.last
 
 
 class Leading:

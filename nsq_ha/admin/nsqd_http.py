@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 Search = Literal["id", "count", "virtual_offset"]
 """How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
 
+ChannelAction = Literal["create", "delete", "pause", "unpause", "skip", "unskip", "empty"]
+"""A change of a channel; each has a route of its name. Plain nsqds cannot skip."""
 
 EMPTY_LOG: Final = "commit log end of file"
 """Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
 """Parts of the error texts of ``/message/get`` if a message does not exist or is not flushed yet."""
-_NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
+NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
+"""Part of the error text for a channel that the partition does not have."""
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
 """How texts begin that refuse a start position permanently; errors of SUB have the code E_INVALID before them."""
 
@@ -170,13 +173,17 @@ class NsqdHttp(HttpPeer):
         """Delete a topic of a plain nsqd with all its messages."""
         await self._ask("POST", "/topic/delete", {"topic": check_topic(topic)})
 
+    async def change_channel(self, action: ChannelAction, topic: str, partition: int | None, channel: str) -> None:
+        """Change a channel of the partition (None on a plain nsqd)."""
+        await self._ask("POST", f"/channel/{action}", _place(topic, partition, channel))
+
     async def create_channel(self, topic: str, partition: int | None, channel: str) -> None:
         """Create a channel at the end of the partition (None on a plain nsqd); do nothing if it exists."""
-        await self._ask("POST", "/channel/create", _place(topic, partition, channel))
+        await self.change_channel("create", topic, partition, channel)
 
-    async def delete_channel(self, topic: str, partition: int, channel: str) -> None:
-        """Delete a channel of the partition with all its messages."""
-        await self._ask("POST", "/channel/delete", _place(topic, partition, channel))
+    async def delete_channel(self, topic: str, partition: int | None, channel: str) -> None:
+        """Delete a channel of the partition (None on a plain nsqd) with all its messages."""
+        await self.change_channel("delete", topic, partition, channel)
 
     async def set_offset(self, topic: str, partition: int, channel: str, start: StartFrom | str) -> None:
         """Move an existing channel of the partition to another position, for all clients that read it, too.
@@ -214,7 +221,7 @@ class NsqdHttp(HttpPeer):
         try:
             await self.set_offset(topic, partition, channel, start)
         except ServerError as error:
-            if refusal is not None and _NO_CHANNEL in str(error).upper():
+            if refusal is not None and NO_CHANNEL in str(error).upper():
                 raise refusal from error
             if EMPTY_LOG not in str(error):
                 raise

@@ -1,7 +1,7 @@
 """Create, delete and describe topics of a plain cluster, as nsqadmin does.
 
 Its nsqlookupds are independent, and none leads: a change goes to each of them, and to the nsqds that it concerns.
-``client`` has the changes of partitioned clusters.
+``topics`` has the changes of partitioned clusters, ``spread`` those of channels.
 
 The invariant: a change goes to every server, even if another one fails; then the error names those that failed. So
 a repeated call completes it.
@@ -31,7 +31,8 @@ from nsq_ha.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nsq_ha.admin.leading import Bounded, Leading
+    from nsq_ha.admin.bounded import Bounded
+    from nsq_ha.admin.leading import Leading
     from nsq_ha.discovery.answers import NodeInfo, TopicInfo
     from nsq_ha.policy.topology import Node, TopicView
 
@@ -119,20 +120,19 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         await asyncio.sleep(PAUSE)
 
 
-async def create_channel(leading: Leading, view: TopicView, channel: str) -> None:
-    """Create a channel at every nsqlookupd, where later nsqds find it, and at every nsqd that has the topic."""
-    errors = await _tell_lookupds(leading, "/channel/create", {"topic": view.topic, "channel": channel})
-    outcomes = await asyncio.gather(
-        *(leading.nsqd(node).create_channel(view.topic, None, channel) for node in view.leaders.values()),
-        return_exceptions=True,
-    )
-    _raise_first([*errors, *(outcome for outcome in outcomes if outcome is not None)])
-
-
 async def describe(leading: Leading, view: TopicView) -> TopicDescription:
     """Return what each nsqd of the topic says; ``stats`` is None for those that do not answer."""
     nsqds = await asyncio.gather(*(_describe(leading, view.topic, slot, node) for slot, node in view.leaders.items()))
     return TopicDescription(view, tuple(nsqds), view.note)
+
+
+async def tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
+    """Send a change to one nsqlookupd. Return why it failed; empty if it did not."""
+    try:
+        body = await ask(leading.http, "POST", url, timeout=leading.timeout, params=params)
+    except (TransportError, RemoteProtocolError) as error:
+        return str(error)
+    return "" if body.status == 200 else body.message or f"HTTP status {body.status}"
 
 
 def merge_topics(lists: Iterable[Iterable[TopicInfo]]) -> tuple[TopicInfo, ...]:
@@ -169,19 +169,10 @@ async def _describe(leading: Leading, topic: str, slot: int, node: Node) -> Part
 async def _tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:
     """Send a change to every nsqlookupd. Return the error that names those that failed, if there are any."""
     urls = leading.servers.urls
-    outcomes = await asyncio.gather(*(_tell(leading, url + path, params) for url in urls))
+    outcomes = await asyncio.gather(*(tell(leading, url + path, params) for url in urls))
     causes = tuple((url, text) for url, text in zip(urls, outcomes, strict=True) if text)
     what = f"not every nsqlookupd confirmed {path} for topic {params['topic']!r}: repeat the call when all answer"
     return [LookupUnavailableError(what, causes)] if causes else []
-
-
-async def _tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
-    """Return why the change failed; empty if it did not."""
-    try:
-        body = await ask(leading.http, "POST", url, timeout=leading.timeout, params=params)
-    except (TransportError, RemoteProtocolError) as error:
-        return str(error)
-    return "" if body.status == 200 else body.message or f"HTTP status {body.status}"
 
 
 async def _delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.admin import AdminClient
-from nsq_ha.admin.client import MAX_REPLICAS
 from nsq_ha.admin.plain import refused_option
+from nsq_ha.admin.topics import MAX_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.options import SECONDS, TOPIC, json_option, lookupd_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json

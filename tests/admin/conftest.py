@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.admin import AdminClient, client, leading
+from nsq_ha.admin import AdminClient, channels, leading, plain, spread, topics
+from nsq_ha.admin import cluster as cluster_calls
 from tests.admin.scripted import Scripted
 from tests.discovery import conftest as discovery
 
@@ -20,10 +21,15 @@ serve = discovery.serve
 virtual_clock = discovery.virtual_clock  # what it needs; without the loop of the tests there, time is real
 
 
+def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an admin client look again soon."""
+    for module in (channels, cluster_calls, leading, plain, spread, topics):
+        monkeypatch.setattr(module, "PAUSE", 0.01)
+
+
 @pytest.fixture
 async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    for module in (leading, client):
-        monkeypatch.setattr(module, "PAUSE", 0.01)
+    quicken(monkeypatch)
     monkeypatch.setattr(leading, "_NUDGE_INTERVAL", 0.05)
     return Scripted(await serve(), await serve(), await serve())
 

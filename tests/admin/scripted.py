@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 UNKNOWN = {"message": "TOPIC_NOT_FOUND"}
 
 
+def part(number: int | None = 0, *channels: str, **state: Any) -> dict[str, object]:  # noqa: ANN401
+    """What ``/stats`` says of a partition of ``orders`` (None of a plain topic), whose channels have this state."""
+    place = {} if number is None else {"topic_partition": str(number), "is_leader": True}
+    return {"topic_name": "orders", "channels": [{"channel_name": name, **state} for name in channels], **place}
+
+
 class Scripted:
     """Two nsqlookupds, the second of which leads, and one nsqd."""
 
@@ -42,6 +48,11 @@ class Scripted:
         content["meta"] = {"partition_num": partition_num or len(ports), "replica": 1} | meta
         return content
 
+    def has_channels(self, *names: str) -> None:
+        """Both list these channels."""
+        for fake in (self.follower, self.leader):
+            fake.answer("/channels", {"channels": list(names)})
+
     def lookups(self, *contents: object, status: int = 200) -> None:
         """Both say these in turn, for each question of either access."""
         for fake in (self.follower, self.leader):
@@ -58,10 +69,13 @@ class Plain:
         for lookupd, nsqd in zip(lookupds, nsqds, strict=True):
             lookupd.answer("/lookup", UNKNOWN, 404)
             lookupd.answer("/nodes", {"producers": [self.peer(nsqd)]})
-            for path in ("/topic/create", "/topic/delete", "/channel/create"):
+            for path in ("/topic/create", "/topic/delete", "/channel/create", "/channel/delete"):
                 lookupd.answer(path, b"")
+            lookupd.answer("/channels", {"channels": []})
             nsqd.answer("/topic/delete", UNKNOWN, 404)
-            nsqd.answer("/channel/create", b"")
+            for action in ("create", "delete", "pause"):
+                nsqd.answer(f"/channel/{action}", b"")
+            nsqd.answer("/stats", {"topics": []})
 
     @staticmethod
     def peer(nsqd: Fake, *topics: str, tombstones: Sequence[bool] = ()) -> dict[str, Any]:

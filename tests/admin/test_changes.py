@@ -15,7 +15,6 @@ from nsq_ha.errors import (
     DiscoveryError,
     LookupUnavailableError,
     NoLeaderError,
-    ServerError,
     TopicNotFoundError,
 )
 from tests.discovery.loopback import LIMIT
@@ -83,29 +82,6 @@ async def test_waiting_survives_nsqlookupds_that_are_away(cluster: Scripted, adm
     await eventually(lambda: cluster.leader.count("/lookup") >= 3)
     cluster.lookups(cluster.body(4150, 4150))
     assert (await asyncio.wait_for(expanding, LIMIT)).complete
-
-
-async def test_a_channel_is_created_on_every_partition(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.lookups(cluster.body(4150, 4150))
-    cluster.nsqd.answer("/channel/create", b"")
-    await admin.create_channel("orders", "billing")
-    assert sorted(query["partition"] for query in cluster.nsqd.queries("/channel/create")) == ["0", "1"]
-    cluster.nsqd.answer("/channel/create", {"message": "E_FAILED_ON_NOT_LEADER"}, 400)
-    with pytest.raises(ServerError, match="E_FAILED_ON_NOT_LEADER"):
-        await admin.create_channel("orders", "billing")
-    cluster.lookups(cluster.body(4150, partition_num=2))
-    with pytest.raises(NoLeaderError, match="no leader for partition 1"):
-        await admin.create_channel("orders", "billing")
-
-
-async def test_a_channel_that_must_be_registered_is(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.lookups(cluster.body(4150, disable_channel_auto_create=True))
-    cluster.leader.answer("/channel/create", b"")
-    cluster.leader.then("/channel/create", {"message": "channel billing already registered"}, 400)
-    await admin.create_channel("orders", "billing")
-    await admin.create_channel("orders", "billing")
-    assert cluster.leader.queries("/channel/create") == [{"topic": "orders", "channel": "billing"}] * 2
-    assert cluster.nsqd.requests == []
 
 
 async def test_an_unknown_topic_is_said_to_be_so(cluster: Scripted, admin: AdminClient) -> None:

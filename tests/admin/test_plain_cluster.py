@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.admin import AdminClient, ChannelStats, PartitionStats, client, plain
+from nsq_ha.admin import AdminClient, ChannelStats, PartitionStats
 from nsq_ha.errors import (
     ConfigError,
     ConnectError,
@@ -15,6 +15,7 @@ from nsq_ha.errors import (
     LookupUnavailableError,
     TopicNotFoundError,
 )
+from tests.admin.conftest import quicken
 from tests.admin.scripted import Plain
 from tests.discovery.loopback import LIMIT
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
-    monkeypatch.setattr(plain, "PAUSE", 0.01)
-    monkeypatch.setattr(client, "PAUSE", 0.01)
+    quicken(monkeypatch)
     return Plain([await serve(), await serve()], [await serve(), await serve()])
 
 
@@ -172,32 +172,6 @@ async def test_a_topic_that_comes_back_says_why(cluster: Plain, admin: AdminClie
     assert cluster.nsqds[0].count("/topic/delete") > 1
 
 
-# ---------------------------------------------------------------- channels
-
-
-async def test_a_channel_is_created_at_every_nsqlookupd_and_every_nsqd_of_the_topic(
-    cluster: Plain, admin: AdminClient
-) -> None:
-    cluster.has_topic(1)
-    await admin.create_channel("orders", "billing")
-    wanted = {"topic": "orders", "channel": "billing"}
-    assert cluster.asked("/channel/create") == [[wanted], [wanted], [], [wanted]]
-
-
-async def test_a_channel_of_an_unknown_topic_is_not_created(cluster: Plain, admin: AdminClient) -> None:
-    with pytest.raises(TopicNotFoundError):
-        await admin.create_channel("orders", "billing")
-    assert cluster.asked("/channel/create") == [[], [], [], []]
-
-
-async def test_every_server_gets_a_channel_though_one_is_down(cluster: Plain, admin: AdminClient) -> None:
-    cluster.has_topic(0, 1)
-    await cluster.nsqds[0].stop()
-    with pytest.raises(ConnectError, match=f"nsqd {cluster.nsqds[0].url}"):
-        await admin.create_channel("orders", "billing")
-    assert [len(queries) for queries in cluster.asked("/channel/create")] == [1, 1, 0, 1]
-
-
 # ---------------------------------------------------------------- what needs partitions
 
 
@@ -237,7 +211,7 @@ async def test_a_description_has_channels_and_depths_of_each_nsqd(cluster: Plain
     found = await admin.describe("orders")
     by_port = {entry.leader.http_port: entry for entry in found.partitions if entry.leader is not None}
     answered, silent = (by_port[nsqd.port] for nsqd in cluster.nsqds)
-    billing = ChannelStats("billing", 4, 0, 2, 3, 5, 6, 7, paused=True, skipped=False)
+    billing = ChannelStats("billing", 4, 0, 2, 3, 5, 6, 7, paused=True, skipped=False, messages=90)
     assert answered.stats == PartitionStats(
         "orders", answered.partition, True, 0, 0, 100, ordered=False, extended=False, channels=(billing,), unrouted=8
     )

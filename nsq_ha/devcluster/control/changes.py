@@ -146,6 +146,14 @@ class Changes:
 
         self._after(self._timing.expand, grow)
 
+    # ------------------------------------------------------------ channels
+
+    def announce_channels(self, topic: Topic) -> None:
+        """Let the leaders learn which channels are registered."""
+        for partition in self._placement.partitions_of(topic):
+            if partition.led is not None:
+                partition.led.sync_registered()
+
     # ------------------------------------------------------------ move
 
     def move(self, partition: Partition, to: Nsqd) -> None:

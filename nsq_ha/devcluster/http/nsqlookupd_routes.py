@@ -309,6 +309,7 @@ class ChangeRoutes:
         if channel in topic.channels:
             raise HttpError(400, f"channel {channel} already registered")
         topic.channels.add(channel)
+        self._changes.announce_channels(topic)
 
     async def delete_channel(self, request: Request) -> None:
         """``/channel/delete``."""
@@ -316,6 +317,7 @@ class ChangeRoutes:
         if channel not in topic.channels:
             raise HttpError(400, f"channel {channel} not registered")
         topic.channels.discard(channel)
+        self._changes.announce_channels(topic)
 
     async def disable_write(self, request: Request) -> None:
         """``/disable/write``."""

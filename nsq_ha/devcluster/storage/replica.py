@@ -196,6 +196,7 @@ class Replica:
         self.flushing.turn()
         self.set_followers(followers)
         self.set_writable(writable)
+        self.sync_registered()
 
     def set_followers(self, followers: list[Replica]) -> None:
         """Set the in-sync replicas; the reachable ones become equal to this one."""
@@ -343,6 +344,20 @@ class Replica:
         for consumer in tuple(channel.consumers):
             consumer.drop()
         return True
+
+    def sync_registered(self) -> None:
+        """Have the channels that are registered at the nsqlookupds, and no others, if the topic demands it.
+
+        Source: youzan/nsq ``consistence/nsqd_coordinator.go`` (updateLocalTopic).
+        """
+        if not (self.leads and self.options.disable_channel_auto_create):
+            return
+        registered = self.partition.topic.channels
+        for name in self.cursors.keys() - registered:
+            if not is_ephemeral(name):
+                self.remove_channel(name)
+        for name in sorted(registered):
+            self.channel(name)
 
     def leave(self, channel: Channel) -> None:
         """Delete an ephemeral ``channel`` once its last consumer has left."""

@@ -1,0 +1,81 @@
+"""The time limit of a whole call, and what its error says.
+
+``leading`` and ``spread`` record there what is not done yet, so that the error of a call that ends in the middle names
+it.
+
+Source: failures reference 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from nsq_ha.checks import is_number, shown
+from nsq_ha.errors import (
+    MAY_STILL_HAPPEN,
+    ChangeIncompleteError,
+    ConfigError,
+    DiscoveryError,
+    NoLeaderError,
+    TopicNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from nsq_ha.errors import NsqError
+
+_LONGEST: Final = 86400.0
+
+
+class Bounded:
+    """The time limit of a whole call; its error names the last obstacle.
+
+    Args:
+        what: The call in words, such as "creating topic orders".
+        timeout: Seconds.
+        changes: The call changes the cluster. False for one that only reads.
+
+    Attributes:
+        what: The call in words.
+        last: The latest obstacle. None if there was none.
+        open: Why a place does not show the change yet, by place.
+        done: The places that show it.
+
+    Raises:
+        ConfigError: ``timeout`` is not a number of seconds.
+    """
+
+    def __init__(self, what: str, timeout: float, *, changes: bool = True) -> None:
+        if not is_number(timeout) or not 0 < timeout <= _LONGEST:
+            raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
+        self.what = what
+        self.last: NsqError | None = None
+        self.open: dict[str, str] = {}
+        self.done: set[str] = set()
+        self._changes = changes
+        self._text = f"{what} did not finish within {timeout:g} s"
+        self._limit = asyncio.timeout(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError as over:
+            raise self._error() from self.last or over
+
+    def _error(self) -> DiscoveryError:
+        if self.open:
+            return ChangeIncompleteError(self._text, tuple(sorted(self.open.items())), tuple(sorted(self.done)))
+        text = self._text if self.last is None else f"{self._text}: {self.last}"
+        if self._changes:
+            text = f"{text}. {MAY_STILL_HAPPEN}"
+        if isinstance(self.last, NoLeaderError | TopicNotFoundError):
+            return type(self.last)(text)
+        return DiscoveryError(text)

@@ -1,0 +1,310 @@
+"""Create, list, pause, skip, empty, move and delete channels of either kind of cluster.
+
+``spread`` brings a change to all partitions and nsqds, ``client`` has the promises that all calls keep.
+
+Source: protocol reference 13; youzan/nsq ``nsqdserver/http.go``, upstream ``nsqd/http.go``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.admin.bounded import Bounded
+from nsq_ha.admin.leading import PAUSE
+from nsq_ha.admin.nsqd_http import EMPTY_LOG, ChannelAction
+from nsq_ha.admin.opened import Opened
+from nsq_ha.admin.spread import Spread
+from nsq_ha.checks import check_channel, check_topic
+from nsq_ha.errors import ChannelNotFoundError, ConfigError, LookupUnavailableError, ServerError, TopicNotFoundError
+from nsq_ha.start_from import StartFrom, start_position
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from nsq_ha.admin.description import ChannelStats
+    from nsq_ha.admin.nsqd_http import NsqdHttp
+    from nsq_ha.admin.spread import Absent, Apply, Shows
+    from nsq_ha.policy.topology import TopicView
+
+_DOING: Final[Mapping[ChannelAction, str]] = {
+    "pause": "pausing",
+    "unpause": "unpausing",
+    "skip": "skipping",
+    "unskip": "unskipping",
+    "empty": "emptying",
+}
+_PLAIN_LACKS: Final = ("skip", "unskip")
+_NOT_REGISTERED: Final = "not registered"
+_RECREATED: Final = "still has the channel, or has it again: stop its consumers, which create it"
+
+
+class ChannelAdmin(Opened):
+    """The calls that concern channels."""
+
+    async def channels(self, topic: str, *, timeout: float = 5.0) -> tuple[str, ...]:
+        """Return the channels of a topic, by name; of a plain one, those that any nsqlookupd lists.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
+        """
+        async with Bounded(f"listing the channels of topic {check_topic(topic)}", timeout, changes=False):
+            found = await self._listed(topic)
+            if not found:
+                await self._leading.existing(topic)
+            return found
+
+    async def create_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Create a channel on every partition, or on every nsqd that has a plain topic.
+
+        An existing channel is not changed. A plain nsqd that gets the topic later creates the channel, too. On a topic
+        with ``disable_channel_auto_create``, this registers the channel, and the nsqds create it.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            ChangeIncompleteError: Not every partition has the channel in time; the error names those that lack it.
+        """
+        async with self._bounded("creating", topic, channel, timeout) as call:
+            apply: Apply | None = _does("create", topic, channel)
+            if _is_registered(await self._view(topic, call)):
+                params = {"topic": topic, "channel": channel}
+                await self._leading.change("/channel/create", params, call, known="already registered")
+                apply = None
+            spread = Spread(self._leading, topic, channel, call)
+            await spread.run(
+                apply,
+                lambda now, _: now is not None,
+                absent="wanted",
+                lookupd_path="/channel/create",
+                waits_for="does not have the channel yet",
+            )
+            await self._until_listed(topic, channel, call, wanted=True)
+
+    async def delete_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Delete a channel with all that it has not delivered, and disconnect its consumers.
+
+        Stop its consumers first: they would create it again, at the end of the topic. The messages of other channels
+        stay.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: No partition has the channel, so it may be deleted already.
+            ChangeIncompleteError: A partition still has the channel, or has it again.
+        """
+        async with self._bounded("deleting", topic, channel, timeout) as call:
+            apply: Apply | None = _does("delete", topic, channel)
+            if _is_registered(await self._view(topic, call)):
+                try:
+                    params = {"topic": topic, "channel": channel}
+                    await self._leading.change("/channel/delete", params, call, done=_NOT_REGISTERED)
+                except ServerError as error:
+                    if _NOT_REGISTERED not in str(error):
+                        raise
+                    raise ChannelNotFoundError(f"topic {topic!r} has no channel {channel!r}") from error
+                apply = None
+            spread = Spread(self._leading, topic, channel, call)
+            await spread.run(
+                apply,
+                lambda now, _: now is None,
+                absent="fine",
+                lookupd_path="/channel/delete",
+                waits_for=_RECREATED,
+            )
+            await self._until_listed(topic, channel, call, wanted=False)
+
+    async def pause_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Stop the delivery of a channel, until :meth:`unpause_channel`; its consumers stay connected.
+
+        Messages that were delivered before can still be finished. The servers keep the state over restarts.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel, or some partitions have not.
+            ChangeIncompleteError: Not every partition is paused in time; the error names those that are not.
+        """
+        await self._change("pause", topic, channel, timeout, lambda now, _: now is not None and now.paused)
+
+    async def unpause_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Deliver a paused channel's messages again; a channel that is not paused stays as it is.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel.
+            ChangeIncompleteError: A partition may still be paused; the error names it.
+        """
+        await self._change(
+            "unpause", topic, channel, timeout, lambda now, _: now is None or not now.paused, absent="fine"
+        )
+
+    async def skip_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Drop all messages of a channel, waiting ones and new ones, until :meth:`unskip_channel`.
+
+        Only the partitioned server can skip.
+
+        Raises:
+            ConfigError: The cluster is a plain one.
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel, or some partitions have not.
+            ChangeIncompleteError: Not every partition skips in time; the error names those that do not.
+        """
+        await self._change("skip", topic, channel, timeout, lambda now, _: now is not None and now.skipped)
+
+    async def unskip_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Deliver new messages of a skipped channel again.
+
+        On a channel that is not skipped this drops all waiting messages, as :meth:`empty_channel` does: look at its
+        state in a description first.
+
+        Raises:
+            ConfigError: The cluster is a plain one.
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel.
+            ChangeIncompleteError: A partition may still skip; the error names it.
+        """
+        await self._change(
+            "unskip", topic, channel, timeout, lambda now, _: now is None or not now.skipped, absent="fine"
+        )
+
+    async def empty_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
+        """Drop all messages of a channel that are not finished, delayed ones, too.
+
+        The partitioned server moves the channel to the end of the messages that it has flushed. Messages that arrive
+        during the call may be dropped or not.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel.
+            ChangeIncompleteError: A partition may still have the messages; the error names it.
+        """
+        await self._change("empty", topic, channel, timeout, _is_past_the_end, absent="fine")
+
+    async def reset_channel(
+        self, topic: str, channel: str, when: float | datetime | None = None, *, timeout: float = 30.0
+    ) -> None:
+        """Deliver again what was published since ``when``: :meth:`set_offset` by time.
+
+        Args:
+            topic: The topic.
+            channel: The channel.
+            when: Unix seconds or an aware datetime. None means the oldest kept message.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            ConfigError: ``when`` is not a time, or the cluster is a plain one.
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel, or some partitions have not.
+            ChangeIncompleteError: Not every partition confirmed the position in time.
+        """
+        start = StartFrom.beginning() if when is None else StartFrom.timestamp(when)
+        await self.set_offset(topic, channel, start, timeout=timeout)
+
+    async def set_offset(
+        self, topic: str, channel: str, start: StartFrom | Mapping[int, StartFrom], *, timeout: float = 30.0
+    ) -> None:
+        """Move a channel to another position, for all clients that read it, too: they get the messages from there on.
+
+        Offsets and counts are those of one partition, so give them by partition. The server does not show where a
+        channel is: except for ``StartFrom.end()``, this returns as soon as all leaders have confirmed the position;
+        they move the channel within milliseconds. A position after the end leaves the channel where it is.
+
+        Args:
+            topic: The topic.
+            channel: The channel.
+            start: The position, or a position by partition; other partitions stay as they are.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            ConfigError: ``start`` is not a position, or the cluster is a plain one.
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: The topic has no such channel, or some partitions have not.
+            NoLeaderError: The topic does not have one of the partitions.
+            ChangeIncompleteError: Not every partition confirmed the position in time.
+        """
+        if start_position("start", start) is None:
+            raise ConfigError("start must be a StartFrom, or a mapping of partitions to StartFrom, not None")
+
+        async def apply(nsqd: NsqdHttp, partition: int | None) -> None:
+            number = partition or 0
+            try:
+                position = start if isinstance(start, StartFrom) else start[number]
+                await nsqd.set_offset(topic, number, channel, position)
+            except ServerError as error:
+                if EMPTY_LOG not in str(error):  # in an empty partition every channel is at the only position
+                    raise
+
+        async with self._bounded("moving", topic, channel, timeout) as call:
+            if (await self._view(topic, call)).is_plain:
+                raise ConfigError(
+                    f"channel {channel!r} of topic {topic!r} cannot be moved: plain nsqd keeps no finished messages;"
+                    f" empty_channel drops those that wait"
+                )
+            chosen = None if isinstance(start, StartFrom) else start
+            spread = Spread(self._leading, topic, channel, call, partitions=chosen)
+            shows = _is_past_the_end if start == StartFrom.end() else None
+            await spread.run(apply, shows, absent="wrong")
+
+    async def _change(
+        self,
+        action: ChannelAction,
+        topic: str,
+        channel: str,
+        timeout: float,
+        shows: Shows,
+        *,
+        absent: Absent = "wrong",
+    ) -> None:
+        async with self._bounded(_DOING[action], topic, channel, timeout) as call:
+            if action in _PLAIN_LACKS and (await self._view(topic, call)).is_plain:
+                raise ConfigError(
+                    f"channel {channel!r} of topic {topic!r} cannot {action}: plain nsqd has no such state; pause the"
+                    f" channel, or empty it"
+                )
+            spread = Spread(self._leading, topic, channel, call)
+            await spread.run(_does(action, topic, channel), shows, absent=absent)
+
+    @staticmethod
+    def _bounded(doing: str, topic: str, channel: str, timeout: float) -> Bounded:
+        return Bounded(f"{doing} channel {check_channel(channel)} of topic {check_topic(topic)}", timeout)
+
+    async def _view(self, topic: str, call: Bounded) -> TopicView:
+        """Return the view of an existing topic; wait for a usable answer."""
+        view = await self._leading.view(topic, "r", call)
+        if not view.exists:
+            raise TopicNotFoundError(f"topic {topic!r} does not exist")
+        return view
+
+    async def _listed(self, topic: str) -> tuple[str, ...]:
+        answers = await self._leading.collect(lambda client: client.channels(topic))
+        return tuple(sorted({name for names in answers for name in names}))
+
+    async def _until_listed(self, topic: str, channel: str, call: Bounded, *, wanted: bool) -> None:
+        """Wait until the nsqlookupds list a channel, or no longer do. By default they hide topics without channel."""
+        while True:
+            try:
+                if (channel in await self._listed(topic)) is wanted:
+                    return
+                call.open["nsqlookupd"] = "it does not list the channel yet" if wanted else _RECREATED
+            except LookupUnavailableError as error:
+                call.open["nsqlookupd"] = str(error)
+            await asyncio.sleep(PAUSE)
+
+
+def _does(action: ChannelAction, topic: str, channel: str) -> Apply:
+    async def apply(nsqd: NsqdHttp, partition: int | None) -> None:
+        await nsqd.change_channel(action, topic, partition, channel)
+
+    return apply
+
+
+def _is_registered(view: TopicView) -> bool:
+    """Return whether channels of the topic must be registered at the nsqlookupds."""
+    return view.meta is not None and view.meta.disable_channel_auto_create
+
+
+def _is_past_the_end(now: ChannelStats | None, before: ChannelStats | None) -> bool:
+    """Return whether a channel has finished or dropped all messages that it had before."""
+    if now is None or before is None:
+        return True
+    return now.messages - now.depth >= before.messages

@@ -1,0 +1,89 @@
+"""The connections of an admin client: its options, and its life as an async context manager.
+
+``client`` adds the calls, which are in modules of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, Unpack
+
+from nsq_ha.admin.leading import Leading
+from nsq_ha.checks import lookupd_urls
+from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.option_types import check_lookupd_tls
+from nsq_ha.settings import admin_from_env
+from nsq_ha.tls import ssl_context
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from nsq_ha.option_types import TlsConfig
+    from nsq_ha.options import AdminOptions
+
+
+class Opened:
+    """What all calls of an admin client share.
+
+    Args:
+        lookupd: HTTP address of one nsqlookupd or several.
+        question_timeout: Seconds for one request to one server.
+        lookupd_tls: TLS for ``https://`` addresses. None trusts the system's authorities.
+
+    Raises:
+        ConfigError: An address is not legal, or ``lookupd_tls`` cannot be used.
+    """
+
+    def __init__(
+        self,
+        lookupd: str | Iterable[str],
+        *,
+        question_timeout: float = 2.0,
+        lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
+    ) -> None:
+        self._urls = lookupd_urls(lookupd)
+        if not self._urls:
+            raise ConfigError("AdminClient needs the address of an nsqlookupd")
+        check_lookupd_tls(lookupd_tls, self._urls)
+        if lookupd_tls is not None:
+            ssl_context(lookupd_tls, "lookupd_tls")
+        self._lookupd_tls = lookupd_tls
+        self._question_timeout = question_timeout
+        self._opened: Leading | None = None
+
+    @classmethod
+    def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:
+        """Create a client with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
+
+        They are those that clients have, too: ``lookupd`` and ``lookupd_tls``.
+
+        Args:
+            **overrides: Arguments that win over both.
+
+        Raises:
+            ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
+                and the file.
+        """
+        return cls(**admin_from_env(overrides))
+
+    async def __aenter__(self) -> Self:
+        self._opened = Leading(self._urls, timeout=self._question_timeout, tls=self._lookupd_tls)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.aclose()
+
+    @property
+    def _leading(self) -> Leading:
+        if self._opened is None:
+            raise ClosedError("the AdminClient is not open: use it as `async with AdminClient(...)`")
+        return self._opened

@@ -1,0 +1,281 @@
+"""Make one change of a channel everywhere: at the leader of each partition, or at each nsqd of a plain topic.
+
+Repeats what fails for a reason that may pass (a leader moves, a node does not answer), and waits until the statistics
+of all nsqds show the change. ``channels`` has the changes, ``bounded`` the time limit and its error.
+
+The invariant: a change goes to every place that can be reached, even if another one fails; then the error names the
+places that do not show it. So a repeated call completes it.
+
+Source: protocol reference 13; youzan/nsq and upstream ``internal/clusterinfo/data.go``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from nsq_ha.admin.leading import PAUSE
+from nsq_ha.admin.nsqd_http import NO_CHANNEL
+from nsq_ha.admin.plain import tell
+from nsq_ha.errors import (
+    AuthError,
+    BadNameError,
+    ChannelNotFoundError,
+    InvalidCommandError,
+    NoLeaderError,
+    NsqError,
+    ServerError,
+    SubscribeRefusedError,
+    TlsRequiredError,
+    TopicNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from nsq_ha.admin.bounded import Bounded
+    from nsq_ha.admin.description import ChannelStats
+    from nsq_ha.admin.leading import Leading
+    from nsq_ha.admin.nsqd_http import NsqdHttp
+    from nsq_ha.policy.topology import Node, TopicView
+
+    Apply = Callable[[NsqdHttp, int | None], Awaitable[None]]
+    """Makes the change at one nsqd, in a partition; None on a plain nsqd."""
+
+    Shows = Callable[[ChannelStats | None, ChannelStats | None], bool]
+    """Takes the channel's statistics, or None if the place does not have it: now, and before the change."""
+
+Absent = Literal["wanted", "fine", "wrong"]
+"""What a place without the channel means: the change creates it; there is nothing to change; it is an error."""
+
+_AT_ONCE: Final = 16
+"""Number of requests of one call that wait for answers at the same time."""
+
+_LASTING: Final = (AuthError, BadNameError, InvalidCommandError, SubscribeRefusedError, TlsRequiredError)
+"""Refusals that a later attempt would get, too."""
+
+
+_UNKNOWN: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a channel is.
+
+    Attributes:
+        name: The partition, or the nsqd of a plain topic, for errors.
+        partition: The partition. None on a plain nsqd.
+        node: The leader, or the nsqd.
+    """
+
+    name: str
+    partition: int | None
+    node: Node
+
+
+def places_of(view: TopicView) -> tuple[Place, ...]:
+    """Return the places of a topic, without partitions that have no leader now."""
+    if view.is_plain:
+        return tuple(Place(f"nsqd {node.address}", None, node) for node in view.leaders.values())
+    return tuple(Place(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
+
+
+class Spread:
+    """One change of a channel at all its places.
+
+    Args:
+        leading: The cluster.
+        topic: The topic.
+        channel: The channel.
+        call: The time limit; it gets the places that do not show the change yet.
+        partitions: Change only these. None changes all. Plain nsqds have none.
+    """
+
+    def __init__(
+        self, leading: Leading, topic: str, channel: str, call: Bounded, *, partitions: Iterable[int] | None = None
+    ) -> None:
+        self._leading = leading
+        self._topic = topic
+        self._channel = channel
+        self._call = call
+        self._only = None if partitions is None else frozenset(partitions)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._applied: dict[str, str] = {}  # the nsqd that confirmed the change, by place
+        self._before: dict[str, ChannelStats | None] = {}
+        self._absent: set[str] = set()
+        self._is_known = False  # by an nsqlookupd of a plain cluster
+        self._refused: list[ServerError] = []
+
+    async def run(
+        self,
+        apply: Apply | None,
+        shows: Shows | None,
+        *,
+        absent: Absent,
+        lookupd_path: str = "",
+        waits_for: str = "does not show the change yet",
+    ) -> None:
+        """Make the change, and wait until every place shows it.
+
+        Args:
+            apply: Makes it at one place. None only waits.
+            shows: Whether a place shows it. None if the statistics do not show it.
+            absent: What a place without the channel means. There must be one place with it, unless it is wanted.
+            lookupd_path: The route for this change of the nsqlookupds of a plain cluster. Empty if they have none.
+            waits_for: What an nsqd does that does not show the change, for the error.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            ChannelNotFoundError: No place has the channel; or one has not, and that is wrong.
+            NoLeaderError: The topic does not have one of the chosen partitions.
+            ServerError: A server refuses for good.
+        """
+        while True:
+            view, places = await self._places()
+            pending = [place for place in places if place.name not in self._call.done]
+            if view.is_plain and lookupd_path:
+                await self._tell_lookupds(lookupd_path)
+            if apply is not None:
+                await self._remember(pending, needed=shows is not None)
+                await self._each(pending, lambda place: self._apply(place, apply, absent))
+            await self._confirm(pending, shows, waits_for)
+            if self._refused:
+                raise self._refused[0]
+            if not self._call.open:
+                if absent != "wanted":
+                    self._check_channel(places, is_needed=absent == "wrong")
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _places(self) -> tuple[TopicView, tuple[Place, ...]]:
+        """Return the places that have a leader; record the others as open."""
+        view = await self._leading.view(self._topic, "r", self._call)
+        if not view.exists:
+            raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
+        places = places_of(view)
+        self._call.open.clear()
+        if view.is_plain:
+            return view, places
+        wanted = range(view.partition_num or 1) if self._only is None else sorted(self._only)
+        unknown = [number for number in wanted if number >= view.partition_num > 0]
+        if unknown:
+            raise NoLeaderError(
+                f"topic {self._topic!r} has {view.partition_num} partition(s), and none with number {unknown[0]}"
+            )
+        led = {place.partition for place in places}
+        self._call.open.update(
+            (name, f"it has no leader now{view.cause}")
+            for name in (f"partition {number}" for number in wanted if number not in led)
+            if name not in self._call.done
+        )
+        return view, tuple(place for place in places if place.partition in wanted)
+
+    async def _tell_lookupds(self, path: str) -> None:
+        """Send the change to every nsqlookupd of a plain cluster that has not confirmed it."""
+        params = {"topic": self._topic, "channel": self._channel}
+        urls = [url for url in self._leading.servers.urls if f"nsqlookupd {url}" not in self._call.done]
+        for url, text in zip(
+            urls, await asyncio.gather(*(tell(self._leading, url + path, params) for url in urls)), strict=True
+        ):
+            if text and NO_CHANNEL not in text:
+                self._call.open[f"nsqlookupd {url}"] = text
+            else:
+                self._call.done.add(f"nsqlookupd {url}")
+                self._is_known = self._is_known or not text
+
+    async def _each(self, places: Iterable[Place], act: Callable[[Place], Awaitable[None]]) -> None:
+        async def limited(place: Place) -> None:
+            async with self._slots:
+                try:
+                    await act(place)
+                except _LASTING as error:
+                    self._refused.append(self._located(error, place))
+                except NsqError as error:
+                    self._call.open[place.name] = _reason(error, place.node)
+
+        await asyncio.gather(*(limited(place) for place in places))
+
+    async def _remember(self, places: Iterable[Place], *, needed: bool) -> None:
+        """Read the statistics before the change."""
+        unknown = [place for place in places if needed and place.name not in self._before]
+        for place, found in await self._stats(unknown):
+            self._before[place.name] = found
+
+    async def _apply(self, place: Place, apply: Apply, absent: Absent) -> None:
+        name = place.name
+        if self._applied.get(name) == place.node.address or name in self._call.open:
+            return
+        if absent != "wanted" and self._before.get(name, _UNKNOWN) is None:
+            self._leave(name)
+            return
+        try:
+            await apply(self._leading.nsqd(place.node), place.partition)
+        except ServerError as error:
+            if NO_CHANNEL not in str(error):
+                raise
+            self._leave(name)
+        else:
+            self._applied[name] = place.node.address
+
+    def _leave(self, name: str) -> None:
+        """Record that a place does not have the channel."""
+        self._absent.add(name)
+        self._call.done.add(name)
+
+    async def _confirm(self, places: Iterable[Place], shows: Shows | None, waits_for: str) -> None:
+        """Record which of these places show the change."""
+        waiting = [place for place in places if place.name not in {*self._call.open, *self._call.done}]
+        if shows is None:
+            self._call.done.update(place.name for place in waiting)
+            return
+        for place, now in await self._stats(waiting):
+            if shows(now, self._before.get(place.name)):
+                self._call.done.add(place.name)
+            else:
+                self._call.open[place.name] = f"nsqd {place.node.address} {waits_for}"
+
+    async def _stats(self, places: Iterable[Place]) -> list[tuple[Place, ChannelStats | None]]:
+        """Return the channel's statistics at these places; record those whose nsqd does not answer as open."""
+        by_node: dict[Node, list[Place]] = {}
+        for place in places:
+            by_node.setdefault(place.node, []).append(place)
+        found: list[tuple[Place, ChannelStats | None]] = []
+
+        async def ask(first: Place) -> None:
+            asked = by_node[first.node]
+            try:
+                entries = await self._leading.nsqd(first.node).stats(self._topic, channel=self._channel)
+            except NsqError as error:
+                self._call.open.update({place.name: _reason(error, place.node) for place in asked})
+                raise
+            for place in asked:
+                channels = [
+                    known
+                    for entry in entries
+                    if entry.topic == self._topic and entry.partition == (place.partition or 0)
+                    for known in entry.channels
+                    if known.name == self._channel
+                ]
+                found.append((place, channels[0] if channels else None))
+
+        await self._each([asked[0] for asked in by_node.values()], ask)
+        return found
+
+    def _check_channel(self, places: Iterable[Place], *, is_needed: bool) -> None:
+        absent = sorted(self._absent)
+        if not self._is_known and all(place.name in self._absent for place in places):
+            raise ChannelNotFoundError(f"topic {self._topic!r} has no channel {self._channel!r}")
+        if absent and is_needed:
+            raise ChannelNotFoundError(
+                f"topic {self._topic!r} has no channel {self._channel!r} in {', '.join(absent)}, so it was changed only"
+                f" elsewhere: create it with create_channel, and repeat the call"
+            )
+
+    def _located(self, error: ServerError, place: Place) -> ServerError:
+        where = f"({self._call.what}: {place.name} at nsqd {place.node.address})"
+        return type(error)(error.code, f"{error.detail} {where}".strip())
+
+
+def _reason(error: NsqError, node: Node) -> str:
+    return f"nsqd {node.address}: {error}" if isinstance(error, ServerError) else str(error)  # others name it
