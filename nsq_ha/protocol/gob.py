@@ -1,0 +1,321 @@
+"""Encode and decode gob, Go's format for values, as far as the calls between nsqds need it.
+
+A stream is a sequence of messages, each a length and that many bytes. A message begins with the id of a
+type. A negative id means that the definition of the type ``-id`` follows; a positive one, that a value of that
+type follows. A stream defines a type once, before its first value. A value in an interface carries the type's
+name, and there a definition cuts the value in two: the rest follows in the next message.
+
+Numbers have variable length. A struct has only the fields that are not zero, each after its distance from
+the last one, and ends with a zero. This module knows numbers, texts, structs, slices and interfaces. It
+refuses everything else, and limits depth and number of what it reads.
+
+Source: the package ``encoding/gob`` of Go (its documentation; ``decodeTypeSequence`` for the interfaces).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nsq_ha.errors import RemoteProtocolError
+
+BOOL: Final = 1
+INT: Final = 2
+UINT: Final = 3
+BYTES: Final = 5
+TEXT: Final = 6
+INTERFACE: Final = 8
+
+MAX_DEPTH: Final = 8
+"""Values inside each other."""
+
+MAX_TYPES: Final = 64
+"""Types that a stream may define."""
+
+_MAX_FIELDS: Final = 64
+_MAX_NAME: Final = 256
+_LARGEST_DIGIT: Final = 128
+_MAX_WIDTH: Final = 8
+_SLICE: Final = 2  # number of the field in Go's wireType, counted from 1
+_STRUCT: Final = 3
+
+
+# ---------------------------------------------------------------- encoding
+
+
+def encode_uint(number: int) -> bytes:
+    """Encode a number from 0: below 128 in one byte, otherwise after a byte with its negated length."""
+    if number < _LARGEST_DIGIT:
+        return bytes((number,))
+    digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return bytes((256 - len(digits),)) + digits
+
+
+def encode_int(number: int) -> bytes:
+    """Encode a number; the last bit is the sign."""
+    return encode_uint(~number << 1 | 1 if number < 0 else number << 1)
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """Encode bytes, or a text as UTF-8."""
+    return encode_uint(len(data)) + data
+
+
+def encode_text(text: str) -> bytes:
+    """Encode a text."""
+    return encode_bytes(text.encode())
+
+
+def encode_message(*parts: bytes) -> bytes:
+    """Encode a message of the stream, or a value in an interface: the length, and the bytes."""
+    return encode_bytes(b"".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A type with fields.
+
+    Attributes:
+        name: Its name in Go.
+        fields: Name and type of each field.
+    """
+
+    name: str
+    fields: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A type of lists.
+
+    Attributes:
+        name: Its name in Go.
+        element: The type of the elements.
+    """
+
+    name: str
+    element: int
+
+
+def encode_definition(number: int, defined: Struct | Slice) -> bytes:
+    """Encode the definition of the type ``number``."""
+    common = b"\x01\x01" + encode_text(defined.name) + b"\x01" + encode_int(number) + b"\0\x01"
+    if isinstance(defined, Slice):
+        return encode_int(-number) + bytes((_SLICE,)) + common + encode_int(defined.element) + b"\0\0"
+    fields = [b"\x01" + encode_text(name) + b"\x01" + encode_int(kind) + b"\0" for name, kind in defined.fields]
+    count = encode_uint(len(fields))
+    return encode_int(-number) + bytes((_STRUCT,)) + common + count + b"".join(fields) + b"\0\0"
+
+
+def encode_fields(values: Sequence[tuple[int, bytes]]) -> bytes:
+    """Encode a struct.
+
+    Args:
+        values: Number, from 0, and encoded value of each field that is not zero, in order.
+    """
+    parts: list[bytes] = []
+    last = -1
+    for number, value in values:
+        parts += (encode_uint(number - last), value)
+        last = number
+    return b"".join(parts) + b"\0"
+
+
+# ---------------------------------------------------------------- decoding
+
+
+@dataclass(frozen=True, slots=True)
+class Boxed:
+    """The value of an interface.
+
+    Attributes:
+        name: Name of its type, as Go registered it.
+        value: The fields by name.
+    """
+
+    name: str
+    value: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The value of an interface, not decoded.
+
+    Attributes:
+        name: Name of its type, as Go registered it.
+        kind: Number of its type.
+        data: The encoded value.
+    """
+
+    name: str
+    kind: int
+    data: memoryview
+
+
+class Decoder:
+    """Decodes one stream of structs.
+
+    Args:
+        next_message: Returns the bytes of the next message, without its length.
+        raw: Names of types whose values stay encoded, if they are in an interface.
+
+    Attributes:
+        types: The defined types by number.
+    """
+
+    def __init__(self, next_message: Callable[[], memoryview], raw: Collection[str] = ()) -> None:
+        self.types: dict[int, Struct | Slice] = {}
+        self._next_message = next_message
+        self._raw = frozenset(raw)
+        self._data = memoryview(b"")
+        self._at = 0
+
+    def read(self) -> dict[str, Any]:
+        """Return the fields of the next value of the stream; fields that are zero are missing.
+
+        Raises:
+            RemoteProtocolError: It is not what this module knows, or is cut, or exceeds a limit. The stream cannot be
+                used any longer.
+        """
+        kind = self._kind(inside=False)
+        fields = self._struct(kind, 0)
+        if self._at != len(self._data):
+            raise wrong("data after the end of a value")
+        return fields
+
+    def _kind(self, *, inside: bool) -> int:
+        """Return the type of the value that follows, and learn the definitions before it."""
+        while True:
+            if self._at == len(self._data):
+                self._data, self._at = self._next_message(), 0
+            number = self._int()
+            if number >= 0:
+                return number
+            self._define(-number)
+            if self._at == len(self._data):
+                continue
+            if not inside:
+                raise wrong("data after the definition of a type")
+            self._uint()  # length of the rest
+
+    def _define(self, number: int) -> None:
+        if len(self.types) == MAX_TYPES or number in self.types:
+            raise wrong("too many types, or one twice")
+        what = self._uint()
+        if what not in (_SLICE, _STRUCT) or self._uint() != 1:
+            raise wrong("the definition of another type than a struct or a slice")
+        name, _ = self._pair()
+        more = self._uint()
+        if what == _SLICE and more == 1:
+            self.types[number] = Slice(name, self._int())
+            more = self._uint()
+        elif what == _STRUCT:
+            count = self._uint() if more else 0
+            if count > _MAX_FIELDS:
+                raise wrong("too many fields")
+            self.types[number] = Struct(name, tuple(self._pair() for _ in range(count)))
+            more = self._uint() if more else 0
+        if more or self._uint():
+            raise wrong("an unknown part of a type")
+
+    def _pair(self) -> tuple[str, int]:
+        """Return a name and a type: the common part of a definition, or a field."""
+        name, number, place = "", 0, -1
+        while step := self._uint():
+            place += step
+            if place == 0:
+                name = self._name()
+            elif place == 1:
+                number = self._int()
+            else:
+                raise wrong("an unknown part of a type")
+        return name, number
+
+    def _struct(self, kind: int, depth: int) -> dict[str, Any]:
+        found = self.types.get(kind)
+        if not isinstance(found, Struct) or depth > MAX_DEPTH:
+            raise wrong(f"a value of type {kind}")
+        fields: dict[str, Any] = {}
+        place = -1
+        while step := self._uint():
+            place += step
+            if place >= len(found.fields):
+                raise wrong(f"a {found.name} with more than {len(found.fields)} fields")
+            name, of = found.fields[place]
+            fields[name] = self._value(of, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:  # noqa: ANN401 - any value of Go's
+        if kind == INT:
+            return self._int()
+        if kind in (UINT, BOOL):
+            number = self._uint()
+            return bool(number) if kind == BOOL else number
+        if kind in (BYTES, TEXT):
+            data = bytes(self._chunk())
+            return data.decode("utf-8", "replace") if kind == TEXT else data
+        if kind == INTERFACE:
+            return self._interface(depth + 1)
+        found = self.types.get(kind)
+        if isinstance(found, Slice) and depth < MAX_DEPTH:
+            count = self._uint()
+            if count > len(self._data) - self._at:
+                raise wrong(f"a list of {count} elements in a smaller message")
+            return [self._value(found.element, depth + 1) for _ in range(count)]
+        return self._struct(kind, depth + 1)
+
+    def _interface(self, depth: int) -> Boxed | Raw | None:
+        name = self._name()
+        if not name:
+            return None
+        kind = self._kind(inside=True)
+        if name in self._raw:
+            return Raw(name, kind, self._chunk())
+        self._uint()  # its length, or that of the part before a definition
+        return Boxed(name, self._struct(kind, depth))
+
+    def _name(self) -> str:
+        data = self._chunk()
+        if len(data) > _MAX_NAME:
+            raise wrong(f"a name of {len(data)} bytes")
+        return bytes(data).decode("utf-8", "replace")
+
+    def _int(self) -> int:
+        number = self._uint()
+        return ~(number >> 1) if number & 1 else number >> 1
+
+    def _uint(self) -> int:
+        number, self._at = decode_uint(self._data, self._at)
+        return number
+
+    def _chunk(self) -> memoryview:
+        size = self._uint()
+        start, self._at = self._at, self._at + size
+        if self._at > len(self._data):
+            raise wrong("a value that is cut")
+        return self._data[start : self._at]
+
+
+def decode_uint(data: memoryview | bytes, position: int) -> tuple[int, int]:
+    """Return the number at ``position``, and where it ends.
+
+    Raises:
+        RemoteProtocolError: It is cut, or has more than 64 bits.
+    """
+    if position >= len(data):
+        raise wrong("a value that is cut")
+    digit = data[position]
+    if digit < _LARGEST_DIGIT:
+        return digit, position + 1
+    end = position + 257 - digit
+    if end - position > _MAX_WIDTH + 1:
+        raise wrong(f"a number of {256 - digit} bytes")
+    if end > len(data):
+        raise wrong("a value that is cut")
+    return int.from_bytes(data[position + 1 : end], "big"), end
+
+
+def wrong(what: str) -> RemoteProtocolError:
+    """Return the error about gob data that is not understood."""
+    return RemoteProtocolError(f"the gob data has {what}")

@@ -1,0 +1,294 @@
+"""The call that copies ranges of a partition's log between nsqds: ``PullCommitLogsAndData``, the client's side.
+
+The client sends a zero byte (no compression), and then requests; each has a number, which its answer repeats. The
+values are gob (see ``gob``). A request names a partition and a number of an *entry*, from 0; the answer
+has that entry and the following ones. One entry is what one PUB or MPUB wrote: its place and size in the partition's
+queue, and its messages as they are stored there (see ``stored``). The server stops before
+10,000 entries, before 32 MiB of messages, and at the last readable entry.
+
+This module has no I/O. Source: the module ``gorpc`` of Youzan's server; youzan/nsq
+``consistence/coordinator_rpc.go``, ``nsqd_coordinator.go`` ``pullCommitLogsAndData``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nsq_ha.protocol.gob import (
+    BOOL,
+    BYTES,
+    INT,
+    INTERFACE,
+    TEXT,
+    UINT,
+    Boxed,
+    Decoder,
+    Raw,
+    Slice,
+    Struct,
+    decode_uint,
+    encode_definition,
+    encode_fields,
+    encode_int,
+    encode_message,
+    encode_text,
+    encode_uint,
+    wrong,
+)
+
+PREFACE: Final = b"\0"
+"""The first byte of a connection: no compression in either direction."""
+
+MAX_ENTRIES: Final = 10_000
+"""Entries that a replica asks for at once."""
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of messages that an answer has at most."""
+
+METHOD: Final = "NsqdCoordRpcServer.PullCommitLogsAndData"
+REQUEST: Final = "*consistence.RpcPullCommitLogsReq"
+ANSWER: Final = "*consistence.RpcPullCommitLogsRsp"
+CALL: Final = "*gorpc.dispatcherRequest"
+REPLY: Final = "*gorpc.dispatcherResponse"
+
+ENTRY: Final = Struct(
+    "CommitLogData",
+    (
+        ("LogID", INT),
+        ("Epoch", INT),
+        ("LastMsgLogID", INT),
+        ("MsgOffset", INT),
+        ("MsgSize", INT),
+        ("MsgCnt", INT),
+        ("MsgNum", INT),
+    ),
+)
+"""The type of an entry, as the server of today defines it."""
+
+_WIRE, _CALL, _PULL, _TOPIC = 64, 65, 66, 67
+_WIRE_TYPE: Final = Struct("wireRequest", (("ID", UINT), ("Request", INTERFACE)))
+_CALL_TYPE: Final = Struct("dispatcherRequest", (("Request", INTERFACE), ("Name", TEXT)))
+_PULL_TYPE: Final = Struct(
+    "RpcPullCommitLogsReq",
+    (
+        ("RpcTopicData", _TOPIC),
+        ("StartLogOffset", INT),
+        ("LogMaxNum", INT),
+        ("StartIndexCnt", INT),
+        ("LogCountNumIndex", INT),
+        ("UseCountIndex", BOOL),
+    ),
+)
+_TOPIC_TYPE: Final = Struct(
+    "RpcTopicData",
+    (
+        ("TopicName", TEXT),
+        ("TopicPartition", INT),
+        ("Epoch", INT),
+        ("TopicWriteEpoch", INT),
+        ("TopicLeaderSessionEpoch", INT),
+        ("TopicLeaderSession", TEXT),
+        ("TopicLeader", TEXT),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A request.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        entry: Number of the first entry wanted, from 0.
+        count: Number of entries wanted.
+    """
+
+    topic: str
+    partition: int
+    entry: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """An answer that is not an error.
+
+    Attributes:
+        data: The entries and their messages, encoded. :func:`entries_of` decodes them, but not fast.
+        fields: Names of the fields of an entry.
+    """
+
+    data: memoryview
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer that is an error.
+
+    Attributes:
+        text: The server's text.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one PUB or MPUB wrote.
+
+    Attributes:
+        offset: Where it begins in the partition's queue, in bytes.
+        data: Its messages, as they are stored there.
+    """
+
+    offset: int
+    data: memoryview
+
+
+class Requests:
+    """Encodes the requests of one connection; the first one with the definitions of their types."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+
+    def encode(self, asked: Pull) -> bytes:
+        """Return the bytes to send; the answer has the number of requests so far."""
+        self._sent += 1
+        topic = [(0, encode_text(asked.topic)), *_given(1, asked.partition)]
+        pull = encode_fields(
+            [
+                (0, encode_fields(topic)),
+                (2, encode_int(asked.count)),
+                *_given(4, asked.entry),
+                (5, encode_uint(1)),
+            ]
+        )
+        wire = encode_int(_WIRE) + b"\x01" + encode_uint(self._sent) + b"\x01" + encode_text(CALL)
+        call = b"\x01" + encode_text(REQUEST)
+        last = encode_int(_PULL) + encode_message(pull) + b"\x01" + encode_text(METHOD) + b"\0"
+        if self._sent > 1:
+            return encode_message(wire, encode_int(_CALL), encode_message(call, last), b"\0")
+        # The definition of a type comes before its first value, even in the middle of another one.
+        return b"".join(
+            (
+                PREFACE,
+                encode_message(encode_definition(_WIRE, _WIRE_TYPE)),
+                encode_message(wire, encode_definition(_CALL, _CALL_TYPE)),
+                encode_message(
+                    encode_int(_CALL),
+                    encode_message(call, encode_definition(_PULL, _PULL_TYPE)),
+                    encode_message(encode_definition(_TOPIC, _TOPIC_TYPE)),
+                    encode_message(last),
+                    b"\0",
+                ),
+            )
+        )
+
+
+def _given(number: int, value: int) -> list[tuple[int, bytes]]:
+    return [(number, encode_int(value))] if value else []
+
+
+class Answers:
+    """Decodes the answers of one connection.
+
+    Args:
+        next_message: Returns the bytes of the next gob message, without its length.
+    """
+
+    def __init__(self, next_message: Callable[[], memoryview]) -> None:
+        self._decoder = Decoder(next_message, {ANSWER})
+
+    def read(self) -> tuple[int, Pulled | Refused]:
+        """Return the number of a request and its answer.
+
+        Raises:
+            RemoteProtocolError: It is not understood; close the connection.
+        """
+        wire = self._decoder.read()
+        number = wire.get("ID", 0)
+        reply = wire.get("Response")
+        if wire.get("Error"):
+            return number, Refused(_text(wire["Error"]))
+        if not isinstance(reply, Boxed) or reply.name != REPLY:
+            raise wrong("no answer to a call")
+        if reply.value.get("Error"):
+            return number, Refused(_text(reply.value["Error"]))
+        answer = reply.value.get("Response")
+        if not isinstance(answer, Raw):
+            raise wrong("an answer to another call")
+        return number, Pulled(answer.data, self._fields(answer.kind))
+
+    def _fields(self, kind: int) -> tuple[str, ...]:
+        """Check the types of an answer; return the fields of its entries."""
+        types = self._decoder.types
+        answer = types.get(kind)
+        parts = answer.fields if isinstance(answer, Struct) else ()
+        lists = [types.get(of) for _, of in parts]
+        if [name for name, _ in parts] == ["Logs", "DataList"]:
+            logs, data = lists
+            entry = types.get(logs.element) if isinstance(logs, Slice) else None
+            if (
+                isinstance(entry, Struct)
+                and isinstance(data, Slice)
+                and data.element == BYTES
+                and all(of == INT for _, of in entry.fields)
+            ):
+                return tuple(name for name, _ in entry.fields)
+        raise wrong("an answer of another version of nsqd")
+
+
+def entries_of(pulled: Pulled) -> list[Entry]:
+    """Decode the entries of an answer, one by one.
+
+    Raises:
+        RemoteProtocolError: They are not understood, or their number or a size differs from that of the messages.
+    """
+    data, at = pulled.data, 0
+    step, at = decode_uint(data, at)
+    places: list[tuple[int, int]] = []
+    if step == 1:
+        count, at = decode_uint(data, at)
+        for _ in range(count):
+            numbers, at = _numbers(data, at, len(pulled.fields))
+            named = dict(zip(pulled.fields, numbers, strict=True))
+            places.append((named.get("MsgOffset", 0) >> 1, named.get("MsgSize", 0) >> 1))
+        step, at = decode_uint(data, at)
+    found: list[Entry] = []
+    if step == 1 + (not places):
+        count, at = decode_uint(data, at)
+        if count != len(places):
+            raise wrong(f"{len(places)} entries, but the messages of {count}")
+        for offset, size in places:
+            given, at = decode_uint(data, at)
+            if given != size or at + size > len(data):
+                raise wrong(f"{given} bytes of messages in an entry of {size}")
+            found.append(Entry(offset, data[at : at + size]))
+            at += size
+        step, at = decode_uint(data, at)
+    if step or at != len(data) or len(found) != len(places):
+        raise wrong("entries that are cut")
+    return found
+
+
+def _numbers(data: memoryview, at: int, fields: int) -> tuple[list[int], int]:
+    """Return the encoded numbers of one entry, and where it ends."""
+    numbers = [0] * fields
+    place = -1
+    while True:
+        step, at = decode_uint(data, at)
+        if not step:
+            return numbers, at
+        place += step
+        if place >= fields:
+            raise wrong("an entry with more fields than its type")
+        numbers[place], at = decode_uint(data, at)
+
+
+def _text(value: object) -> str:
+    """Return the first line of an error; after a panic, a stack follows."""
+    return str(value).splitlines()[0][:200]

@@ -1,0 +1,230 @@
+"""The server's side of :mod:`nsq_ha.protocol.pull`: decode the requests, encode the answers.
+
+Go's ``gob`` defines a type immediately before its first value, in the middle of other values, and numbers the types by
+their use. The answers here are the same bytes as those of a server whose process defined no other types before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nsq_ha.protocol.gob import (
+    BYTES,
+    INTERFACE,
+    TEXT,
+    UINT,
+    Boxed,
+    Decoder,
+    Slice,
+    Struct,
+    decode_uint,
+    encode_bytes,
+    encode_definition,
+    encode_fields,
+    encode_int,
+    encode_message,
+    encode_text,
+    encode_uint,
+    wrong,
+)
+from nsq_ha.protocol.pull import ANSWER, CALL, ENTRY, MAX_BYTES, METHOD, PREFACE, REPLY, REQUEST, Pull
+
+MAX_REQUEST: Final = 64 * 1024
+"""Bytes of a gob message from a client; a request has some hundred."""
+
+_WIRE, _REPLY, _ANSWER, _ENTRY, _LOGS, _DATA = 64, 65, 66, 67, 68, 69
+_WIRE_TYPE: Final = Struct("wireResponse", (("ID", UINT), ("Response", INTERFACE), ("Error", TEXT)))
+_REPLY_TYPE: Final = Struct("dispatcherResponse", (("Response", INTERFACE), ("Error", TEXT)))
+_ANSWER_TYPE: Final = Struct("RpcPullCommitLogsRsp", (("Logs", _LOGS), ("DataList", _DATA)))
+_LOGS_TYPE: Final = Slice("[]consistence.CommitLogData", _ENTRY)
+_DATA_TYPE: Final = Slice("[][]uint8", BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """One entry of a partition's log.
+
+    Attributes:
+        first_id: Internal id of its first message.
+        last_id: Internal id of its last message.
+        offset: Where it begins in the partition's queue.
+        number: Number of its first message, from 0.
+        count: Number of its messages.
+        data: Its messages, as they are stored.
+    """
+
+    first_id: int
+    last_id: int
+    offset: int
+    number: int
+    count: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A request.
+
+    Attributes:
+        number: Its number on the connection.
+        pull: What it asks for. None if it calls something else.
+        method: What it calls.
+    """
+
+    number: int
+    pull: Pull | None
+    method: str
+
+
+class _IncompleteError(Exception):
+    """The rest of a request is still to come."""
+
+
+class CallReader:
+    """Decodes the requests of one connection."""
+
+    def __init__(self) -> None:
+        self._greeted = False
+        self._buffer = bytearray()
+        self._messages: deque[memoryview] = deque()
+        self._taken = 0
+        self._decoder = Decoder(self._next)
+
+    def feed(self, data: bytes) -> list[Called]:
+        """Take bytes; return the requests that are complete.
+
+        Raises:
+            RemoteProtocolError: They are no requests, or compressed ones; close the connection.
+        """
+        self._buffer += data
+        if not self._greeted and self._buffer:
+            if self._buffer[:1] != PREFACE:
+                raise wrong("compression, which is not supported here")
+            del self._buffer[:1]
+            self._greeted = True
+        self._split()
+        found: list[Called] = []
+        while self._messages:
+            known = dict(self._decoder.types)
+            self._taken = 0
+            try:
+                wire = self._decoder.read()
+            except _IncompleteError:
+                # Begin again with more: the value was cut by a definition.
+                self._decoder = Decoder(self._next)
+                self._decoder.types.update(known)
+                break
+            for _ in range(self._taken):
+                self._messages.popleft()
+            found.append(_called(wire))
+        return found
+
+    def _split(self) -> None:
+        """Move whole messages out of the buffer."""
+        buffer = self._buffer
+        while buffer:
+            # As decode_uint does, but a cut length is no error here.
+            if buffer[0] >= 128 and len(buffer) < 257 - buffer[0]:
+                return
+            size, start = decode_uint(bytes(buffer[:9]), 0)
+            if size > MAX_REQUEST:
+                raise wrong(f"a request of {size} bytes")
+            if len(buffer) < start + size:
+                return
+            self._messages.append(memoryview(bytes(buffer[start : start + size])))
+            del buffer[: start + size]
+
+    def _next(self) -> memoryview:
+        if self._taken == len(self._messages):
+            raise _IncompleteError
+        self._taken += 1
+        return self._messages[self._taken - 1]
+
+
+def _called(wire: dict[str, object]) -> Called:
+    number, call = wire.get("ID", 0), wire.get("Request")
+    if not isinstance(call, Boxed) or call.name != CALL or not isinstance(number, int):
+        raise wrong("no call")
+    method, asked = str(call.value.get("Name", "")), call.value.get("Request")
+    if method != METHOD or not isinstance(asked, Boxed) or asked.name != REQUEST:
+        return Called(number, None, method)
+    value = asked.value
+    topic = value.get("RpcTopicData", {})
+    # A client defines the types of its request itself.
+    name, *numbers = (
+        topic.get("TopicName", "") if isinstance(topic, dict) else None,
+        topic.get("TopicPartition", 0) if isinstance(topic, dict) else None,
+        value.get("LogCountNumIndex", 0),
+        value.get("LogMaxNum", 0),
+    )
+    if not isinstance(name, str) or not all(isinstance(each, int) for each in numbers):
+        raise wrong("a call with other types")
+    pull = Pull(name, *numbers)
+    return Called(number, pull if value.get("UseCountIndex") else None, method)
+
+
+class AnswerWriter:
+    """Encodes the answers of one connection, with the definitions of types that the client does not know yet."""
+
+    def __init__(self) -> None:
+        self._defined: set[int] = set()
+
+    def refuse(self, number: int, text: str) -> bytes:
+        """Return the answer with an error to request ``number``."""
+        return self._answer(number, [encode_message(encode_fields([(1, encode_text(text))]))])
+
+    def answer(self, number: int, entries: Sequence[StoredEntry]) -> bytes:
+        """Return the answer to request ``number``."""
+        fields = []
+        if entries:
+            fields = [
+                (0, encode_uint(len(entries)) + b"".join(map(_entry, entries))),
+                (1, encode_uint(len(entries)) + b"".join(encode_bytes(entry.data) for entry in entries)),
+            ]
+        head = b"\x01" + encode_text(ANSWER)
+        last = encode_int(_ANSWER) + encode_message(encode_fields(fields)) + b"\0"
+        if _ANSWER in self._defined:
+            return self._answer(number, [encode_message(head, last)])
+        self._defined.add(_ANSWER)
+        return self._answer(
+            number,
+            [
+                encode_message(head, encode_definition(_ANSWER, _ANSWER_TYPE)),
+                encode_message(encode_definition(_LOGS, _LOGS_TYPE)),
+                encode_message(encode_definition(_ENTRY, ENTRY)),
+                encode_message(encode_definition(_DATA, _DATA_TYPE)),
+                encode_message(last),
+            ],
+        )
+
+    def _answer(self, number: int, reply: Sequence[bytes]) -> bytes:
+        wire = encode_int(_WIRE) + b"\x01" + encode_uint(number) + b"\x01" + encode_text(REPLY)
+        value = encode_int(_REPLY) + b"".join(reply) + b"\0"
+        if self._defined & {_WIRE}:
+            return encode_message(wire, value)
+        self._defined.add(_WIRE)
+        return b"".join(
+            (
+                encode_message(encode_definition(_WIRE, _WIRE_TYPE)),
+                encode_message(wire, encode_definition(_REPLY, _REPLY_TYPE)),
+                encode_message(value),
+            )
+        )
+
+
+def within_limits(sizes: Sequence[int]) -> int:
+    """Return how many of the entries with these sizes one answer may have."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if total > MAX_BYTES:
+            return count
+    return len(sizes)
+
+
+def _entry(entry: StoredEntry) -> bytes:
+    values = (entry.first_id, 1, entry.last_id, entry.offset, len(entry.data), entry.number, entry.count)
+    return encode_fields([(place, encode_int(value)) for place, value in enumerate(values) if value])

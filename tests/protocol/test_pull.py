@@ -1,0 +1,229 @@
+"""The call that copies a log: both sides against the bytes of Go's own gorpc, and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.protocol.gob import (
+    Struct,
+    decode_uint,
+    encode_definition,
+    encode_int,
+    encode_message,
+    encode_text,
+)
+from nsq_ha.protocol.pull import Answers, Entry, Pull, Pulled, Refused, Requests, entries_of
+from nsq_ha.protocol.server.pull import (
+    MAX_REQUEST,
+    AnswerWriter,
+    Called,
+    CallReader,
+    StoredEntry,
+    within_limits,
+)
+from tests.protocol.gorpc_bytes import ANSWERS, REQUESTS
+
+METHOD = "NsqdCoordRpcServer.PullCommitLogsAndData"
+PULLS = [Pull(topic, 1, 7, 3) for topic in ("flights", "missing", "empty", "flights")]
+IDS = [(1 << 50) + 2 + number for number in range(3)]
+STORED = [
+    StoredEntry(IDS[0], IDS[0], 1610, 0, 1, bytes(33)),
+    StoredEntry(IDS[1], IDS[1], 1643, 1, 1, b"\1" * 34),
+    StoredEntry(IDS[2], IDS[2], 1677, 2, 1, b"\2" * 63),
+]
+MISSING = "ErrType:5 ErrCode:24 : missing topic coordinator"
+
+
+def source(stream: bytes) -> Callable[[], memoryview]:
+    def messages() -> Iterator[memoryview]:
+        at = 0
+        while at < len(stream):
+            size, at = decode_uint(stream, at)
+            yield memoryview(stream)[at : at + size]
+            at += size
+        raise RemoteProtocolError("the stream ends")
+
+    found = messages()
+    return lambda: next(found)
+
+
+def entries(answer: Pulled | Refused) -> list[tuple[int, bytes]]:
+    assert isinstance(answer, Pulled)
+    return [(entry.offset, bytes(entry.data)) for entry in entries_of(answer)]
+
+
+def test_requests_are_those_of_go() -> None:
+    requests = Requests()
+    assert b"".join(map(requests.encode, PULLS)) == REQUESTS
+
+
+def test_answers_are_those_of_go() -> None:
+    writer = AnswerWriter()
+    written = [writer.answer(1, STORED), writer.refuse(2, MISSING), writer.answer(3, []), writer.answer(4, STORED)]
+    assert b"".join(written) == ANSWERS
+
+
+def test_the_answers_of_go_are_understood() -> None:
+    answers = Answers(source(ANSWERS))
+    (one, first), second, (three, third), (four, fourth) = (answers.read() for _ in range(4))
+    assert (one, second, three, four) == (1, (2, Refused(MISSING)), 3, 4)
+    assert entries(first) == entries(fourth) == [(1610, bytes(33)), (1643, b"\1" * 34), (1677, b"\2" * 63)]
+    assert entries(third) == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, len(REQUESTS)])
+def test_the_requests_of_go_are_understood_in_pieces(size: int) -> None:
+    reader = CallReader()
+    called = [call for at in range(0, len(REQUESTS), size) for call in reader.feed(REQUESTS[at : at + size])]
+    assert called == [Called(number, pull, METHOD) for number, pull in enumerate(PULLS, 1)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.binary(max_size=300)), max_size=20), st.integers(1, 2**40))
+def test_entries_survive(parts: list[tuple[int, bytes]], first_id: int) -> None:
+    stored = [StoredEntry(first_id, first_id, offset, 3, 1, data) for offset, data in parts]
+    _, answer = Answers(source(AnswerWriter().answer(1, stored))).read()
+    assert entries(answer) == parts
+
+
+def test_the_first_answer_may_be_an_error() -> None:
+    writer = AnswerWriter()
+    answers = Answers(source(writer.refuse(1, "no") + writer.answer(2, STORED)))
+    assert answers.read() == (1, Refused("no"))
+    assert len(entries(answers.read()[1])) == 3
+
+
+def changed(old: bytes, new: bytes) -> bytes:
+    """The first answer of Go, with some bytes replaced by as many."""
+    assert len(old) == len(new)
+    assert old in ANSWERS
+    return ANSWERS.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        changed(b"dispatcherResponse\xff\x81", b"dispatcherRespons_\xff\x81"),
+        changed(b"RpcPullCommitLogsRsp\xff\x83", b"RpcPullCommitLogsRs_\xff\x83"),
+        changed(b"\x04Logs", b"\x04Logz"),
+        changed(b"\x01\x04Logs\x01\xff\x88", b"\x01\x04Logs\x01\xff\x86"),
+        changed(b"\x08DataList\x01\xff\x8a", b"\x08DataList\x01\xff\x84"),
+        changed(b"[][]uint8\x01\xff\x8a\x00\x01\n", b"[][]uint8\x01\xff\x8a\x00\x01\x0c"),
+        changed(b"\x07MsgSize\x01\x04", b"\x07MsgSize\x01\x06"),
+        changed(b"CommitLogData\x01\xff\x88\0\x01\xff\x86", b"CommitLogData\x01\xff\x88\0\x01\xff\x8a"),
+    ],
+)
+def test_an_answer_of_another_version_is_refused(stream: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="the gob data has"):
+        Answers(source(stream)).read()
+
+
+def test_an_answer_that_is_none_is_refused() -> None:
+    wire = encode_message(encode_definition(64, Struct("wireResponse", (("ID", 3), ("Response", 8), ("Error", 6)))))
+    reply = encode_message(encode_definition(65, Struct("dispatcherResponse", (("Response", 8), ("Error", 6)))))
+    box = b"\x19*gorpc.dispatcherResponse\xff\x82"
+    nothing = encode_message(b"\xff\x80\x02", box, encode_message(b"\0"), b"\0")
+    panic = encode_message(b"\xff\x80\x03\x0cPanic\nstack:\0")
+    answers = Answers(source(wire + reply + panic + nothing))
+    assert answers.read() == (0, Refused("Panic"))
+    with pytest.raises(RemoteProtocolError, match="an answer to another call"):
+        answers.read()
+    with pytest.raises(RemoteProtocolError, match="no answer to a call"):
+        Answers(source(wire + encode_message(b"\xff\x80\0"))).read()
+
+
+FIELDS = ("MsgOffset", "MsgSize")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "a value that is cut"),
+        (b"\x01\x01\x01\x02\x01\x04\0\0", "entries that are cut"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x02\x02ab\x02ab\0", "1 entries, but the messages of 2"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x03abc\0", "3 bytes of messages in an entry of 2"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02a", "2 bytes of messages in an entry of 2"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\x01\0", "entries that are cut"),
+        (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0\0", "entries that are cut"),
+        (b"\x01\x01\x03\x02\0\0", "an entry with more fields than its type"),
+        (b"\x02\x01\x02ab\0", "0 entries, but the messages of 1"),
+    ],
+)
+def test_entries_that_do_not_fit_together_are_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        entries_of(Pulled(memoryview(data), FIELDS))
+
+
+def test_an_entry_begins_where_its_field_says() -> None:
+    data = b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0"
+    assert entries_of(Pulled(memoryview(data), FIELDS)) == [Entry(1, memoryview(b"ab"))]
+
+
+# ---------------------------------------------------------------- the server's side
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"\x01" + REQUESTS[1:],
+        b"\0" + b"\xfd\x01\0\x01",
+        REQUESTS.replace(b"*gorpc.dispatcherRequest", b"*gorpc.dispatcherReques_"),
+        REQUESTS.replace(b"\tTopicName\x01\x0c", b"\tTopicName\x01\x06"),
+        REQUESTS.replace(b"\x0eTopicPartition\x01\x04", b"\x0eTopicPartition\x01\x0c"),
+        REQUESTS.replace(
+            b"\x0cRpcTopicData\x01\xff\x86\0\x01\x0eStart", b"\x0cRpcTopicData\x01\xff\x82\0\x01\x0eStart"
+        ),
+    ],
+)
+def test_other_requests_are_refused(stream: bytes) -> None:
+    assert stream != REQUESTS
+    with pytest.raises(RemoteProtocolError, match="the gob data has"):
+        CallReader().feed(stream)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"*consistence.RpcPullCommitLogsReq", b"*consistence.RpcPullCommitLogsRe_"),
+        (b".PullCommitLogsAndData", b".PullCommitLogsAndDat_"),
+        (b"\x02\x0e\x01\x01\0", b"\x02\x0e\x01\0\0"),
+    ],
+)
+def test_calls_that_are_not_known_are_named(old: bytes, new: bytes) -> None:
+    called = CallReader().feed(REQUESTS.replace(old, new))
+    assert [call.pull for call in called] == [None] * 4
+    assert called[0].method in (METHOD, METHOD[:-1] + "_")
+
+
+def test_a_partition_that_is_no_struct_is_refused() -> None:
+    wire = Struct("wireRequest", (("ID", 3), ("Request", 8)))
+    call = Struct("dispatcherRequest", (("Request", 8), ("Name", 6)))
+    pull = Struct("RpcPullCommitLogsReq", (("RpcTopicData", 6),))
+    box = encode_text("*consistence.RpcPullCommitLogsReq") + encode_int(66) + encode_message(b"\1\1x\0")
+    body = encode_message(b"\1", box, b"\1", encode_text(METHOD), b"\0")
+    stream = b"".join(
+        (
+            b"\0",
+            *(encode_message(encode_definition(64 + n, each)) for n, each in enumerate((wire, call, pull))),
+            encode_message(encode_int(64), b"\2", encode_text("*gorpc.dispatcherRequest"), encode_int(65), body, b"\0"),
+        )
+    )
+    with pytest.raises(RemoteProtocolError, match="a call with other types"):
+        CallReader().feed(stream)
+
+
+def test_nothing_is_nothing() -> None:
+    assert CallReader().feed(b"") == []
+    assert MAX_REQUEST == 64 * 1024
+
+
+def test_an_answer_has_at_most_32_mib() -> None:
+    half = 16 * 1024 * 1024
+    assert within_limits([half, half]) == 2
+    assert within_limits([half, half, 1]) == 2
+    assert within_limits([2 * half + 1]) == 0
+    assert within_limits([]) == 0
