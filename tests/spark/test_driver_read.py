@@ -21,6 +21,7 @@ from pyspark.sql.streaming.python_streaming_source_runner import (
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
+from nsq_ha.spark.lag import lag_of
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read import range_reader
@@ -170,6 +171,9 @@ def test_spark_has_the_same_rows_whoever_reads_them(
         writer = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True)
         (progress,) = run_to_end(writer.start)
         assert progress["sources"][0]["latestOffset"]
+        lag = lag_of(progress)
+        assert lag is not None
+        assert (lag.behind_bytes, lag.rows, len(lag.partitions)) == (0, 30, 2)
         found = spark.table(name)
         assert found.drop("task").orderBy("partition", "offset").collect() == expected
         assert found.select("task").distinct().count() == tasks

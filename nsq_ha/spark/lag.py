@@ -1,0 +1,191 @@
+"""How far a streaming query is behind the logs it reads, from Spark's own progress.
+
+Spark reports after each micro-batch where the query is and where the logs end. It shows the source under a name such
+as ``PythonMicroBatchStream...@28231755``, which a source in Python cannot change, and adds nothing up.
+:func:`lag_of` reads such a report, and :class:`LagListener` passes each one to a function.
+
+**Source:** PySpark's ``StreamingQueryProgress``; ``checkpoint`` for the form of offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.spark.checkpoint import PLANNED, from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+    from nsq_ha.spark.checkpoint import TopicPartition
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a query is behind the log of one partition.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        read_to: Offset in the partition's log up to which the query has read, in bytes.
+        log_end: Offset of the log's end when the micro-batch was planned. The query may have read further since.
+    """
+
+    topic: str
+    partition: int
+    read_to: int
+    log_end: int
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the log that the query has not read; 0 if it has caught up."""
+        return max(0, self.log_end - self.read_to)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLag:
+    """How far a query was behind after a micro-batch.
+
+    Attributes:
+        query_name: The query's name. None if it has none.
+        query_id: The query's id, the same after each restart from its checkpoint.
+        batch_id: Number of the micro-batch.
+        timestamp: When it began, in ISO 8601, as Spark reports it.
+        rows: Number of rows of the micro-batch, of all sources.
+        row_bytes: Bytes of the log for each row of the micro-batch. None if it read nothing.
+        partitions: Each partition of ``format("nsq")`` that the query reads, sorted.
+    """
+
+    query_name: str | None
+    query_id: str
+    batch_id: int
+    timestamp: str
+    rows: int
+    row_bytes: float | None
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of all logs that the query has not read."""
+        return sum(each.behind_bytes for each in self.partitions)
+
+    @property
+    def behind_rows(self) -> int | None:
+        """Estimated number of messages that the query has not read, at the size of those it just read.
+
+        None if the micro-batch read nothing and the query is behind, so that the size is unknown.
+        """
+        if not self.behind_bytes:
+            return 0
+        return None if not self.row_bytes else round(self.behind_bytes / self.row_bytes)
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        behind = [
+            f"{each.topic}-{each.partition} {each.behind_bytes:,}" for each in self.partitions if each.behind_bytes
+        ]
+        rows = "" if not self.behind_rows else f", about {self.behind_rows:,} messages"
+        where = f" ({', '.join(behind)})" if behind else ""
+        name = self.query_name or self.query_id
+        return f"query {name} batch {self.batch_id}: {self.behind_bytes:,} bytes behind{rows}{where}"
+
+
+def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | None:
+    """Return how far a query is behind, from one report of its progress.
+
+    Args:
+        progress: ``query.lastProgress``, an element of ``query.recentProgress``, or the progress of an event.
+
+    Returns:
+        The lag. None if no source of the query is ``format("nsq")`` with offsets; ``delivery=ack`` has none.
+    """
+    report: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
+    found: list[PartitionLag] = []
+    read = 0
+    rows = 0
+    for source in report.get("sources") or ():
+        ends = _offsets(source.get("endOffset"))
+        if ends is None:
+            continue
+        starts = _offsets(source.get("startOffset")) or {}
+        latest = _offsets(source.get("latestOffset"), any_time=True) or {}
+        rows += int(source.get("numInputRows") or 0)
+        for place, end in sorted(ends.items()):
+            found.append(PartitionLag(*place, read_to=end, log_end=latest.get(place, end)))
+            # A partition that the batch read first, or that went back, has no start to count from.
+            read += max(0, end - starts.get(place, end))
+        for place, end in sorted(latest.items()):
+            if place not in ends:  # never read so far
+                found.append(PartitionLag(*place, read_to=0, log_end=end))
+    if not found:
+        return None
+    return StreamLag(
+        query_name=report.get("name"),
+        query_id=str(report.get("id")),
+        batch_id=int(report.get("batchId") or 0),
+        timestamp=str(report.get("timestamp")),
+        rows=rows,
+        row_bytes=read / rows if read and rows else None,
+        partitions=tuple(sorted(found, key=lambda each: (each.topic, each.partition))),
+    )
+
+
+def _offsets(offset: object, *, any_time: bool = False) -> dict[TopicPartition, int] | None:
+    """Return the offsets of a source, which are JSON as text or decoded. None if they are not of this format."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return None
+    if not isinstance(offset, Mapping) or not (any_time or PLANNED in offset):
+        return None
+    try:
+        return from_json(offset)
+    except ConfigError:
+        return None
+
+
+class LagListener(StreamingQueryListener):
+    """Passes the lag of every query of a session to a function, after each micro-batch.
+
+    Add it with ``spark.streams.addListener(LagListener(report))``. Spark calls it in a thread of its own, one report
+    after the other; a function that takes long delays the next reports, not the queries.
+
+    Args:
+        report: Called with each :class:`StreamLag`. Its errors are logged. None logs each lag at level INFO.
+    """
+
+    def __init__(self, report: Callable[[StreamLag], object] | None = None) -> None:
+        self._report = report or _log
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names, here and below
+        """Do nothing: there is no progress yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Report the lag of a query that reads ``format("nsq")``."""
+        try:
+            lag = lag_of(event.progress)
+            if lag is not None:
+                self._report(lag)
+        except Exception:
+            log.exception("the lag of query %s could not be reported", event.progress.id)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Do nothing: the last progress was reported."""
+
+
+def _log(lag: StreamLag) -> None:
+    log.info("%s", lag)

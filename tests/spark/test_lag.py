@@ -1,0 +1,134 @@
+"""How far a query is behind, from reports of its progress as Spark makes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+
+from nsq_ha.spark.lag import LagListener, PartitionLag, StreamLag, lag_of
+
+START = {"@planned": 100, "orders": {"0": 0, "1": 1000}}
+END = {"@planned": 110, "orders": {"0": 600, "1": 1400}}
+LATEST = {"orders": {"0": 600, "1": 3400}}
+
+
+def source(start: object = START, end: object = END, latest: object = LATEST, rows: int = 10) -> dict[str, Any]:
+    offsets = {"startOffset": start, "endOffset": end, "latestOffset": latest}
+    texts = {name: None if offset is None else json.dumps(offset) for name, offset in offsets.items()}
+    return {"description": "PythonMicroBatchStream@28231755", **texts, "numInputRows": rows}
+
+
+def progress(*sources: dict[str, Any], name: str | None = "delays") -> dict[str, Any]:
+    return {
+        "id": "8c57e1ec",
+        "runId": "7",
+        "name": name,
+        "timestamp": "2013-01-01T10:15:00.000Z",
+        "batchId": 3,
+        "numInputRows": 999,
+        "sources": list(sources),
+    }
+
+
+def found(*sources: dict[str, Any]) -> StreamLag:
+    lag = lag_of(progress(*sources))
+    assert lag is not None
+    return lag
+
+
+def test_bytes_and_rows_that_are_left() -> None:
+    lag = found(source())
+    assert lag.partitions == (PartitionLag("orders", 0, 600, 600), PartitionLag("orders", 1, 1400, 3400))
+    assert [each.behind_bytes for each in lag.partitions] == [0, 2000]
+    assert (lag.behind_bytes, lag.row_bytes, lag.behind_rows, lag.rows) == (2000, 100.0, 20, 10)
+    assert (lag.query_name, lag.query_id, lag.batch_id) == ("delays", "8c57e1ec", 3)
+    assert str(lag) == "query delays batch 3: 2,000 bytes behind, about 20 messages (orders-1 2,000)"
+
+
+def test_a_query_that_has_caught_up() -> None:
+    lag = found(source(END, END, {"orders": {"0": 600, "1": 1400}}, rows=0))
+    assert (lag.behind_bytes, lag.behind_rows, lag.row_bytes) == (0, 0, None)
+    assert str(lag) == "query delays batch 3: 0 bytes behind"
+
+
+def test_without_rows_their_size_is_unknown() -> None:
+    lag = found(source(END, END, LATEST, rows=0))
+    assert (lag.behind_bytes, lag.behind_rows) == (2000, None)
+
+
+def test_a_log_end_that_was_seen_earlier_is_no_negative_lag() -> None:
+    assert found(source(latest={"orders": {"0": 100, "1": 1400}})).behind_bytes == 0
+
+
+def test_partitions_without_a_position_and_without_a_start() -> None:
+    lag = found(source(start=None, end={"@planned": 1, "orders": {"0": 600}}))
+    assert lag.partitions == (PartitionLag("orders", 0, 600, 600), PartitionLag("orders", 1, 0, 3400))
+    assert lag.row_bytes is None, "where the first batch began is unknown"
+
+
+def test_several_topics_and_sources() -> None:
+    other = source({"@planned": 1, "a": {"0": 0}}, {"@planned": 2, "a": {"0": 50}}, {"a": {"0": 60}}, rows=5)
+    kafka = {"description": "KafkaV2", "endOffset": '{"orders":{"0":23}}', "latestOffset": None, "numInputRows": 100}
+    lag = found(source(), kafka, other)
+    assert [(each.topic, each.partition) for each in lag.partitions] == [("a", 0), ("orders", 0), ("orders", 1)]
+    assert (lag.rows, lag.behind_bytes) == (15, 2010)
+
+
+@pytest.mark.parametrize(
+    "end", [None, "no JSON", "[1]", '{"spool": "a3", "id": 7}', '{"@planned": 1, "orders": {"0": "x"}}']
+)
+def test_other_sources_have_no_lag(end: str | None) -> None:
+    assert lag_of(progress({"endOffset": end, "numInputRows": 3})) is None
+    assert lag_of(progress()) is None
+
+
+def event(report: dict[str, Any]) -> QueryProgressEvent:
+    return cast("QueryProgressEvent", SimpleNamespace(progress=StreamingQueryProgress.fromJson(report)))
+
+
+def reported(*sources: dict[str, Any]) -> dict[str, Any]:
+    """Return a report with all that PySpark's own class reads."""
+    whole = progress(*sources)
+    for each in whole["sources"]:
+        each.update(inputRowsPerSecond=1.0, processedRowsPerSecond=1.0, metrics={})
+    return {
+        **whole,
+        "id": "8c57e1ec-0000-0000-0000-000000000000",
+        "runId": "8c57e1ec-0000-0000-0000-000000000001",
+        "batchDuration": 10,
+        "durationMs": {},
+        "eventTime": {},
+        "stateOperators": [],
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+        "sink": {"description": "s", "numOutputRows": 1, "metrics": {}},
+        "observedMetrics": {},
+    }
+
+
+def test_a_listener_reports_each_batch() -> None:
+    lags: list[StreamLag] = []
+    listener = LagListener(lags.append)
+    listener.onQueryProgress(event(reported(source())))
+    listener.onQueryProgress(event(reported()))
+    assert [lag.behind_bytes for lag in lags] == [2000]
+
+
+def test_an_error_of_the_function_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(lag: StreamLag) -> None:
+        raise ValueError("no such gauge")
+
+    LagListener(fail).onQueryProgress(event(reported(source())))
+    assert "could not be reported" in caplog.text
+    assert "no such gauge" in caplog.text
+
+
+def test_a_listener_without_a_function_logs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "nsq_ha.spark"):
+        LagListener().onQueryProgress(event(reported(source())))
+    assert "query delays batch 3: 2,000 bytes behind" in caplog.text
