@@ -6,14 +6,14 @@ stay, as files would.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nsq_ha.devcluster.nsqd.copies import CopyPort
 from nsq_ha.devcluster.nsqd.entrance import Entrance, EntranceNode
 from nsq_ha.devcluster.nsqd.session import Session
-from nsq_ha.devcluster.ports import HOST, Listener
+from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.storage.replicas import StorageNode
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Nsqd(EntranceNode, StorageNode):
 
     Attributes:
         connections: Open TCP connections.
+        copies: The port for copying partitions; its number is part of the node's id.
         started: How often the process was started.
         overdue: The node should have been removed, but no nsqlookupd led.
 
@@ -47,11 +48,11 @@ class Nsqd(EntranceNode, StorageNode):
         self.start_time: float = time.time()
         self._entrance = Entrance(self, lambda *client: Session(self, *client).connection, app(self), ports)
         self.connections: set[Connection] = self._entrance.connections
-        self._rpc = Listener(asyncio.Protocol)  # never opened: its number is part of the node's id
+        self.copies: CopyPort = CopyPort(self)
         self.tcp_port: int = self._entrance.tcp_port
         self.http_port: int = self._entrance.http_port
-        self.registration_port: int = self._rpc.port
-        self.distributed_id: str = f"{HOST}:{self._rpc.port}:{self.tcp_port}:1"
+        self.registration_port: int = self.copies.port
+        self.distributed_id: str = f"{HOST}:{self.copies.port}:{self.tcp_port}:1"
 
     @property
     def linked(self) -> bool:
@@ -65,6 +66,7 @@ class Nsqd(EntranceNode, StorageNode):
         self.start_clock()
         self.start_time = time.time()
         self._entrance.open()
+        self.copies.open()
 
     def leave(self) -> None:
         """Begin a clean shutdown: disconnect consumers, refuse publishers."""
@@ -76,14 +78,30 @@ class Nsqd(EntranceNode, StorageNode):
         """End the process at once and reset its connections."""
         super().kill()
         self._entrance.abort()
+        self.copies.abort()
         for replica in self.replicas.values():
             replica.forget()
+
+    def freeze(self) -> None:
+        """Stop doing anything, as on a hanging machine."""
+        super().freeze()
+        self.copies.freeze()
+
+    def thaw(self) -> None:
+        """Continue, beginning with what waits."""
+        super().thaw()
+        self.copies.thaw()
+
+    def cut(self) -> None:
+        """Reset all connections, also those that wait to be accepted."""
+        super().cut()
+        self.copies.cut()
 
     def release(self) -> None:
         """Stop and release the ports."""
         self.kill()
         self._entrance.release()
-        self._rpc.release()
+        self.copies.release()
 
     def tick(self, now: float) -> None:
         """Let time pass: heartbeats of connections, flushes, timeouts of messages."""

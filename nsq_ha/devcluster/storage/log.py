@@ -81,15 +81,17 @@ class Log:
         committed: Number of committed records.
         flushed: Number of records that can be read; never above ``committed``.
         start: Index of the oldest kept record; older ones were cleaned up.
+        entries: Index of the first record of each batch, including cleaned and pending ones.
     """
 
-    __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "flushed", "records", "start")
+    __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "entries", "flushed", "records", "start")
 
     def __init__(self, partition: int, *, extended: bool) -> None:
         self.records: list[Record] = []
         self.committed: int = 0
         self.flushed: int = 0
         self.start: int = 0
+        self.entries: list[int] = []
         self._extended = extended
         self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
         self._end_offset = 0
@@ -102,14 +104,19 @@ class Log:
         )
         self._next_id += 1
         self._end_offset += size
-        self.records.append(record)
+        self._add(record)
         return record
 
     def receive(self, record: Record) -> None:
         """Add a leader's record to the pending part."""
-        self.records.append(record)
+        self._add(record)
         self.skip_id()
         self._end_offset = record.offset + record.raw_size
+
+    def _add(self, record: Record) -> None:
+        if not record.place:
+            self.entries.append(len(self.records))
+        self.records.append(record)
 
     def commit(self) -> None:
         """Commit all pending records."""
@@ -127,6 +134,7 @@ class Log:
         if dropped:
             self._end_offset = self.records[self.committed].offset
             del self.records[self.committed :]
+            del self.entries[bisect_left(self.entries, self.committed) :]
         return dropped
 
     def follow(self, leader: Log) -> None:
@@ -144,6 +152,7 @@ class Log:
         mine[low:] = theirs[low:]
         self.committed = self.flushed = leader.committed
         self.start = leader.start
+        self.entries = leader.entries.copy()
         self._end_offset = leader._end_offset
         if not is_equal:
             self._next_id = leader._next_id
