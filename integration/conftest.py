@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from integration.cluster import (
+    AUTH_VARIABLE,
+    COMPRESSION_VARIABLE,
     LOOKUPD_VARIABLE,
     NODE_VARIABLE,
     REQUIRE_VARIABLE,
@@ -24,7 +26,7 @@ from integration.cluster import (
 )
 from integration.plain import UPSTREAM_VARIABLE, KeylessProducer, plain_cluster
 from integration.reading import Consumers, eventually
-from nsq_ha import Producer
+from nsq_ha import Compression, ConsumerConfig, Producer, ProducerConfig
 from tests.support.inside import watched_sockets
 
 if TYPE_CHECKING:
@@ -49,6 +51,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _without_skip((yield))
+
+
+def pytest_configure() -> None:
+    """Give all clients the secret and the compression of the environment, unless a test sets its own."""
+    defaults: dict[str, object] = {}
+    if secret := os.environ.get(AUTH_VARIABLE):
+        defaults["auth_secret"] = secret
+    if compression := os.environ.get(COMPRESSION_VARIABLE):
+        defaults["compression"] = Compression(compression)
+    for kind in (ProducerConfig, ConsumerConfig):
+        # A dataclass keeps the defaults of its keyword arguments there.
+        (kind.__init__.__kwdefaults__ or {}).update(defaults)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,12 +26,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from integration.cluster import ClusterUnderTest, real_cluster
+from integration.cluster import AUTH_VARIABLE, ClusterUnderTest, real_cluster
 from integration.embedded import EmbeddedCluster
 from integration.faults.waiting import beat, lasts, until
 from nsq_ha import Compression, Consumer, Message, NsqError, OutgoingMessage, Producer, Receipt
 
-AUTH_VARIABLE: Final = "NSQ_HA_TEST_AUTH_SECRET"
 MSG_TIMEOUT: Final = 5.0
 """Seconds after which an unanswered message is redelivered."""
 DRAIN_LIMIT: Final = 60.0

@@ -12,6 +12,7 @@ from nsq_ha import Compression, Consumer, Producer, TlsConfig
 from nsq_ha.errors import ConnectError, PublishError
 from tests.support.inside import connection_of, subscriptions_of, topics_of
 
+NONE: dict[str, Any] = {"compression": Compression.NONE}
 SNAPPY: dict[str, Any] = {"compression": Compression.SNAPPY}
 DEFLATE: dict[str, Any] = {"compression": Compression.DEFLATE, "deflate_level": 3}
 
@@ -52,7 +53,7 @@ _CODECS = (Compression.SNAPPY, Compression.DEFLATE)
 
 
 @pytest.mark.plain
-@pytest.mark.parametrize("options", [{}, SNAPPY, DEFLATE], ids=["plain", "snappy", "deflate"])
+@pytest.mark.parametrize("options", [NONE, SNAPPY, DEFLATE], ids=["plain", "snappy", "deflate"])
 async def test_bodies_pass_unchanged(
     cluster: ClusterUnderTest, consume: Consumers, single: str, mark: bytes, options: dict[str, Any]
 ) -> None:
@@ -61,7 +62,7 @@ async def test_bodies_pass_unchanged(
 
 @pytest.mark.plain
 @pytest.mark.tls
-@pytest.mark.parametrize("options", [{}, SNAPPY, DEFLATE], ids=["tls", "tls+snappy", "tls+deflate"])
+@pytest.mark.parametrize("options", [NONE, SNAPPY, DEFLATE], ids=["tls", "tls+snappy", "tls+deflate"])
 async def test_bodies_pass_unchanged_through_tls(
     cluster: ClusterUnderTest, consume: Consumers, single: str, mark: bytes, options: dict[str, Any]
 ) -> None:
