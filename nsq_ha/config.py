@@ -299,6 +299,8 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "sample_rate": whole(0, 99),
     "tag": optional(text_of(MAX_TAG_BYTES, "None receives all messages")),
     "requeue_backoff": _BACKOFF,
+    "handler_backoff": optional(_BACKOFF),
+    "handler_backoff_scope": one_of("auto", "consumer", "connection"),
     "start_timeout": seconds(0.0, _DAY),
     "max_attempts": optional(whole(1, MAX_ATTEMPTS)),
     "warn_attempts": whole(0, 65535),
@@ -338,6 +340,14 @@ class ConsumerConfig(ClientConfig):
     """Receive only messages with this dispatch tag. Only extended topics have tags; with others, `async with` fails."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue without ``delay``; it grows with the message's attempts."""
+    handler_backoff: Backoff | None = Backoff(initial=1.0, maximum=120.0, factor=2.0, jitter=0.3)
+    """Pause of the consumer after a handler failed, or after a requeue without ``delay``: it asks for no messages, then
+    for one as a test, and as before when tests succeed. Otherwise a database that is down would make every message
+    fail. None never pauses; a requeue with ``delay`` does not pause, either."""
+    handler_backoff_scope: Literal["auto", "consumer", "connection"] = "auto"
+    """What pauses: all of the ``consumer``, or only the ``connection`` that delivered the failed message. ``auto`` is
+    ``connection`` for ordered topics, so that one partition's failures do not stop the others, and ``consumer``
+    otherwise."""
     start_timeout: float = 5.0
     """How long `async with` waits for all partitions; then it logs a warning and continues in the background."""
     max_attempts: int | None = None

@@ -77,6 +77,8 @@ class ConsumerOptions(ClientOptions, total=False):
     sample_rate: int
     tag: str | None
     requeue_backoff: Backoff
+    handler_backoff: Backoff | None
+    handler_backoff_scope: Literal["auto", "consumer", "connection"]
     start_timeout: float
     max_attempts: int | None
     warn_attempts: int

@@ -198,15 +198,16 @@ def _as_group(kind: type[ClientConfig], name: str, group: type[Any], layer: _Lay
     """Return an option that consists of several values, such as ``tls``."""
     default = getattr(kind(), name)
     whole = layer.get(name)
-    if whole is not None and (whole.value is not True or default is not None):
-        if default is None and (whole.value is None or whole.value is False):
+    may_be_none = types.NoneType in _types(kind)[name]
+    if whole is not None and (whole.value is not True or not may_be_none):
+        if may_be_none and (whole.value is None or whole.value is False):
             return _Given(None, whole.place)
         parts = [entry.name for entry in dataclasses.fields(group)]
         if whole.place.startswith(PREFIX):
             wanted = f"has no value of its own: set {', '.join(_variable(f'{name}.{part}') for part in parts)}"
         else:
             wanted = f"must be a table with any of {', '.join(parts)}"
-        raise ConfigError(f"{whole.place} {wanted}{', or true or false' if default is None else ''}")
+        raise ConfigError(f"{whole.place} {wanted}{', or true or false' if may_be_none else ''}")
     given = {path.partition(".")[2]: each for path, each in layer.items() if path.startswith(f"{name}.")}
     place = ", ".join(each.place for each in given.values()) or (whole.place if whole is not None else name)
     values = {part: each.value for part, each in given.items()}

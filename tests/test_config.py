@@ -43,6 +43,7 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     consumer = ConsumerConfig()
     assert (consumer.ordered, consumer.max_in_flight, consumer.partitions) == ("auto", 200, None)
     assert (consumer.max_attempts, consumer.warn_attempts, consumer.msg_timeout) == (None, 10, None)
+    assert (consumer.handler_backoff, consumer.handler_backoff_scope) == (Backoff(1.0, 120.0, 2.0, 0.3), "auto")
 
 
 @pytest.mark.parametrize("kind", [ClientConfig, ProducerConfig, ConsumerConfig])
@@ -108,6 +109,8 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "sample_rate": (-1, 100, 5.5),
     "tag": (7, b"blue", "", "x" * 101),
     "requeue_backoff": (1.0, None),
+    "handler_backoff": (1.0, True, "off"),
+    "handler_backoff_scope": ("topic", None, True),
     "start_timeout": (-1, math.nan),
     "max_attempts": (0, 4001, 1.5),
     "warn_attempts": (-1, 65536),

@@ -78,6 +78,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "msg_timeout": ("900", 900.0),
     "sample_rate": ("5", 5),
     "tag": ("blue", "blue"),
+    "handler_backoff_scope": ("connection", "connection"),
     "start_timeout": ("0", 0.0),
     "max_attempts": ("3", 3),
     "warn_attempts": ("0", 0),
@@ -86,6 +87,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
 }
 GROUPS: dict[str, tuple[dict[str, str], object]] = {
     "backoff": ({"initial": "0.1", "jitter": "0"}, Backoff(initial=0.1, jitter=0.0)),
+    "handler_backoff": ({"maximum": "10"}, Backoff(1.0, 10.0, 2.0, 0.3)),
     "requeue_backoff": ({"maximum": "10"}, dataclasses.replace(ConsumerConfig().requeue_backoff, maximum=10.0)),
     "lookupd_tls": ({"ca_file": "ca.pem"}, TlsConfig(ca_file="ca.pem")),
     "tls": (
@@ -150,6 +152,17 @@ def test_an_option_that_consists_of_several(name: str) -> None:
     lines = "\n".join(f"{part} = {words.get(text, text)}" for part, text in parts.items())
     assert options(ConsumerConfig, {}, f"[{name}]\n{lines}") == {name: value}
     assert options(ConsumerConfig, {}, f"[consumer.{name}]\n{lines}") == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("environ", "toml"), [({"NSQ_HA_HANDLER_BACKOFF": "off"}, ""), ({}, "handler_backoff = false")]
+)
+def test_a_group_with_a_default_can_be_turned_off(environ: dict[str, str], toml: str) -> None:
+    assert options(ConsumerConfig, environ, toml) == {"handler_backoff": None}
+    assert options(ConsumerConfig, {"NSQ_HA_HANDLER_BACKOFF": ""}, toml) == {"handler_backoff": None}
+    assert options(ConsumerConfig, {"NSQ_HA_HANDLER_BACKOFF": "on"}, toml) == {
+        "handler_backoff": ConsumerConfig().handler_backoff
+    }
 
 
 @pytest.mark.parametrize(("text", "value"), START)

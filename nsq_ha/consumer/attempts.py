@@ -27,7 +27,7 @@ from nsq_ha.transport.single_use import SingleUseClient, check_entered
 from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.message import Message
@@ -222,6 +222,7 @@ class AttemptPolicy:
 
     Attributes:
         fine_below: A message with fewer attempts needs no check.
+        on_failed: Called with each message whose handler failed.
     """
 
     def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher, observer: Observer = SILENT) -> None:
@@ -233,6 +234,7 @@ class AttemptPolicy:
         self._threads = HandlerThreads(_MOST_THREADS)
         self._not_given_up: set[bytes] = set()  # ids of messages that are redelivered only to be given up
         self._exempt: set[int] = set()  # ids of messages that are requeued whatever their attempts
+        self.on_failed: Callable[[Message], None] = lambda _: None
         warn = config.warn_attempts or 65536
         self.fine_below: int = min(warn, (config.max_attempts or 65535) + 1)
 
@@ -259,6 +261,7 @@ class AttemptPolicy:
         log.warning("handler failed on %r: %r", message, error, exc_info=error)
         if message.answered:
             return
+        self.on_failed(message)
         if not self._was_last(message) or self._waits(message):
             message.requeue()
             return

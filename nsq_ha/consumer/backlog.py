@@ -74,7 +74,10 @@ class Backlog:
         clock: The event loop's.
 
     Attributes:
+        is_held_back: Check each message: after failures not all are handed out.
         msg_timeout: The shortest of all connections, in seconds.
+        on_finished: Called with each finished message that was handed out with a check.
+        on_requeued: Called with each such message that is requeued, and with its delay.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
@@ -87,6 +90,9 @@ class Backlog:
         clock: LoopClock,
     ) -> None:
         self._handlers = 0
+        self.is_held_back: bool = False
+        self.on_finished: Callable[[Message], None] = lambda _: None
+        self.on_requeued: Callable[[Message, float | None], None] = lambda _message, _delay: None
         self.msg_timeout: float = 60.0
         self._partitions = 0
         self._runs: set[Running] = set()
@@ -198,6 +204,10 @@ class Backlog:
                 self._measure(monotonic(), 0, in_hand=0)
             self._window = None
 
+    def unmeasured(self) -> None:
+        """Do not take the messages that left the queue just now for handled ones."""
+        self._window = None
+
     def lost(self, before: int) -> None:
         """Record that messages of a lost connection were removed from the queue, which held ``before``."""
         self._ages.removed(before, len(self._inbox))
@@ -289,7 +299,7 @@ class Backlog:
         most = self._flow.max_in_flight
         handlers = max(self._handlers, 1)
         is_quick = self._pace.is_quick(self.msg_timeout, handlers, most)
-        is_careful = not is_quick or (bool(self._finished) and monotonic() < self._careful_until)
+        is_careful = not is_quick or self.is_held_back or (bool(self._finished) and monotonic() < self._careful_until)
         if is_careful is not self._is_careful:
             self._is_careful = is_careful
             self._messages.fine_below = 0 if is_careful else self._fine_below
@@ -351,10 +361,12 @@ class Backlog:
             self._finished.remember(message.id, message.timestamp_ns, now)
             if not is_alive:
                 self._careful_until = now + _AFTER_LOSS
+        self.on_finished(message)
 
-    def requeued(self, watched: Watched) -> None:
+    def requeued(self, watched: Watched, message: Message, delay: float | None) -> None:
         """Record that a watched message is requeued."""
         self._warn_if_late(watched, monotonic())
+        self.on_requeued(message, delay)
 
     def _warn_if_late(self, watched: Watched, now: float) -> None:
         if now - watched.taken_at > _timeout(watched.origin) and now > watched.deadline:

@@ -47,6 +47,7 @@ class Delivery:
         backoff: Delay of a requeue without an explicit one.
         on_freed: Called when a message was answered.
         gives_up: Asked for each requeue of the application; True takes the message over.
+        on_requeued: Called with each message that is requeued, and with the delay that was given.
         on_interrupted: Called when the block around a message is cancelled; True takes the message over.
         on_late: Called, from any thread, when a message is answered after its connection ended; with
             ``finish``, ``requeue`` or ``touch``.
@@ -79,6 +80,7 @@ class Delivery:
         "_on_freed",
         "_on_interrupted",
         "_on_late",
+        "_on_requeued",
         "_thread",
         "arrived_at",
         "channel",
@@ -111,6 +113,7 @@ class Delivery:
         on_freed: Callable[[], None],
         on_late: Callable[[Message, str], None] = lambda _message, _answer: None,
         gives_up: Callable[[Message], bool] = lambda _: False,
+        on_requeued: Callable[[Message, float | None], None] = lambda _message, _delay: None,
         on_interrupted: Callable[[Message], bool] = lambda _: False,
     ) -> None:
         self.topic: str = topic
@@ -133,6 +136,7 @@ class Delivery:
         self._on_freed = on_freed
         self._on_interrupted = on_interrupted
         self._on_late = on_late
+        self._on_requeued = on_requeued
         self._gives_up = gives_up
         self._connection: Connection | None = None
         self._finished: list[bytes] = []
@@ -269,6 +273,7 @@ class Delivery:
             if not self._in_loop(self.requeue, message, delay):
                 self._on_late(message, "requeue")
             return
+        self._on_requeued(message, delay)
         if self._connection is None:
             self._on_late(message, "requeue")
             return

@@ -18,6 +18,7 @@ from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.consumer.subscription import Subscription
 
 _WORTH_A_RAISE: Final = 1.25
@@ -25,7 +26,12 @@ _WORTH_A_CUT: Final = 0.75
 
 
 class Flow:
-    """Sends RDY to the subscriptions whenever something changed."""
+    """Sends RDY to the subscriptions whenever something changed.
+
+    Attributes:
+        backoff: Asks for fewer messages after failures. None for never.
+        max_in_flight: Maximum number of unanswered messages over all partitions.
+    """
 
     def __init__(self, max_in_flight: int, max_bytes: int, subscriptions: Mapping[int, Subscription]) -> None:
         self.max_in_flight: int = max_in_flight
@@ -36,6 +42,8 @@ class Flow:
         self._subscriptions = subscriptions
         self._needs = Needs()
         self._turns = Turns()
+        self._test_turns = Turns()
+        self.backoff: HandlerBackoff | None = None
         self._raise_due = False
         self._is_stopped = False
         self._look_later: asyncio.TimerHandle | None = None
@@ -105,22 +113,45 @@ class Flow:
         if self._is_stopped:
             return
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
-        if len(live) > self._limit > 0:
-            now = asyncio.get_running_loop().time()
-            chosen = self._turns.choose(now, self._limit, {p: s.seen for p, s in live.items()})
-            wanted = {p: int(p in chosen) for p in live}
-        else:
-            ceilings = {p: s.max_ready for p, s in live.items()}
-            wanted = ready.share(self._limit, ceilings, needs=self._needs.by_partition)
-        sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
         # Replaced connections have RDY 0, but their messages are still unanswered.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
+        is_test = self.backoff.wants_test(None) if self.backoff is not None and self.backoff.is_active else None
+        if is_test is None:
+            wanted = self._wanted(live)
+        else:
+            wanted = self._wanted_for_test(live, is_test=is_test)
+            limit = min(self._fitting, sum(s.in_flight for s in live.values()) + 1)
+        sent, in_flight = {p: s.ready for p, s in live.items()}, {p: s.in_flight for p, s in live.items()}
         plan = ready.plan(limit, sent, in_flight, wanted)
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
             live[partition].set_ready(count)
         self._raise_due |= plan.is_raise_due
         if len(live) > 1 and self._look_later is None:
             self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
+
+    def _wanted(self, live: Mapping[int, Subscription]) -> dict[int, int]:
+        """Return the RDY of each partition."""
+        ceilings = {p: s.max_ready for p, s in live.items()}
+        if self.backoff is not None and self.backoff.is_active:
+            for partition, subscription in live.items():
+                is_test = self.backoff.wants_test(partition)
+                if is_test is not None:
+                    ceilings[partition] = min(ceilings[partition], subscription.in_flight + 1) if is_test else 0
+        able = {p: s.seen for p, s in live.items() if ceilings[p] > 0}
+        if len(able) > self._limit > 0:
+            chosen = self._turns.choose(asyncio.get_running_loop().time(), self._limit, able)
+            return {p: int(p in chosen) for p in live}
+        return ready.share(self._limit, ceilings, needs=self._needs.by_partition)
+
+    def _wanted_for_test(self, live: Mapping[int, Subscription], *, is_test: bool) -> dict[int, int]:
+        """Return the RDY of each partition while all of them wait for one message, or for its outcome."""
+        wanted = dict.fromkeys(live, 0)
+        able = {p: s.seen for p, s in live.items() if s.in_flight < s.max_ready}
+        if is_test and able and self._fitting > 0:
+            now = asyncio.get_running_loop().time()
+            chosen = self._test_turns.choose(now, 1, able)[0] if len(able) > 1 else next(iter(able))
+            wanted[chosen] = live[chosen].in_flight + 1
+        return wanted
 
     def _look(self) -> None:
         """Share the messages in flight by the partitions' backlogs."""

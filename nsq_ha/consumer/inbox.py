@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer.backlog import Backlog
+from nsq_ha.consumer.backoff import HandlerBackoff
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.closing import CLOSED, LateAnswers, Returned, drain
 from nsq_ha.consumer.flow import Flow
@@ -55,6 +56,7 @@ class ConsumerInbox:
         waiting: Messages that arrived and were not handed out. Empty while closing.
         flow: Asks for messages.
         backlog: Watches messages that wait, and those whose handling takes long.
+        backoff: Holds messages back after failures.
         clock: The event loop's.
         heartbeats: How often nsqd should send heartbeats.
         gives_up: Starts to give up a requeued message if that was its last attempt; returns whether it was.
@@ -98,6 +100,12 @@ class ConsumerInbox:
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
+        self.backoff: HandlerBackoff = HandlerBackoff(
+            name, config, attempts, self.backlog, self.waiting, self.flow.share, self._arrivals.wake
+        )
+        self.flow.backoff = self.backoff
+        self.backlog.on_finished, self.backlog.on_requeued = self.backoff.finished, self.backoff.requeued
+        attempts.on_failed = self.backoff.failed
 
     def start(self) -> None:
         """Start, in the running event loop."""
@@ -140,6 +148,10 @@ class ConsumerInbox:
         if self.closing.is_set():
             self.changed.set()
 
+    def requeued(self, message: Message, delay: float | None) -> None:
+        """Record that a message is requeued, with the delay that was given."""
+        self.backoff.requeued(message, delay)
+
     def joined(self) -> None:
         """Record that a subscription succeeded."""
         self.changed.set()
@@ -155,6 +167,7 @@ class ConsumerInbox:
         self._queue.extend(alive)
         if not self.closing.is_set():
             self.backlog.lost(before)
+            self.backoff.left(self.subscriptions)
             self.flow.share()
 
     def refused(self, error: NsqError) -> None:
@@ -252,6 +265,7 @@ class ConsumerInbox:
             self._attempts.spare(message, CLOSED)
             self.changed.set()
         elif self.backlog.take_back(message):
+            self.backoff.taken_back(message)
             self._arrivals.wake()
         else:
             self._attempts.give_back(message, why)
@@ -301,6 +315,8 @@ class ConsumerInbox:
                 backlog.put_back(message, arrived_at)  # for the next caller
                 self._arrivals.wake()
             raise
+        if self.backoff.is_active and not self.backoff.admits(message, arrived_at):
+            return False
         backlog.hand_out(message, arrived_at)
         return True
 
@@ -323,7 +339,7 @@ class ConsumerInbox:
     def close(self) -> None:
         """Hand out no more messages, and ask for no more."""
         self.closing.set()
-        self._queue = deque(self.waiting)
+        self._queue = deque((*self.backoff.close(), *self.waiting))
         self.waiting.clear()
         for message, handle in self._interrupted.values():
             handle.cancel()

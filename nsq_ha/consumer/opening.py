@@ -34,6 +34,9 @@ class Answers(Protocol):
     def gives_up(self) -> Callable[[Message], bool]:
         """Start giving up a requeued message if this was its last attempt; return whether it was."""
 
+    def requeued(self, message: Message, delay: float | None) -> None:
+        """Record that a message is requeued, with the delay that was given."""
+
     @property
     def interrupted(self) -> Callable[[Message], bool]:
         """Take back a message whose block was cancelled; return False if it is not taken."""
@@ -76,6 +79,7 @@ class Opener:
             on_freed=self._answers.freed,
             on_late=self._answers.late,
             gives_up=self._answers.gives_up,
+            on_requeued=self._answers.requeued,
             on_interrupted=self._answers.interrupted,
         )
 

@@ -20,7 +20,7 @@ class Desk(Protocol):
     def finished(self, watched: Watched, message: Message) -> None:
         """Record that a message is finished."""
 
-    def requeued(self, watched: Watched) -> None:
+    def requeued(self, watched: Watched, message: Message, delay: float | None) -> None:
         """Record that a message is requeued."""
 
     def gives_up(self, message: Message) -> bool:
@@ -99,7 +99,7 @@ class Watched:
         """Requeue the message and its copies."""
         if self._desk.call(self.requeue, message, delay):
             return
-        self._desk.requeued(self)
+        self._desk.requeued(self, message, delay)
         if self._desk.gives_up(message):
             return  # its copies wait until it is given up
         self.origin.requeue(message, delay)

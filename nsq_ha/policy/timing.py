@@ -177,3 +177,30 @@ class FewLines:
         if self._count == FEW_LINES:
             appended += f" (further ones are counted for {FEW_SECONDS - (now - self._began_at):.0f} s)"
         return appended
+
+
+class Rarely:
+    """Decides which of many equal changes are logged: the first, then fewer and fewer while they go on.
+
+    After a line, ``FIRST_WARNING`` seconds of silence follow, then ``SILENCE_GROWTH`` times as many, and so on. If
+    nothing happens for as long as the last silence after its end, the next change is a first one again. All times come
+    from one monotonic clock.
+    """
+
+    __slots__ = ("_missed", "_next_at", "_silence")
+
+    def __init__(self) -> None:
+        self._silence = FIRST_WARNING
+        self._next_at = float("-inf")
+        self._missed = 0
+
+    def take(self, now: float) -> int | None:
+        """Record a change; return how many were not logged since the last line. None if this one is not, either."""
+        if now < self._next_at:
+            self._missed += 1
+            return None
+        is_first = now - self._next_at >= self._silence
+        self._silence = FIRST_WARNING if is_first else min(self._silence * SILENCE_GROWTH, LONGEST_SILENCE)
+        self._next_at = now + self._silence
+        missed, self._missed = self._missed, 0
+        return missed

@@ -367,8 +367,8 @@ class Desk:
     def finished(self, watched: Watched, message: Message) -> None:
         self.notes.append(("finished", watched, message))
 
-    def requeued(self, watched: Watched) -> None:
-        self.notes.append(("requeued", watched))
+    def requeued(self, watched: Watched, message: Message, delay: float | None) -> None:
+        self.notes.append(("requeued", watched, message, delay))
 
     def gives_up(self, message: Message) -> bool:
         self.notes.append(("gives up", message))
@@ -407,7 +407,7 @@ async def test_a_newer_copy_replaces_one_of_the_same_connection() -> None:
     assert desk.notes == [("drop", one)]
     three.answered = True
     original.requeue(2.0)
-    assert desk.notes[1:] == [("requeued", watched), ("gives up", original)]
+    assert desk.notes[1:] == [("requeued", watched, original, 2.0), ("gives up", original)]
     assert case.wire.later == [req(original, 2000)]
     assert (first.wire.later, second.wire.later) == ([req(two, 2000)], [])
 
@@ -420,7 +420,7 @@ async def test_copies_wait_until_their_message_is_given_up() -> None:
     desk.takes = True
     original.requeue()
     assert (case.wire.later, other.wire.later, watched.has_copies) == ([], [], True)
-    assert desk.notes == [("requeued", watched), ("gives up", original)]
+    assert desk.notes == [("requeued", watched, original, None), ("gives up", original)]
 
 
 async def test_an_answer_from_a_thread_is_left_to_the_desk() -> None:

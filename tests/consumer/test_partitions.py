@@ -761,6 +761,7 @@ def opener_of(interval: float = 10.0, **options: Any) -> tuple[Opener, Any]:  # 
         freed=lambda: None,
         late=lambda *_: None,
         gives_up=lambda _: True,
+        requeued=lambda *_: None,
         interrupted=lambda _: True,
     )
     return Opener(TOPIC, "ch", 3, config_of(heartbeat_interval=10.0, **options), answers), answers
@@ -785,6 +786,7 @@ async def test_a_delivery_is_as_ordered_as_the_option_says(
     opener, answers = opener_of(ordered=ordered, requeue_backoff=backoff)
     delivery = opener.new_delivery(meta)
     assert (delivery.topic, delivery.channel, delivery.partition, delivery.is_ordered) == (TOPIC, "ch", 3, is_ordered)
+    assert delivery._on_requeued == answers.requeued
     assert (delivery._on_freed, delivery._on_late, delivery._gives_up, delivery._on_interrupted, delivery._backoff) == (
         answers.freed,
         answers.late,

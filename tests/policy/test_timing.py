@@ -18,6 +18,7 @@ from nsq_ha.policy.timing import (
     SLOW_GAP,
     FewLines,
     Outage,
+    Rarely,
     Warned,
     delay_after,
     gap_after,
@@ -153,3 +154,23 @@ def test_of_many_equal_faults_few_are_logged_and_the_others_counted() -> None:
     assert lines.take(100.0 + FEW_SECONDS) == " (2 more were not logged)"
     assert lines.take(100.0 + FEW_SECONDS) == ""
     assert lines.take(100.0 + 2 * FEW_SECONDS) == ""
+
+
+# ------------------------------------------------------------ changes that are logged rarely
+
+
+def test_changes_that_go_on_are_logged_less_and_less_often() -> None:
+    rarely = Rarely()
+    lines = [(second, missed) for second in range(1000) if (missed := rarely.take(float(second))) is not None]
+    assert lines[:6] == [(0, 0), (5, 4), (15, 9), (35, 19), (75, 39), (155, 79)]
+    assert LONGEST_SILENCE == 600.0
+
+
+def test_after_a_long_silence_a_change_is_a_first_one() -> None:
+    rarely = Rarely()
+    assert rarely.take(0.0) == 0
+    assert rarely.take(5.0) == 0
+    assert rarely.take(14.0) is None
+    assert rarely.take(25.0) == 1
+    assert rarely.take(29.0) is None
+    assert rarely.take(30.0) == 1

@@ -1,0 +1,345 @@
+"""Pause a consumer whose handlers fail, and find out with single messages when they work again.
+
+``policy.consumer_backoff`` decides; this module has its timers, and keeps what arrived before the pause. Such messages
+wait here, for at most half of their message timeout, and then go back to nsqd. They do not go back at once, since nsqd
+counts an attempt for each redelivery.
+
+The invariants: while no handler has failed, this costs nothing per message. During a pause no message is handed out,
+and after it one at a time, until all is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.policy.backlog import WELL_WITHIN
+from nsq_ha.policy.consumer_backoff import ConsumerBackoff, State
+from nsq_ha.policy.timing import Rarely
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container
+
+    from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.attempts import AttemptPolicy
+    from nsq_ha.consumer.backlog import Backlog
+    from nsq_ha.message import Message
+
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+_LOOK_INTERVAL: Final = 0.25
+"""Seconds between two checks for a test message; connections without messages take turns that long."""
+
+_WHY: Final = "handlers fail and the consumer pauses"
+
+
+class _Pause:
+    """The back-off of one consumer or of one partition.
+
+    Args:
+        policy: Decides.
+        partition: The partition. None for all.
+        began_at: The time.
+
+    Attributes:
+        parked: Messages that are not handed out yet, with their arrival times.
+        test: The message that was handed out as a test last. None without one.
+        test_ends_at: When nsqd requeues the test if nobody answers or touches it.
+        failures: Number of failures since it began.
+        is_logged: A warning was logged since it began.
+        timer: For what comes next.
+    """
+
+    def __init__(self, policy: ConsumerBackoff, partition: int | None, began_at: float) -> None:
+        self.policy = policy
+        self.partition = partition
+        self.began_at = began_at
+        self.parked: deque[tuple[Message, float]] = deque()
+        self.test: Message | None = None
+        self.test_ends_at = 0.0
+        self.failures = 0
+        self.is_logged = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def next_at(self, now: float) -> float:
+        """Return when to look at it again."""
+        policy = self.policy
+        times = [_returns_at(message, arrived_at) for message, arrived_at in self.parked]
+        if policy.until is not None:
+            times.append(policy.until)
+        elif policy.state is State.TESTING:
+            times.append(now + _LOOK_INTERVAL)
+        else:
+            times.append(self.ends_at)
+        return min(times)
+
+    @property
+    def ends_at(self) -> float:
+        """When nsqd requeues the test; touching it makes this later."""
+        deadline: float = getattr(self.test.source, "deadline", 0.0) if self.test is not None else 0.0
+        return max(self.test_ends_at, deadline)
+
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class HandlerBackoff:
+    """The back-off of a consumer.
+
+    Args:
+        name: Topic and channel, for the log.
+        config: The consumer's options.
+        attempts: Gives messages back to nsqd.
+        backlog: Knows the arrival times of the messages in the queue.
+        waiting: The queue.
+        share: Shares RDY again.
+        wake: Wakes the tasks that wait for messages.
+
+    Attributes:
+        is_active: Whether any message may have to wait; cheap to check.
+        on_change: Called with the partition (None for all), the level and the seconds of a pause; 0 and 0.0 at its end.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one consumer
+        self,
+        name: str,
+        config: ConsumerConfig,
+        attempts: AttemptPolicy,
+        backlog: Backlog,
+        waiting: Collection[Message],
+        share: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.is_active: bool = False
+        self.on_change: Callable[[int | None, int, float], None] = lambda _partition, _level, _seconds: None
+        self._name = name
+        self._backoff = config.handler_backoff
+        self._scope = config.handler_backoff_scope
+        self._attempts = attempts
+        self._backlog = backlog
+        self._waiting = waiting
+        self._share = share
+        self._wake = wake
+        self._pauses: dict[int | None, _Pause] = {}
+        self._rarely = Rarely()
+        self._is_closed = False
+
+    # -- what happens to messages
+
+    def requeued(self, message: Message, delay: float | None) -> None:
+        """Record that a message is requeued; without an explicit delay its handler failed."""
+        if self._attempts.is_exempt(message):
+            self.taken_back(message)
+        elif delay is None:
+            self.failed(message)
+        else:
+            pause = self._pauses.get(self._key(message))
+            if pause is not None and pause.policy.deferred(monotonic(), message.id):
+                self._changed(pause)
+
+    def failed(self, message: Message) -> None:
+        """Record that the handler of a message failed."""
+        if self._backoff is None or self._is_closed:
+            return
+        key, now = self._key(message), monotonic()
+        pause = self._pauses.get(key)
+        if pause is None:
+            pause = self._pauses[key] = _Pause(ConsumerBackoff(self._backoff, random.random), key, now)
+        if pause.policy.failed(now, message.id):
+            pause.failures += 1
+            self._changed(pause)
+
+    def finished(self, message: Message) -> None:
+        """Record that a message is finished."""
+        pause = self._pauses.get(self._key(message))
+        if pause is not None and pause.policy.succeeded(monotonic(), message.id):
+            self._changed(pause)
+
+    def taken_back(self, message: Message) -> None:
+        """Record that a message that was handed out is in the queue again, or goes back to nsqd."""
+        pause = self._pauses.get(self._key(message))
+        if pause is not None and pause.policy.lost(monotonic(), message.id):
+            self._look_for_test(pause)
+
+    def admits(self, message: Message, arrived_at: float) -> bool:
+        """Return whether to hand out a message now; otherwise keep it, or give it back to nsqd."""
+        pause = self._pauses.get(self._key(message))
+        if pause is None:
+            return True
+        is_test = pause.policy.handed_out(monotonic(), message.id)
+        if is_test:
+            pause.test, pause.test_ends_at = message, arrived_at + _timeout(message)
+            self._share()
+        else:
+            self._backlog.unmeasured()
+            self._park(pause, message, arrived_at)
+        self._plan(pause)
+        return is_test
+
+    def left(self, partitions: Container[int]) -> None:
+        """Record that a connection was lost, and which partitions are still read."""
+        for pause in list(self._pauses.values()):
+            pause.parked = deque(entry for entry in pause.parked if _is_alive(entry[0]))
+            if pause.partition is not None and pause.partition not in partitions:
+                self._end(pause)
+                self.on_change(pause.partition, 0, 0.0)
+            elif pause.test is not None and not _is_alive(pause.test):
+                self.taken_back(pause.test)
+
+    def close(self) -> list[Message]:
+        """End; return the messages that were kept."""
+        self._is_closed = True
+        kept: list[Message] = []
+        for pause in self._pauses.values():
+            pause.cancel()
+            kept += (message for message, _ in pause.parked)
+        self._pauses.clear()
+        self.is_active = False
+        return kept
+
+    # -- RDY
+
+    @property
+    def states(self) -> dict[int | None, State]:
+        """The state of each back-off, by partition; None stands for all partitions together. Empty in normal times."""
+        return {partition: pause.policy.state for partition, pause in self._pauses.items()}
+
+    def wants_test(self, partition: int | None) -> bool | None:
+        """Return whether one message is wanted as a test. None if messages flow.
+
+        Args:
+            partition: The partition. None asks about the back-off of all partitions together.
+        """
+        pause = self._pauses.get(partition)
+        if pause is None:
+            return None
+        # A message that waits will be the test.
+        return pause.policy.state is State.TESTING and all(self._key(message) != partition for message in self._waiting)
+
+    def _key(self, message: Message) -> int | None:
+        is_for_all = self._scope == "consumer" or (
+            self._scope == "auto" and not getattr(message.source, "is_ordered", False)
+        )
+        return None if is_for_all else message.partition
+
+    # -- the pauses
+
+    def _changed(self, pause: _Pause) -> None:
+        """Follow a change of the level, or another pause at the same one."""
+        policy, now = pause.policy, monotonic()
+        pause.test = None
+        self._log(pause, now)
+        if policy.state is State.FLOWING:
+            self._end(pause)
+            self.on_change(pause.partition, 0, 0.0)
+            return
+        self._activate()
+        self._give_back_before(pause, policy.until or now)
+        self._plan(pause)
+        self._share()
+        self.on_change(pause.partition, policy.level, policy.seconds)
+
+    def _activate(self) -> None:
+        is_active = bool(self._pauses)
+        if self.is_active is not is_active:
+            self.is_active = self._backlog.is_held_back = is_active
+            self._backlog.review()
+
+    def _end(self, pause: _Pause) -> None:
+        """Let messages flow again."""
+        pause.cancel()
+        del self._pauses[pause.partition]
+        self._unpark(pause, len(pause.parked))
+        self._activate()
+        self._share()
+        self._wake()
+
+    def _look_for_test(self, pause: _Pause) -> None:
+        if self.wants_test(pause.partition):
+            self._unpark(pause, 1)
+        self._plan(pause)
+        self._share()
+        self._wake()
+
+    def _plan(self, pause: _Pause) -> None:
+        """Set the timer for what comes next."""
+        pause.cancel()
+        now = monotonic()
+        pause.timer = asyncio.get_running_loop().call_later(max(pause.next_at(now) - now, 0.0), self._look, pause)
+
+    def _look(self, pause: _Pause) -> None:
+        policy, now = pause.policy, monotonic()
+        self._give_back_before(pause, now)
+        is_unanswered = pause.test is not None and now >= pause.ends_at and policy.lost(now, pause.test.id)
+        if policy.look(now) or is_unanswered:
+            self._look_for_test(pause)
+            return
+        self._plan(pause)
+        if policy.state is State.TESTING:
+            self._share()
+
+    def _log(self, pause: _Pause, now: float) -> None:
+        policy = pause.policy
+        where = self._name if pause.partition is None else f"{self._name}, partition {pause.partition}"
+        if policy.state is State.FLOWING:
+            if pause.is_logged:
+                seconds = now - pause.began_at
+                log.info(
+                    "%s: handlers work again, after %.1f s and %d failures: asking for messages as before",
+                    where,
+                    seconds,
+                    pause.failures,
+                )
+        elif (missed := self._rarely.take(now)) is not None:
+            pause.is_logged = True
+            log.warning(
+                "%s: a handler failed: asking for no messages for %.1f s, then for one as a test (back-off level %d%s)",
+                where,
+                policy.seconds,
+                policy.level,
+                f"; {missed} changes before were not logged" if missed else "",
+            )
+
+    # -- messages that wait
+
+    def _park(self, pause: _Pause, message: Message, arrived_at: float) -> None:
+        if _returns_at(message, arrived_at) <= (pause.policy.until or monotonic()):
+            self._attempts.give_back(message, _WHY)
+        else:
+            pause.parked.append((message, arrived_at))
+
+    def _give_back_before(self, pause: _Pause, until: float) -> None:
+        """Give back the messages that cannot wait until then."""
+        parked, pause.parked = pause.parked, deque()
+        for message, arrived_at in parked:
+            if _returns_at(message, arrived_at) <= until:
+                self._attempts.give_back(message, _WHY)
+            else:
+                pause.parked.append((message, arrived_at))
+
+    def _unpark(self, pause: _Pause, count: int) -> None:
+        """Put the first ``count`` messages back to the head of the queue."""
+        first = [pause.parked.popleft() for _ in range(min(count, len(pause.parked)))]
+        for message, arrived_at in reversed(first):
+            self._backlog.put_back(message, arrived_at)
+
+
+def _returns_at(message: Message, arrived_at: float) -> float:
+    """Return when a message goes back to nsqd at the latest."""
+    return arrived_at + WELL_WITHIN * _timeout(message)
+
+
+def _timeout(message: Message) -> float:
+    timeout: float = getattr(message.source, "msg_timeout", 60.0)
+    return timeout
+
+
+def _is_alive(message: Message) -> bool:
+    return getattr(message.source, "is_alive", True)
