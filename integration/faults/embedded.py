@@ -37,7 +37,10 @@ PACE: Final = Pace(
     # Half of a real cluster's outage is over before the usual interval of lookups is.
     clients={"lookup_interval": 0.5},
     producers={"new_partition_delay": 0.5},
-    consumers={"requeue_backoff": Backoff(initial=0.2, maximum=1.0, jitter=0.1)},
+    consumers={
+        "requeue_backoff": Backoff(initial=0.2, maximum=1.0, jitter=0.1),
+        "handler_backoff": Backoff(initial=0.2, maximum=1.0, jitter=0.1),
+    },
 )
 
 
