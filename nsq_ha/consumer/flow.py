@@ -8,7 +8,7 @@ exceed ``max_in_flight``. The limit is lower if bodies are so large that
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import ready
@@ -18,11 +18,23 @@ from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.consumer.subscription import Subscription
 
 _WORTH_A_RAISE: Final = 1.25
 _WORTH_A_CUT: Final = 0.75
+
+
+class HeldBack(Protocol):
+    """Knows which partitions wait after failures; ``consumer.backoff`` implements it.
+
+    Attributes:
+        is_active: Whether any does.
+    """
+
+    is_active: bool
+
+    def wants_test(self, partition: int | None) -> bool | None:
+        """Return whether a partition, or all of them together (None), want one message. None if messages flow."""
 
 
 class Flow:
@@ -43,7 +55,7 @@ class Flow:
         self._needs = Needs()
         self._turns = Turns()
         self._test_turns = Turns()
-        self.backoff: HandlerBackoff | None = None
+        self.backoff: HeldBack | None = None
         self._raise_due = False
         self._is_stopped = False
         self._look_later: asyncio.TimerHandle | None = None
