@@ -137,6 +137,9 @@ def test_times_begin_and_end_a_read_to_the_message(dev_cluster: DevCluster, clus
     assert read(endingOffsetsByTimestamp=by_partition) == numbered(20) + numbered(20, 100)
     assert read(startingTimestamp="0") == numbered(40) + numbered(20, 100)
     assert read(startingTimestamp=str(middle + 3_600_000)) == []
+    assert read(startingTimestamp=str(middle - 3_600_000), startingOffsetsByTimestampStrategy="error") != []
+    with pytest.raises(ConfigError, match=rf"{topic}-1 has no message from {middle} .*Strategy=latest"):
+        read(startingTimestamp=str(middle), startingOffsetsByTimestampStrategy="error")
     stream = options(dev_cluster, topic, "stream", startingTimestamp=str(middle))
     planner = StreamPlanner(stream, cluster)
     parts = planner.ranges(planner.initial(), planner.latest(planner.initial()))

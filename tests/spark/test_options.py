@@ -117,6 +117,7 @@ EXAMPLES = {
     "startingOffsets": "earliest",
     "startingTimestamp": "1767225600000",
     "startingOffsetsByTimestamp": '{"flights": {"0": 1767225600000}}',
+    "startingOffsetsByTimestampStrategy": "error",
     "endingOffsets": "latest",
     "endingTimestamp": "1767225600000",
     "endingOffsetsByTimestamp": '{"flights": {"0": 1767225600000}}',
@@ -166,6 +167,7 @@ EXAMPLES = {
 ACK = {"delivery": "ack", "channel": "c", "spool": "/tmp/x"}
 # What an option cannot be without.
 COMPANIONS = {
+    "startingOffsetsByTimestampStrategy": {"startingTimestamp": "1767225600000"},
     "deadLetterTopic": {"onBadRow": "deadLetter"},
     "delivery": {"spool": "/tmp/spool", "channel": "registered"},
     "nsqd": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
@@ -224,6 +226,7 @@ def test_every_option_is_taken_where_it_applies_and_named_where_not(
         ("batch", "startingTimestamp", "9223372036854775807"),
         ("batch", "startingOffsetsByTimestamp", '{"flights": {"0": -1}}'),
         ("batch", "startingOffsetsByTimestamp", '{"orders": {"0": 1}}'),
+        ("batch", "startingOffsetsByTimestampStrategy", "newest"),
         ("batch", "endingTimestamp", "1.5"),
         ("batch", "channel", "no channel"),
         ("batch", "channelPrefix", "x" * 40),
@@ -309,6 +312,7 @@ def test_a_bad_assignment_is_refused(value: str) -> None:
     [
         ({"subscribePattern": "x"}, "subscribePattern"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, "startingOffsetsByTimestampStrategy"),
         ({"channel": "c", "minPartitions": "3"}, "minPartitions"),
         ({"channel": "c", "maxRecordsPerPartition": "3"}, "maxRecordsPerPartition"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger"),

@@ -132,6 +132,12 @@ class ReadOptions:
         Option(name="startingTimestamp", modes=BS, kind=of.TIME_MS, meaning="start at this time"),
         Option(name="startingOffsetsByTimestamp", modes=BS, kind=of.TIMES_MS, meaning="the same by partition"),
     )
+    starting_offsets_by_timestamp_strategy: str = row(
+        BS,
+        of.word("latest", "error"),
+        "where to start in a partition without a message as young as the start time: at the log's end, or fail",
+        "latest",
+    )
     ending_offsets: OffsetBound = row(B, of.offsets("latest"), "where a batch ends; in JSON, -1 is latest", "latest")
     ending_times: int | ByPartition | None = rows(
         None,
@@ -222,6 +228,10 @@ class ReadOptions:
             for topic in value if isinstance(value, Mapping) and self.topics else ():
                 if topic not in self.topics:
                     raise wrong(name, f"has topic {topic!r}, which is not read ({', '.join(self.topics)})")
+        if self.starting_times is None and "startingOffsetsByTimestampStrategy" in given:
+            raise wrong(
+                "startingOffsetsByTimestampStrategy", "needs 'startingTimestamp' or 'startingOffsetsByTimestamp'"
+            )
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least and most and least > most:
             raise wrong("minOffsetsPerTrigger", "is more than 'maxOffsetsPerTrigger', the maximum of a micro-batch")
@@ -306,5 +316,6 @@ KNOWN: Final = table(ReadOptions, WriteOptions, ConnectionOptions)
 
 _REPLAY_ONLY: Final = {
     *("assign", "channelPrefix", "driverBytes", "includeHeaders", "metadataRefresh", "reportChannel"),
-    *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "subscribePattern"),
+    *("startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp"),
+    "subscribePattern",
 }

@@ -218,7 +218,8 @@ class Bounds:
         """Return the first offset, a boundary."""
         extent = self.search.extent
         if self.options.starting_times is not None:
-            return self._at_time(self.options.starting_times, extent.start)
+            is_strict = self.options.starting_offsets_by_timestamp_strategy == "error"
+            return self._at_time(self.options.starting_times, extent.start, is_strict=is_strict)
         if self._is(self.options.starting_offsets, "latest", LATEST):
             return extent.end
         offset = self._offset(self.options.starting_offsets, EARLIEST)
@@ -239,13 +240,21 @@ class Bounds:
         """The option that set the end."""
         return "endingOffsets" if self.options.ending_times is None else "endingTimestamp"
 
-    def _at_time(self, times: int | ByPartition, otherwise: int) -> int:
-        """Return the boundary at a time; ``otherwise`` if there is no time, the log's end if all messages are older."""
+    def _at_time(self, times: int | ByPartition, otherwise: int, *, is_strict: bool = False) -> int:
+        """Return the boundary at a time; ``otherwise`` if there is no time, the log's end if all messages are older.
+
+        If ``is_strict``, it is an error that all messages are older.
+        """
         search = self.search
         time_ms = times if isinstance(times, int) else times.get(search.topic, {}).get(search.partition)
         if time_ms is None:
             return otherwise
         found = search.patiently(lambda current: current.at_time(time_ms))
+        if found is None and is_strict:
+            raise ConfigError(
+                f"option 'startingTimestamp': {search.name} has no message from {time_ms} (ms since 1970) on; an"
+                " earlier time, or startingOffsetsByTimestampStrategy=latest, starts the read"
+            )
         return search.extent.end if found is None else found
 
     def _is(self, bound: OffsetBound, word: str, special: int) -> bool:
