@@ -422,3 +422,14 @@ def apply_rules(config: object, rules: Mapping[str, Rule]) -> None:
     """Check the options of a new frozen dataclass, and normalise them."""
     for name, rule in rules.items():
         object.__setattr__(config, name, rule(name, getattr(config, name)))
+
+
+def check_timeout(timeout: object) -> float:
+    """Return ``timeout``, the time limit of a call.
+
+    Raises:
+        ConfigError: It is not a number of seconds above 0 and up to a day.
+    """
+    if not is_number(timeout) or not 0 < timeout <= 86400.0:
+        raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
+    return timeout

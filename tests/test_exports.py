@@ -55,7 +55,9 @@ def test_what_is_public_is_described() -> None:
         assert inspect.getdoc(getattr(nsq_ha, name)), name
 
 
-@pytest.mark.parametrize("module", ["admin", "errors", "protocol", "devcluster", "events", "sync", "tracelog", "spark"])
+@pytest.mark.parametrize(
+    "module", ["admin", "errors", "protocol", "devcluster", "events", "stats", "sync", "tracelog", "spark"]
+)
 def test_public_modules(module: str) -> None:
     assert inspect.getdoc(importlib.import_module(f"nsq_ha.{module}"))
 

@@ -223,12 +223,14 @@ class AttemptPolicy:
     Attributes:
         fine_below: A message with fewer attempts needs no check.
         on_failed: Called with each message whose handler failed.
+        given_up: Number of messages that were given up.
     """
 
     def __init__(self, config: ConsumerConfig, publisher: GiveUpPublisher, observer: Observer = SILENT) -> None:
         self._config = config
         self._publisher = publisher
         self._observer = observer
+        self.given_up: int = 0
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = HandlerThreads(_MOST_THREADS)
@@ -382,6 +384,7 @@ class AttemptPolicy:
                 message.requeue(0)
             raise
         else:
+            self.given_up += 1
             self._report(message, None)
             if not message.answered:
                 message.finish()

@@ -205,6 +205,7 @@ def leave_to_end(message: Message) -> None:
     delivery = _delivery(message)
     if delivery is not None and delivery.is_alive:
         delivery.in_flight -= 1
+        delivery.counts.returned += 1
     message.answered = True
     message.source = Returned(message.source, CLOSED)
 

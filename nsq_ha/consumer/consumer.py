@@ -11,15 +11,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from nsq_ha.checks import check_channel, check_partition, check_topic
+from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy, GiveUpPublisher, Publisher
 from nsq_ha.consumer.closing import supervisor_ended
+from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
+from nsq_ha.consumer.statistics import consumer_stats, consumer_troubles
 from nsq_ha.discovery.watcher import Directory
-from nsq_ha.errors import ConfigError
+from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
 from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
+    from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.stats import ConsumerStats
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -89,6 +93,7 @@ class Consumer(SingleUseClient):
         )
         self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
+        self._opened_at = 0.0
         self._over = asyncio.Event()
         self._absent = asyncio.Event()
         self._directory: Directory | None = None
@@ -119,6 +124,7 @@ class Consumer(SingleUseClient):
         await self._give_up_publisher.check()
         self._directory = Directory(self.config, access="r", observer=self._observer)
         self._inbox.start()
+        self._opened_at = asyncio.get_running_loop().time()
         await self._directory.start()
         self._watch = self._directory.watch(self.topic)
         self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self._inbox)
@@ -146,6 +152,54 @@ class Consumer(SingleUseClient):
         """
         self._check_loop()
         await self._wait_until(self._is_subscribed)
+
+    async def wait_ready(self, *, timeout: float | None = None) -> None:
+        """Wait until all partitions to read are subscribed, as :meth:`wait_subscribed` does, for a limited time.
+
+        Args:
+            timeout: Seconds. None for no limit.
+
+        Raises:
+            ResponseTimeoutError: Not all partitions were subscribed in time; the text says why. It is a TimeoutError,
+                too.
+            ClosedError: The consumer is closed.
+            ServerError: nsqd refused, and retrying cannot help.
+            ConfigError: ``timeout`` is not valid, or this is another event loop than the one that entered it.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                await self.wait_subscribed()
+        except TimeoutError as error:
+            if isinstance(error, NsqError):
+                raise
+            why = "" if self._partitions is None else f": {self._partitions.why_not()}"
+            raise ResponseTimeoutError(
+                f"{self.topic}/{self.channel}: not all partitions are subscribed after {timeout:g} s{why}"
+            ) from None
+
+    def stats(self) -> ConsumerStats:
+        """Return the counts and states of all partitions. It may be called at any time, from any thread."""
+        past = DeliveryCounts() if self._partitions is None else self._partitions.past
+        return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past)
+
+    def _stopped(self) -> str | None:
+        if self._inbox.failure is not None:
+            return str(self._inbox.failure)
+        if self._inbox.died is not None:
+            return "failed: the background task of the consumer ended"
+        if self._close.is_done:
+            return "closed"
+        return "closing" if self._close.has_begun else super()._stopped()
+
+    def _troubles(self) -> list[Trouble]:
+        if self._watch is None or self._partitions is None or self._loop is None:
+            return []
+        now = self._loop.time()
+        return consumer_troubles(self._watch, self._partitions, self._subscriptions, self._opened_at, now)
+
+    def _notes(self) -> list[str]:
+        return [] if self.max_in_flight else ["paused: max_in_flight=0"]
 
     def _is_subscribed(self) -> bool:
         return self._partitions is not None and self._partitions.are_subscribed()

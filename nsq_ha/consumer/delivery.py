@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha import tracelog
+from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue
 from nsq_ha.policy.timing import delay_after
@@ -49,11 +50,13 @@ class Delivery:
         gives_up: Asked for each requeue of the application; True takes the message over.
         on_requeued: Called with each message that is requeued, and with the delay that was given.
         on_interrupted: Called when the block around a message is cancelled; True takes the message over.
+        counts: Counts of the partition's messages. None for counts of its own.
         on_late: Called, from any thread, when a message is answered after its connection ended; with
             ``finish``, ``requeue`` or ``touch``.
 
     Attributes:
         arrived_at: When the last message of an ordered channel arrived; only one is in flight there.
+        counts: Counts of the partition's messages, over all its connections.
         delivered: Number of messages delivered.
         granted: What the server may deliver.
         in_flight: Number of messages delivered and not answered.
@@ -84,6 +87,7 @@ class Delivery:
         "_thread",
         "arrived_at",
         "channel",
+        "counts",
         "delivered",
         "granted",
         "in_flight",
@@ -115,7 +119,9 @@ class Delivery:
         gives_up: Callable[[Message], bool] = lambda _: False,
         on_requeued: Callable[[Message, float | None], None] = lambda _message, _delay: None,
         on_interrupted: Callable[[Message], bool] = lambda _: False,
+        counts: DeliveryCounts | None = None,
     ) -> None:
+        self.counts: DeliveryCounts = DeliveryCounts() if counts is None else counts
         self.topic: str = topic
         self.channel: str = channel
         self.partition: int = partition
@@ -179,6 +185,7 @@ class Delivery:
         self._no_repeat()
         self.is_alive = False
         self._connection = None
+        self.counts.returned += self.in_flight
         self.in_flight = 0
         for handle in self._held:
             handle.cancel()
@@ -187,6 +194,7 @@ class Delivery:
     def dropped(self) -> None:
         """Record that a message needs no answer: the server has requeued it, or a copy of it was finished."""
         if self.is_alive:
+            self.counts.timed_out += 1
             self.in_flight -= 1
             self._on_freed()
 
@@ -315,6 +323,7 @@ class Delivery:
             if self._first is not None and message.id == self._first.id:
                 self._no_repeat()  # from now on a copy is the redelivery that this requeue asks for
             self._connection.write(encode_req(message.id, round(delay * 1000)))
+            self.counts.requeued += 1
             self.in_flight -= 1
             self._on_freed()
 

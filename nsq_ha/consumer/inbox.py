@@ -107,6 +107,16 @@ class ConsumerInbox:
         self.backlog.on_finished, self.backlog.on_requeued = self.backoff.finished, self.backoff.requeued
         attempts.on_failed = self.backoff.failed
 
+    @property
+    def failure(self) -> NsqError | None:
+        """An error that retrying cannot fix. None if there is none."""
+        return self._failure
+
+    @property
+    def given_up(self) -> int:
+        """Number of messages that were given up."""
+        return self._attempts.given_up
+
     def start(self) -> None:
         """Start, in the running event loop."""
         self._loop = asyncio.get_running_loop()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.clock import Heartbeats
+    from nsq_ha.consumer.counts import DeliveryCounts
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node, TopicMeta
     from nsq_ha.transport.connection import Callbacks, Connection
@@ -58,9 +59,20 @@ class Opener:
         partition: The partition.
         config: The consumer's options.
         answers: Used by the deliveries.
+        counts: Counts of the partition's messages.
     """
 
-    def __init__(self, topic: str, channel: str, partition: int, config: ConsumerConfig, answers: Answers) -> None:
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        partition: int,
+        config: ConsumerConfig,
+        answers: Answers,
+        *,
+        counts: DeliveryCounts | None = None,
+    ) -> None:
+        self._counts = counts
         self._topic = topic
         self._channel = channel
         self._partition = partition
@@ -81,6 +93,7 @@ class Opener:
             gives_up=self._answers.gives_up,
             on_requeued=self._answers.requeued,
             on_interrupted=self._answers.interrupted,
+            counts=self._counts,
         )
 
     async def open(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsq_ha.config import check_plain
+from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import ConfigError, TopicNotFoundError
@@ -32,6 +33,9 @@ class Partitions:
         config: The consumer's options.
         subscriptions: Filled with one subscription for each partition, by its number.
         inbox: Takes the messages.
+
+    Attributes:
+        past: Counts of partitions that are no longer read.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Partitions:
         self._channels = ChannelStates(watch.topic, channel, replication_limit(config), config.local_addr)
         self._config = config
         self._inbox = inbox
+        self.past: DeliveryCounts = DeliveryCounts()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_warned = False
         self._absence = Outage()
@@ -57,10 +62,11 @@ class Partitions:
     def are_subscribed(self) -> bool:
         """Return whether all partitions to read are subscribed; False while none is known."""
         view = self._watch.view
-        wanted = set(view.leaders) if view is not None and _is_plain(view) else self._wanted()
-        return bool(wanted) and all(self._is_subscribed(partition) for partition in wanted)
+        wanted = set(view.leaders) if view is not None and _is_plain(view) else self.wanted()
+        return bool(wanted) and all(self.is_subscribed(partition) for partition in wanted)
 
-    def _wanted(self) -> set[int]:
+    def wanted(self) -> set[int]:
+        """Return the partitions to read; none while the topic is unknown."""
         if self._config.partitions is not None:
             return set(self._config.partitions)
         view = self._watch.view
@@ -70,7 +76,8 @@ class Partitions:
         numbers = view.known if _is_plain(view) else range(view.partition_num)
         return {*numbers, *view.leaders}
 
-    def _is_subscribed(self, partition: int) -> bool:
+    def is_subscribed(self, partition: int) -> bool:
+        """Return whether messages of ``partition`` may arrive."""
         subscription = self._subscriptions.get(partition)
         return subscription is not None and subscription.delivery is not None and subscription.is_subscribed
 
@@ -81,7 +88,7 @@ class Partitions:
             view: The topic's partitions.
             group: Runs the subscriptions' tasks. None starts no subscription.
         """
-        wanted = self._wanted()
+        wanted = self.wanted()
         if (view.meta is not None and self._is_refused(view.meta)) or self._names_absent(view):
             return
         for partition in sorted(wanted - self._subscriptions.keys()):
@@ -197,7 +204,7 @@ class Partitions:
     def _remove(self, partition: int) -> None:
         log.info("%s-%d is no longer a partition of the topic", self._watch.topic, partition)
         self._tasks.pop(partition).cancel()
-        del self._subscriptions[partition]
+        self.past.add(self._subscriptions.pop(partition).counts)
 
     def cancel(self) -> None:
         """End the subscriptions' tasks."""

@@ -77,6 +77,7 @@ class Receiver:
             if not messages:
                 return
         delivery.delivered += len(messages)
+        delivery.counts.delivered += len(messages)
         before = delivery.in_flight
         delivery.in_flight = in_flight = before + len(messages)
         granted = delivery.granted

@@ -20,6 +20,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Protocol
 
+from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.opening import Answers, Opener
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.renewal import Renewal, Replaced
@@ -76,6 +77,8 @@ class Subscription:
         inbox: Inbox,
     ) -> None:
         self.partition = partition
+        self.counts: DeliveryCounts = DeliveryCounts()
+        self._was_subscribed = False
         self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
         self.delivery: Delivery | None = None
         self._life: Life[Node] = Life(settle_time(config.heartbeat_interval))
@@ -88,7 +91,7 @@ class Subscription:
         self._connection: Connection | None = None
         self._is_closing = False
         self._start = Start(watch, channels, channel, partition, config)
-        self._opener = Opener(watch.topic, channel, partition, config, inbox)
+        self._opener = Opener(watch.topic, channel, partition, config, inbox, counts=self.counts)
         self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived, self._reports.refused)
         self._wake = asyncio.Event()
         self._replaced = Replaced(inbox.freed, inbox.left)
@@ -103,6 +106,22 @@ class Subscription:
     def trouble(self) -> NsqError | None:
         """Why the partition is not subscribed; None while it is."""
         return self._trouble.reason
+
+    @property
+    def trouble_since(self) -> float | None:
+        """When its failures began, in the loop's time. None if there are none."""
+        return self._trouble.since
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._life.state
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the last heartbeat, or since connecting. None without a connection."""
+        connection = self._connection
+        return None if connection is None else connection.heartbeat_age
 
     @property
     def is_subscribed(self) -> bool:
@@ -322,6 +341,8 @@ class Subscription:
             self._trouble.subscribed(self._loop.time())
             log.info("subscribed to %s-%d over %s", self._watch.topic, self.partition, connection.name)
             self._reports.connected(node.address)
+            self.counts.reconnects += self._was_subscribed
+            self._was_subscribed = True
             self._inbox.joined()
             self._renewal.changed()
 

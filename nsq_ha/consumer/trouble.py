@@ -60,6 +60,11 @@ class Trouble:
         self._refusals = 1  # none can be renewed before a subscription was accepted
 
     @property
+    def since(self) -> float | None:
+        """When the first failure occurred, in the loop's time. None if nothing is wrong."""
+        return self._outage.began_at
+
+    @property
     def is_open(self) -> bool:
         """Whether something failed and nothing has settled since."""
         return self._outage.began_at is not None

@@ -64,6 +64,10 @@ class TopicWatch:
         view: The latest view of the topic. None until the first answer.
         rounds: Number of rounds that have ended.
         error: The error of the last round. None if it got an answer.
+        failing_since: When the first of the last rounds without an answer ended, in the loop's time. None if the last
+            one got an answer.
+        absent_since: Since when no answer has named a partition. None if one did.
+        leaderless_since: Since when partitions have had no leader.
     """
 
     def __init__(
@@ -80,6 +84,9 @@ class TopicWatch:
         self._plain = PlainTopic()
         self.rounds: int = 0
         self.error: DiscoveryError | None = None
+        self.failing_since: float | None = None
+        self.absent_since: float | None = None
+        self.leaderless_since: dict[int, float] = {}
         self._access: Access = access
         self._servers = servers
         self._config = config
@@ -224,8 +231,23 @@ class TopicWatch:
 
     def _end_round(self) -> None:
         self.rounds = self._begun
+        self._keep_times()
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
+
+    def _keep_times(self) -> None:
+        """Keep since when each trouble has lasted, after a round."""
+        now, view = asyncio.get_running_loop().time(), self.view
+        self.failing_since = None if self.error is None else (self.failing_since or now)
+        if view is None or not view.partition_num:
+            self.absent_since, self.leaderless_since = self.absent_since or now, {}
+            return
+        self.absent_since, before = None, self.leaderless_since
+        self.leaderless_since = {
+            partition: before.get(partition, now)
+            for partition in range(view.partition_num)
+            if partition not in view.leaders
+        }
 
     def _survive(self, error: BaseException) -> None:
         """Count a round that ended with an unexpected error as one without an answer."""

@@ -247,6 +247,7 @@ class BatchCall:
             async with publisher.admitted(self._deadline, is_quick=plan.is_small):
                 await self._queue_at_front()
         except PublishError as error:
+            publisher.count_unsent(len(plan) - sum(request.count for request in self._queued), self._deadline)
             return error
         return None
 

@@ -11,7 +11,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
+from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.policy.sender_life import Act, Life, State
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Act as Renewal
@@ -125,6 +125,8 @@ class Link:
         self._may_connect = may_connect
         self._clock = asyncio.get_running_loop().time
         self._work = asyncio.Event()
+        self._opened = asyncio.Event()  # set while connected, and at the end
+        self._wanted = 0  # callers of connected()
         self._news = asyncio.Event()
         self._current: object = None  # the token of the connection in use; the ends of others are ignored
         self._failure: NsqError | None = None
@@ -137,6 +139,21 @@ class Link:
     def work(self) -> None:
         """Connect if there is no connection, because a publish waits."""
         self._work.set()
+
+    async def connected(self) -> None:
+        """Connect though no publish waits, and wait until it is done; failed attempts are repeated.
+
+        Raises:
+            ClosedError: The producer was closed.
+        """
+        self._wanted += 1
+        self._work.set()
+        try:
+            await self._opened.wait()
+        finally:
+            self._wanted -= 1
+        if self.life.state is State.ENDED:
+            raise ClosedError(_CLOSED)
 
     def news(self) -> None:
         """Decide what to do with the connection again."""
@@ -199,6 +216,7 @@ class Link:
             last, reason = self.connection, ConnectionLostError(_CLOSED)
             self._leave(reason)
             self.life.close()
+            self._opened.set()
             self.old.drop(reason)
             if last is not None:
                 await last.ended()
@@ -210,7 +228,7 @@ class Link:
 
     async def _wait(self) -> None:
         self._work.clear()
-        if not self._lane.waiting:
+        if not self._lane.waiting and not self._wanted:
             await self._work.wait()
         self.life.work()
 
@@ -285,7 +303,10 @@ class Link:
     def _use(self, connection: Connection) -> None:
         """Write to ``connection`` from now on."""
         self.connection, self._used_since = connection, self._clock()
+        if self._wanted:
+            self._user.last_used = self._used_since  # or it would be closed at once as unused
         connection.on_resume(self._user.kick)
+        self._opened.set()
         self._user.pump()
 
     async def _write(self) -> None:
@@ -365,6 +386,7 @@ class Link:
         if connection is None:
             return
         self._current = None
+        self._opened.clear()
         self._reports.disconnected(reason)
         connection.abort(reason)
         self.old.forget(reason)

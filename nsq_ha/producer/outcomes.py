@@ -14,6 +14,7 @@ from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
 from nsq_ha.policy.timing import Outage
+from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class Outcomes:
         partition: The partition's number.
         pending: Holds each publish until it ends.
         buffer: Counts the partition's bytes and holds publishes that wait for space.
+
+    Attributes:
+        counts: Counts of the partition's publishes.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Outcomes:
         self._buffer = buffer
         self._nsqd = ""
         self._shared: list[Receipt] = []
+        self.counts: PublishCounts = PublishCounts()
 
     def connected(self, nsqd: str) -> None:
         """Set the nsqd address for receipts."""
@@ -67,13 +72,17 @@ class Outcomes:
         """
         done = self._lane.all_answered(count, apart=apart)
         shared, usual = self._shared, self._pending.usual
-        freed = 0
+        freed = more = 0
         for entry in done:
             if entry.is_plain and entry.attempts == 1 and entry.timeout is None and entry.original is None:
                 # Nothing distinguishes the receipts of such messages, so they share one.
                 future = entry.future
                 if not future.done():
-                    future.set_result(shared if entry.count == 1 else shared * entry.count)
+                    if entry.count == 1:
+                        future.set_result(shared)
+                    else:
+                        future.set_result(shared * entry.count)
+                        more += entry.count - 1
                     del usual[entry]
                     freed += entry.size
             else:
@@ -84,7 +93,9 @@ class Outcomes:
                     for doubtful in done[done.index(entry) :]:
                         self._fail_in_doubt(doubtful, error)
                     self._buffer.free(freed)
+                    self.counts.published += done.index(entry) + more
                     raise
+        self.counts.published += count + more  # here, since counting each would take time
         if freed:
             self._buffer.free(freed)
         return done[-1]
@@ -102,6 +113,7 @@ class Outcomes:
         except RemoteProtocolError as error:
             self._fail_in_doubt(entry, error)
             raise
+        self.counts.published += 1
         return entry
 
     def _fail_in_doubt(self, entry: Request, error: RemoteProtocolError) -> None:
@@ -112,6 +124,7 @@ class Outcomes:
     def _stored(self, entry: Request, answer: bytes) -> None:
         receipts = entry.receipts(answer, self._partition, self._nsqd)
         self._pending.stored(entry.original or entry, receipts)
+        self.counts.published += entry.count - 1
         if answer != OK:
             _log_trace(entry, receipts)
         if entry.original is not None:
@@ -120,6 +133,8 @@ class Outcomes:
 
     def fail(self, entry: Request, error: NsqError) -> None:
         """Fail ``entry``; the error says whether it may be stored."""
+        if not entry.future.done():
+            self.counts.failure(entry.count, maybe_stored=entry.maybe_stored)
         failed = PublishError(
             str(error),
             topic=self._topic,
@@ -192,6 +207,11 @@ class OutageLog:
         self._name = f"{topic}-{partition}"
         self._extra = {"topic": topic, "partition": partition}
         self._outage = Outage()
+
+    @property
+    def since(self) -> float | None:
+        """When the failures began, in the loop's time. None if there are none."""
+        return self._outage.began_at
 
     def failed(self, now: float, error: NsqError) -> None:
         """Record a failure; warn if failures have lasted long enough."""

@@ -14,15 +14,18 @@ from asyncio import get_running_loop
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from nsq_ha.checks import check_topic, is_number, shown
+from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.discovery.watcher import Directory
-from nsq_ha.errors import ClosedError, ConfigError, PublishError
+from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
+from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.producer.pending import PendingPublishes
+from nsq_ha.producer.readiness import connect_all, unready
 from nsq_ha.producer.requests import PubRequest
+from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
@@ -33,9 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nsq_ha.options import ProducerOptions
+    from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.sharding import Key
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.sender import Sender
+    from nsq_ha.stats import ProducerStats
 
 
 FORGET_INTERVAL: Final = 5.0
@@ -74,6 +79,7 @@ class Producer(SingleUseClient):
         self._group: asyncio.TaskGroup | None = None
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
+        self._past = PublishCounts()  # of forgotten topics
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -189,6 +195,56 @@ class Producer(SingleUseClient):
         self._check_loop()
         return self._pending
 
+    def stats(self) -> ProducerStats:
+        """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
+        pending_bytes = 0 if self._pending is None else self._pending.total_bytes
+        return producer_stats(tuple(self._topics.values()), self._past, pending_bytes)
+
+    def _stopped(self) -> str | None:
+        if self._supervisor is not None and self._supervisor.done() and not self._closing.is_set():
+            return "failed: the background task of the producer ended"
+        if self._close.is_done:
+            return "closed"
+        return "closing" if self._closing.is_set() else super()._stopped()
+
+    def _troubles(self) -> list[Trouble]:
+        now = 0.0 if self._loop is None else self._loop.time()
+        return producer_troubles(tuple(self._topics.values()), now)
+
+    async def wait_ready(self, *topics: str, timeout: float | None = None) -> None:
+        """Connect to the leaders of all partitions of ``topics``, and wait until this is done.
+
+        A service can call it before it accepts requests, so that the first publish need not look up and connect.
+        Connections that are not used for ``idle_timeout`` are closed again.
+
+        Args:
+            *topics: The topics, at least one.
+            timeout: Seconds. None for no limit.
+
+        Raises:
+            ResponseTimeoutError: Not all partitions had a leader that can be connected to in time; the text says
+                which. It is a TimeoutError, too.
+            TopicNotFoundError: No nsqlookupd knows a topic.
+            ConfigError: A name or ``timeout`` is not valid, no topic is given, or ``max_connections`` is too small.
+            ClosedError: The producer is closed.
+
+        If cancelled, connecting goes on in the background.
+        """
+        pending = self._check_open()
+        if not topics:
+            raise ConfigError("name the topics that wait_ready() should wait for")
+        publishers = [self._publisher(topic, pending) for topic in dict.fromkeys(topics)]
+        limit = None if timeout is None else check_timeout(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                await connect_all(publishers, self.config.max_connections)
+        except TimeoutError as error:
+            if isinstance(error, NsqError):
+                raise
+            raise ResponseTimeoutError(
+                f"the producer is not ready after {timeout:g} s: {unready(publishers, self._troubles())}"
+            ) from None
+
     async def publish(
         self,
         topic: str,
@@ -251,7 +307,7 @@ class Producer(SingleUseClient):
             publisher = self._topics[topic]
         except (KeyError, TypeError):  # a new topic, or not a name
             publisher = self._publisher(topic, pending)
-        pending.add(request, timeout if timeout is None else _check_timeout(timeout))
+        pending.add(request, timeout if timeout is None else check_timeout(timeout))
         try:
             if not publisher.try_admit(request):
                 await publisher.wait_and_admit(request)
@@ -326,7 +382,7 @@ class Producer(SingleUseClient):
     ) -> list[Receipt | PublishError]:
         """Publish bodies that fit one command."""
         publisher = self._publisher(request.topic, pending)
-        pending.add(request, timeout if timeout is None else _check_timeout(timeout))
+        pending.add(request, timeout if timeout is None else check_timeout(timeout))
         try:
             if not publisher.try_admit(request):
                 await publisher.wait_and_admit(request)
@@ -342,7 +398,7 @@ class Producer(SingleUseClient):
         self, pending: PendingPublishes, topic: str, messages: list[bytes | OutgoingMessage], timeout: float | None
     ) -> list[Receipt | PublishError]:
         """Publish a batch that needs more than one command, or has more than bodies."""
-        limit = self.config.publish_timeout if timeout is None else _check_timeout(timeout)
+        limit = self.config.publish_timeout if timeout is None else check_timeout(timeout)
         publisher = self._publisher(topic, pending)
         plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message))
         whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -393,7 +449,9 @@ class Producer(SingleUseClient):
                 continue
             del self._topics[topic]
             self._directory.unwatch(topic)
+            self._past.add(publisher.unsent)
             for sender in publisher.senders.values():
+                self._past.add(sender.counts)
                 if sender in self._sender_tasks:
                     self._sender_tasks[sender].cancel()
 
@@ -408,9 +466,3 @@ class Producer(SingleUseClient):
             return True
         idle = sorted(senders, key=lambda sender: sender.last_used) if makes_room else ()
         return any(sender.link.close_unused() for sender in idle)
-
-
-def _check_timeout(timeout: object) -> float:
-    if not is_number(timeout) or not 0 < timeout <= 86400.0:
-        raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
-    return timeout

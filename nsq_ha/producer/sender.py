@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.counts import PublishCounts
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
 
@@ -61,6 +62,7 @@ class Sender:
         link: The connection to the leader.
         partition: The partition.
         trouble: Why publishing to the partition fails. None if it works.
+        counts: Counts of the partition's publishes.
         last_used: Time of the last write, in the loop's time.
     """
 
@@ -88,6 +90,8 @@ class Sender:
         self._reports = PartitionReports(watch.observer, watch.topic, None, partition)
         self._on_trouble = on_trouble
         self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, self.buffer)
+        self.counts: PublishCounts = self._outcomes.counts
+        self._was_connected = False
         self._log = OutageLog(watch.topic, partition, self._reports)
         self._retry_pause = RetryPause(config.backoff, self.kick)
         self._stall = StallDetector(self._stalled_at, self._stalled)
@@ -118,6 +122,11 @@ class Sender:
     def is_busy(self) -> bool:
         """Whether a publish is queued, unanswered or waiting for space."""
         return self.load > 0 or bool(self.buffer.waiting) or self.buffer.held_bytes > 0
+
+    @property
+    def trouble_since(self) -> float | None:
+        """When the failures began, in the loop's time. None if there are none."""
+        return self._log.since
 
     def view_changed(self, view: TopicView) -> None:
         """Follow the leader that a new view names."""
@@ -242,6 +251,7 @@ class Sender:
         renewing = renews(error.code, has_secret=self._config.auth_secret is not None, failures=failures)
         again = (error.retriable or renewing) and self._config.on_unreachable == "retry"
         request = self.lane.refused(self._clock(), retry=again, apart=apart)
+        self.counts.retries += again and not request.given_up
         is_understood = refuses_publish(error)
         if not is_understood:
             request.maybe_stored = True
@@ -333,6 +343,8 @@ class Sender:
     def connected(self, nsqd: str) -> None:
         """Record the address of the connected nsqd."""
         self._outcomes.connected(nsqd)
+        self.counts.reconnects += self._was_connected
+        self._was_connected = True
         self.trouble = None
 
     def left(self, reason: NsqError) -> None:
@@ -351,8 +363,12 @@ class Sender:
 
     def _take_back(self, reason: NsqError, *, apart: bool) -> None:
         for request in self.lane.lost(apart=apart):
-            if self._config.on_unreachable == "fail" and not request.given_up:
+            if request.given_up:
+                continue
+            if self._config.on_unreachable == "fail":
                 self._outcomes.give_up(request, reason)  # do not send it to another leader
+            else:
+                self.counts.retries += 1
 
     def _close(self, reason: NsqError, *, apart: bool) -> None:
         """Close the connection, or the previous one."""
@@ -377,6 +393,7 @@ class Sender:
 
     def _expire(self, request: Request) -> None:
         """Fail a publish whose time limit has passed."""
+        self.counts.timed_out += request.count
         if request.waits_for_room:
             trouble = "" if self.trouble is None else f" ({self.trouble})"
             full = f"{self.link.name}: {self.buffer.full_reason(request.size)}{trouble}"

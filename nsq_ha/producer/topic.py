@@ -18,12 +18,13 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.producer_limits import is_forgotten
 from nsq_ha.producer.choice import PartitionChoice
+from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.producer.repartition import Repartition
 from nsq_ha.producer.sender import Sender
 from nsq_ha.producer.validate import check_kind, lane_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
@@ -52,6 +53,7 @@ class TopicPublisher:
         senders: The started senders, by partition.
         queued: Number of publishes in the topic's queue.
         used_at: When a publish last left the queue, in the loop's time.
+        unsent: Counts of publishes that were never assigned to a partition.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class TopicPublisher:
         self.senders: dict[int, Sender] = {}
         self.queued: int = 0
         self.used_at: float = pending.loop.time()
+        self.unsent: PublishCounts = PublishCounts()
+        self._getting_ready = 0
         self._queue = AdmissionQueue()
         self._config = config
         self._may_connect = may_connect
@@ -117,10 +121,20 @@ class TopicPublisher:
             ConfigError: The request does not suit the topic.
             PublishError: The time limit passed, the topic cannot be used, or the producer closes. Nothing was sent.
         """
-        async with self.admitted(request.deadline, is_quick=True):
-            view = await self.view()
-            self.check_open()
-            self._admit(request, view)
+        try:
+            async with self.admitted(request.deadline, is_quick=True):
+                view = await self.view()
+                self.check_open()
+                self._admit(request, view)
+        except PublishError:
+            self.count_unsent(request.count, request.deadline)
+            raise
+
+    def count_unsent(self, count: int, deadline: float) -> None:
+        """Count ``count`` messages that failed before they were assigned to a partition."""
+        self.unsent.failure(count, maybe_stored=False)
+        if self._pending.loop.time() >= deadline:
+            self.unsent.timed_out += count
 
     @contextlib.asynccontextmanager
     async def admitted(self, deadline: float, *, is_quick: bool) -> AsyncIterator[None]:
@@ -181,6 +195,18 @@ class TopicPublisher:
             buffer = next((other.buffer for other in healthy if other.buffer.has_room(request.size)), buffer)
         buffer.admit(request)
 
+    # ------------------------------------------------------------ ready
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Do not forget the topic inside the block, though nothing is published."""
+        self._getting_ready += 1
+        try:
+            yield
+        finally:
+            self._getting_ready -= 1
+            self.used_at = self._pending.loop.time()
+
     # ------------------------------------------------------------ the topic's view
 
     async def view(self) -> TopicView:
@@ -219,7 +245,7 @@ class TopicPublisher:
         """Return whether to forget the topic because nobody publishes to it."""
         senders = self.senders.values()
         is_changing = not (self._repartition.is_settled() and self._repartition.is_calm)
-        is_needed = is_changing or bool(self.queued) or any(sender.is_busy for sender in senders)
+        is_needed = is_changing or bool(self.queued or self._getting_ready) or any(sender.is_busy for sender in senders)
         used_at = max(self.used_at, *(sender.last_used for sender in senders), 0.0)
         is_known = self.watch.view is not None and _names_partitions(self.watch.view)
         return is_forgotten(

@@ -11,7 +11,7 @@ from nsq_ha.config import ConsumerConfig
 from nsq_ha.errors import ConfigError
 from nsq_ha.settings import config_from_env
 from nsq_ha.sync.engine import Engine, is_called_by
-from nsq_ha.sync.facade import Facade, client_of, does, waits
+from nsq_ha.sync.facade import Facade, client_of, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
 from nsq_ha.transport.single_use import options_of
@@ -92,8 +92,16 @@ class Consumer(Facade[Engine]):
         return cls(topic, channel, producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
     run: Final = waits(nsq_ha.Consumer.run)
+    wait_ready: Final = waits(nsq_ha.Consumer.wait_ready)
+    stats: Final = reads(nsq_ha.Consumer.stats)
+    health: Final = reads(nsq_ha.Consumer.health)
     wait_subscribed: Final = waits(nsq_ha.Consumer.wait_subscribed)
     set_max_in_flight: Final = does(nsq_ha.Consumer.set_max_in_flight)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether :meth:`health` finds nothing wrong."""
+        return self._client.is_healthy
 
     @property
     def config(self) -> ConsumerConfig:

@@ -229,6 +229,19 @@ def does(
     return described(call, method)
 
 
+def reads(
+    method: Callable[Concatenate[_Client, _P], _Result],
+) -> Callable[Concatenate[Facade[_Client], _P], _Result]:
+    """Return a method that calls one which any thread may call, at any time: it neither waits nor starts the client."""
+    name = method.__name__
+
+    def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        bound: Callable[_P, _Result] = getattr(self._client, name)
+        return bound(*args, **kwargs)
+
+    return described(call, method)
+
+
 def described(
     function: Callable[_P, _Result], method: Callable[..., object], doc: str | None = None
 ) -> Callable[_P, _Result]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpa
 import nsq_ha
 from nsq_ha.config import ProducerConfig
 from nsq_ha.settings import config_from_env
-from nsq_ha.sync.facade import Facade, check_thread, described, waits
+from nsq_ha.sync.facade import Facade, check_thread, described, reads, waits
 from nsq_ha.sync.outstanding import Outstanding
 from nsq_ha.transport.single_use import options_of
 
@@ -87,7 +87,15 @@ class Producer(Facade[nsq_ha.Producer]):
 
     publish: Final = waits(nsq_ha.Producer.publish)
     publish_many: Final = waits(nsq_ha.Producer.publish_many)
+    wait_ready: Final = waits(nsq_ha.Producer.wait_ready)
+    stats: Final = reads(nsq_ha.Producer.stats)
+    health: Final = reads(nsq_ha.Producer.health)
     publish_nowait: Final = _without_waiting(nsq_ha.Producer.publish)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether :meth:`health` finds nothing wrong."""
+        return self._client.is_healthy
 
     @property
     def config(self) -> ProducerConfig:

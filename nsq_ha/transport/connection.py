@@ -269,6 +269,11 @@ class Connection:
         return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
 
     @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the last heartbeat, or since connecting."""
+        return self._loop.time() - self._last_heartbeat
+
+    @property
     def takes_more(self) -> bool:
         """Whether the socket has space. False also once the end is decided, shortly before ``lost``."""
         stream = self._stream

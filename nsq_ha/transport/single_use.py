@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.policy.health import health_of
+from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsq_ha.config import ClientConfig
+    from nsq_ha.policy.health import Trouble
+    from nsq_ha.stats import Health
 
 _Config = TypeVar("_Config", bound="ClientConfig")
 
@@ -96,6 +100,42 @@ class SingleUseClient(ABC):
         if running is not self._loop:
             name = type(self).__name__
             raise ConfigError(f"a {name} belongs to the event loop that entered it; this is another one")
+
+    def health(self, *, patience: float = FIRST_WARNING) -> Health:
+        """Return whether the client works, and why not. It asks no server and may be called from any thread.
+
+        The client is unhealthy if it is not open, if nsqd refused something that retries cannot fix, if no nsqlookupd
+        answers, and if a partition cannot be published to or read. A pause or back-off is not unhealthy, but named.
+
+        Args:
+            patience: Seconds of trouble after which the client is unhealthy. The default is the time after which the
+                log warns: a change of a leader takes less.
+        """
+        stopped = self._stopped()
+        if stopped is not None:
+            return health_of(stopped, (), (), patience)
+        return health_of(None, self._troubles(), self._notes(), patience)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether :meth:`health` finds nothing wrong."""
+        return self.health().is_healthy
+
+    def _stopped(self) -> str | None:
+        """Return why the client cannot work at all. None if it can."""
+        if self._loop is None:
+            return "not started yet"
+        if self._loop.is_closed():
+            return "closed, since its event loop is closed"
+        return None
+
+    @abstractmethod
+    def _troubles(self) -> list[Trouble]:
+        """Return the parts that do not work now."""
+
+    def _notes(self) -> list[str]:
+        """Return what an operator may want to know about a healthy client."""
+        return []
 
     @abstractmethod
     async def _open(self) -> None:

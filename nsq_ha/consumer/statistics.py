@@ -1,0 +1,125 @@
+"""Read the state of a consumer, for ``stats()`` and ``health()``.
+
+Nothing here changes anything, and each value is read at once, so any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.policy.health import Trouble
+from nsq_ha.policy.subscription import State
+from nsq_ha.stats import ConsumerPartition, ConsumerStats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.consumer.inbox import ConsumerInbox
+    from nsq_ha.consumer.partitions import Partitions
+    from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.stats import PartitionState
+
+STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
+    {
+        State.PAUSED: "waiting",
+        State.CONNECTING: "connecting",
+        State.SUBSCRIBING: "connecting",
+        State.SUBSCRIBED: "connected",
+        State.MOVING: "connected",
+        State.MOVE_PAUSED: "connected",
+        State.DRAINING: "closing",
+        State.ENDED: "closed",
+    }
+)
+"""What ``stats()`` calls the states of ``policy.subscription``."""
+
+
+def consumer_stats(
+    topic: str, channel: str, inbox: ConsumerInbox, watch: TopicWatch | None, past: DeliveryCounts
+) -> ConsumerStats:
+    """Return the statistics of a consumer.
+
+    Args:
+        topic: The topic.
+        channel: The channel.
+        inbox: Its messages and subscriptions.
+        watch: The topic's lookups. None before the consumer is entered.
+        past: Counts of partitions that are no longer read.
+    """
+    waiting = Counter(message.partition for message in tuple(inbox.waiting))
+    total = DeliveryCounts()
+    total.add(past)
+    partitions = []
+    for number, subscription in sorted(inbox.subscriptions.items()):
+        total.add(subscription.counts)
+        partitions.append(_partition(topic, watch, subscription, waiting[number]))
+    in_flight = sum(each.in_flight for each in partitions)
+    return ConsumerStats(
+        topic=topic,
+        channel=channel,
+        partitions=tuple(partitions),
+        queued=sum(waiting.values()),
+        in_flight=in_flight,
+        ready=sum(each.ready for each in partitions),
+        max_in_flight=inbox.flow.max_in_flight,
+        delivered=total.delivered,
+        finished=total.finished(in_flight),
+        requeued=total.requeued,
+        timed_out=total.timed_out,
+        returned=total.returned,
+        given_up=inbox.given_up,
+        reconnects=total.reconnects,
+    )
+
+
+def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription, queued: int) -> ConsumerPartition:
+    view = None if watch is None else watch.view
+    leader = None if view is None else view.leaders.get(subscription.partition)
+    counts, trouble = subscription.counts, subscription.trouble
+    in_flight = subscription.in_flight + subscription.replaced_in_flight
+    return ConsumerPartition(
+        topic=topic,
+        partition=subscription.partition,
+        leader=None if leader is None else leader.address,
+        state=STATES[subscription.state],
+        queued=queued,
+        in_flight=in_flight,
+        ready=subscription.ready,
+        delivered=counts.delivered,
+        finished=counts.finished(in_flight),
+        requeued=counts.requeued,
+        timed_out=counts.timed_out,
+        returned=counts.returned,
+        reconnects=counts.reconnects,
+        heartbeat_age=subscription.heartbeat_age,
+        trouble=None if trouble is None else str(trouble),
+    )
+
+
+def consumer_troubles(
+    watch: TopicWatch, partitions: Partitions, subscriptions: Mapping[int, Subscription], opened_at: float, now: float
+) -> list[Trouble]:
+    """Return what does not work, at the loop's time ``now``."""
+    found: list[Trouble] = []
+    if watch.error is not None and watch.failing_since is not None:
+        found.append(Trouble("", str(watch.error), now - watch.failing_since))
+    wanted = partitions.wanted()
+    if not wanted and watch.error is None:
+        since = opened_at if watch.absent_since is None else watch.absent_since
+        found.append(Trouble(watch.topic, partitions.why_not(), now - since))
+    leaderless = dict(watch.leaderless_since)
+    for number in sorted(wanted):
+        if partitions.is_subscribed(number):
+            continue
+        subscription, name = subscriptions.get(number), f"{watch.topic}-{number}"
+        if number in leaderless:
+            found.append(Trouble(name, "has no leader", now - leaderless[number]))
+            continue
+        reason = None if subscription is None else subscription.trouble
+        since = opened_at if subscription is None else subscription.trouble_since or opened_at
+        found.append(Trouble(name, "is not subscribed yet" if reason is None else str(reason), now - since))
+    return found

@@ -1,0 +1,118 @@
+"""Read the state of a producer, for ``stats()`` and ``health()``.
+
+Nothing here changes anything, and each value is read at once, so any thread may call it.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.policy.health import Trouble
+from nsq_ha.policy.sender_life import State
+from nsq_ha.producer.counts import PublishCounts
+from nsq_ha.stats import ProducerPartition, ProducerStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.producer.sender import Sender
+    from nsq_ha.producer.topic import TopicPublisher
+    from nsq_ha.stats import PartitionState
+
+STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
+    {
+        State.IDLE: "idle",
+        State.CONNECTING: "connecting",
+        State.WRITING: "connected",
+        State.REPLACING: "connected",
+        State.MOVING: "connected",
+        State.EXPIRING: "connected",
+        State.PAUSED: "waiting",
+        State.ENDED: "closed",
+    }
+)
+"""What ``stats()`` calls the states of ``policy.sender_life``."""
+
+
+def producer_stats(publishers: Iterable[TopicPublisher], past: PublishCounts, pending_bytes: int) -> ProducerStats:
+    """Return the statistics of a producer.
+
+    Args:
+        publishers: Of the topics in use.
+        past: Counts of forgotten topics.
+        pending_bytes: Bytes of all queued and unanswered bodies.
+    """
+    total, queued, partitions = PublishCounts(), 0, []
+    total.add(past)
+    for publisher in publishers:
+        queued += publisher.queued
+        total.add(publisher.unsent)
+        for _, sender in sorted(publisher.senders.items()):
+            total.add(sender.counts)
+            partitions.append(_partition(publisher.watch, sender))
+    partitions.sort(key=lambda each: (each.topic, each.partition))
+    return ProducerStats(
+        partitions=tuple(partitions),
+        queued=queued + sum(each.queued for each in partitions),
+        in_flight=sum(each.in_flight for each in partitions),
+        pending_bytes=pending_bytes,
+        published=total.published,
+        failed=total.failed,
+        uncertain=total.uncertain,
+        timed_out=total.timed_out,
+        retries=total.retries,
+        reconnects=total.reconnects,
+    )
+
+
+def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
+    link, counts, trouble = sender.link, sender.counts, sender.trouble
+    connection, view = link.connection, watch.view
+    leader = None if view is None else view.leaders.get(sender.partition)
+    return ProducerPartition(
+        topic=watch.topic,
+        partition=sender.partition,
+        leader=None if leader is None else leader.address,
+        state=STATES[link.life.state],
+        queued=sender.lane.waiting + len(sender.buffer.waiting),
+        in_flight=sender.lane.unanswered,
+        published=counts.published,
+        failed=counts.failed,
+        uncertain=counts.uncertain,
+        timed_out=counts.timed_out,
+        retries=counts.retries,
+        reconnects=counts.reconnects,
+        heartbeat_age=None if connection is None else connection.heartbeat_age,
+        trouble=None if trouble is None else str(trouble),
+    )
+
+
+def producer_troubles(publishers: Iterable[TopicPublisher], now: float) -> list[Trouble]:
+    """Return what does not work for the topics in use, at the loop's time ``now``."""
+    found: list[Trouble] = []
+    lookups: dict[str, Trouble] = {}  # the same nsqlookupds answer for all topics
+    for publisher in publishers:
+        watch = publisher.watch
+        if watch.error is not None and watch.failing_since is not None:
+            text = str(watch.error)
+            lookups.setdefault(text, Trouble("", text, now - watch.failing_since))
+        if watch.absent_since is not None and watch.error is None:
+            reason = publisher.trouble
+            text = "no partition is known yet" if reason is None else str(reason)
+            found.append(Trouble(watch.topic, text, now - watch.absent_since))
+        leaderless = dict(watch.leaderless_since)
+        for partition, since in leaderless.items():
+            found.append(Trouble(f"{watch.topic}-{partition}", "has no leader", now - since))
+        for partition, sender in tuple(publisher.senders.items()):
+            trouble, since_failed = sender.trouble, sender.trouble_since
+            # The failure of an idle sender is no news: the next publish may find a leader that works again.
+            if trouble is None or since_failed is None or partition in leaderless or not _is_in_use(sender):
+                continue
+            found.append(Trouble(f"{watch.topic}-{partition}", str(trouble), now - since_failed))
+    return [*lookups.values(), *found]
+
+
+def _is_in_use(sender: Sender) -> bool:
+    return sender.is_busy or sender.link.life.state in (State.CONNECTING, State.PAUSED)

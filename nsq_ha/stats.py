@@ -1,0 +1,186 @@
+"""What ``stats()`` and ``health()`` of producers and consumers return.
+
+Owns the types; all are frozen. Counts begin at 0 when the client is created, and count messages unless the text says
+something else. Later versions may add fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "ConsumerPartition",
+    "ConsumerStats",
+    "Health",
+    "PartitionState",
+    "ProducerPartition",
+    "ProducerStats",
+]
+
+PartitionState = Literal["idle", "connecting", "connected", "waiting", "closing", "closed"]
+"""``idle``: a producer needs no connection now. ``waiting``: for a leader, or for the next attempt after a failure.
+``closing``: a consumer takes no new messages and waits for answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a client works; true if it does.
+
+    Attributes:
+        is_healthy: Whether it works.
+        reason: Why not. If it works, ``ok`` or what an operator may want to know, such as a pause.
+    """
+
+    is_healthy: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        """Return ``is_healthy``."""
+        return self.is_healthy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPartition:
+    """One partition that a producer has published to.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        leader: ``host:port`` of the leader, by the latest lookup. None if there is none.
+        state: The state of the connection.
+        queued: Number of publish calls that are not written yet, including those that wait for buffer space.
+        in_flight: Number of publish commands that are written and not answered.
+        published: Number of messages that nsqd has acknowledged.
+        failed: Number of messages whose publish failed.
+        uncertain: Those of ``failed`` that may be stored nevertheless (``maybe_stored``).
+        timed_out: Those of ``failed`` that reached their time limit.
+        retries: Number of publish commands that were taken back after a refusal or a lost connection.
+        reconnects: Number of connections after the first one.
+        heartbeat_age: Seconds since the last heartbeat, or since connecting. None without a connection.
+        trouble: Why publishing fails. None if it does not.
+    """
+
+    topic: str
+    partition: int
+    leader: str | None
+    state: PartitionState
+    queued: int
+    in_flight: int
+    published: int
+    failed: int
+    uncertain: int
+    timed_out: int
+    retries: int
+    reconnects: int
+    heartbeat_age: float | None
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStats:
+    """The state of a producer at one moment.
+
+    The totals include topics that are not in ``partitions`` any more, since nothing was published to them for
+    ``idle_timeout``, and messages that were never assigned to a partition.
+
+    Attributes:
+        partitions: By topic and number.
+        queued: Number of publish calls that are not written yet.
+        in_flight: Number of publish commands that are written and not answered.
+        pending_bytes: Bytes of their bodies, limited by ``max_pending_bytes``.
+        published: Number of messages that nsqd has acknowledged.
+        failed: Number of messages whose publish failed.
+        uncertain: Those of ``failed`` that may be stored nevertheless (``maybe_stored``).
+        timed_out: Those of ``failed`` that reached their time limit.
+        retries: Number of publish commands that were taken back after a refusal or a lost connection.
+        reconnects: Number of connections after the first one of each partition.
+    """
+
+    partitions: tuple[ProducerPartition, ...]
+    queued: int
+    in_flight: int
+    pending_bytes: int
+    published: int
+    failed: int
+    uncertain: int
+    timed_out: int
+    retries: int
+    reconnects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPartition:
+    """One partition that a consumer reads.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        leader: ``host:port`` of the leader, by the latest lookup. None if there is none.
+        state: The state of the subscription; ``connected`` means subscribed.
+        queued: Number of messages that arrived and were not handed out.
+        in_flight: Number of unanswered messages, queued ones included.
+        ready: The RDY count that was sent last.
+        delivered: Number of deliveries.
+        finished: Number of messages whose FIN was sent, given-up ones included.
+        requeued: Number of messages whose REQ was sent.
+        timed_out: Number of messages that the server took back, as far as the client noticed, since they were not
+            answered within ``msg_timeout``. Copies of a message that is being handled count, too.
+        returned: Number of messages that were unanswered when their connection ended; they are delivered again.
+        reconnects: Number of subscriptions after the first one.
+        heartbeat_age: Seconds since the last heartbeat, or since connecting. None without a connection.
+        trouble: Why the partition is not read. None if it is.
+    """
+
+    topic: str
+    partition: int
+    leader: str | None
+    state: PartitionState
+    queued: int
+    in_flight: int
+    ready: int
+    delivered: int
+    finished: int
+    requeued: int
+    timed_out: int
+    returned: int
+    reconnects: int
+    heartbeat_age: float | None
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStats:
+    """The state of a consumer at one moment. The totals include partitions that the topic does not have any more.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        partitions: By number.
+        queued: Number of messages that arrived and were not handed out.
+        in_flight: Number of unanswered messages, queued ones included.
+        ready: Sum of the RDY counts that were sent last.
+        max_in_flight: The present limit.
+        delivered: Number of deliveries.
+        finished: Number of messages whose FIN was sent, given-up ones included.
+        requeued: Number of messages whose REQ was sent.
+        timed_out: Number of messages that the server took back, see :class:`ConsumerPartition`.
+        returned: Number of messages that were unanswered when their connection ended.
+        given_up: Number of messages that were given up (``max_attempts``).
+        reconnects: Number of subscriptions after the first one of each partition.
+    """
+
+    topic: str
+    channel: str
+    partitions: tuple[ConsumerPartition, ...]
+    queued: int
+    in_flight: int
+    ready: int
+    max_in_flight: int
+    delivered: int
+    finished: int
+    requeued: int
+    timed_out: int
+    returned: int
+    given_up: int
+    reconnects: int

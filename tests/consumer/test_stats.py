@@ -1,0 +1,243 @@
+"""What a consumer says about itself: stats(), health() and wait_ready()."""
+
+import asyncio
+import dataclasses
+import threading
+
+import pytest
+
+from nsq_ha.consumer.statistics import STATES
+from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError, ServerError
+from nsq_ha.message import Message
+from nsq_ha.policy.subscription import State
+from nsq_ha.protocol import Finish, Requeue
+from nsq_ha.stats import ConsumerPartition, ConsumerStats
+from tests.support.nsqd import Refusing, Subscribe, message_id
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import eventually
+
+
+def one(stats: ConsumerStats) -> ConsumerPartition:
+    [partition] = stats.partitions
+    return partition
+
+
+def test_every_state_has_a_name() -> None:
+    assert STATES.keys() == set(State)
+
+
+async def test_before_and_after(stage: Stage) -> None:
+    consumer = stage.consumer(max_in_flight=7)
+    before = consumer.stats()
+    assert (before.topic, before.channel, before.partitions, before.max_in_flight) == (TOPIC, "ch", (), 7)
+    assert (consumer.is_healthy, consumer.health().reason) == (
+        False,
+        "not started yet",
+    )
+    async with consumer:
+        peer = await stage.nsqd.subscriber()
+        assert (consumer.is_healthy, consumer.health().reason) == (True, "ok")
+        peer.message(b"x")
+        async with await anext(consumer):
+            pass
+        await stage.nsqd.until(lambda: peer.of(Finish))
+    assert (consumer.stats().delivered, consumer.stats().finished, one(consumer.stats()).state) == (1, 1, "closed")
+    assert (consumer.is_healthy, consumer.health().reason) == (False, "closed")
+
+
+async def test_messages_of_all_kinds(stage: Stage) -> None:
+    async with stage.consumer(max_in_flight=10) as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(4):
+            peer.message(b"x", message_id(2 + number))
+        first, second, third = [await anext(consumer) for _ in range(3)]
+        await eventually(lambda: consumer.stats().queued == 1)
+        first.finish()
+        second.requeue()
+        await stage.nsqd.until(lambda: peer.of(Finish) and peer.of(Requeue))
+        stats = consumer.stats()
+        age = one(stats).heartbeat_age
+        assert age is not None
+        assert dataclasses.replace(one(stats), heartbeat_age=None) == ConsumerPartition(
+            topic=TOPIC,
+            partition=0,
+            leader=stage.nsqd.node.address,
+            state="connected",
+            queued=1,
+            in_flight=2,
+            ready=peer.ready,
+            delivered=4,
+            finished=1,
+            requeued=1,
+            timed_out=0,
+            returned=0,
+            reconnects=0,
+            heartbeat_age=None,
+            trouble=None,
+        )
+        assert (stats.ready, stats.in_flight, stats.given_up) == (peer.ready, 2, 0)
+        peer.abort()
+        await eventually(lambda: consumer.stats().reconnects == 1)
+        third.finish()  # too late: the message is delivered again
+        stats = consumer.stats()
+        assert (stats.delivered, stats.finished, stats.requeued, stats.returned) == (4, 1, 1, 2)
+        assert (stats.in_flight, stats.queued) == (0, 0)
+
+
+async def test_many_messages_of_a_handler(stage: Stage) -> None:
+    async def handle(_: Message) -> None:
+        pass
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=5))
+        peer = await stage.nsqd.subscriber()
+        await peer.feed([b"x"] * 500)
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 500)
+        stats = consumer.stats()
+        assert (stats.delivered, stats.finished, stats.in_flight, stats.queued) == (500, 500, 0, 0)
+        await consumer.aclose()
+        await running
+
+
+async def test_a_message_that_is_given_up(stage: Stage) -> None:
+    def fail(_: Message) -> None:
+        raise ValueError
+
+    async with stage.consumer(max_attempts=1) as consumer:
+        running = asyncio.create_task(consumer.run(fail))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        stats = consumer.stats()
+        assert (stats.given_up, stats.finished, stats.requeued) == (1, 1, 0)
+        await consumer.aclose()
+        await running
+
+
+async def test_messages_that_the_close_leaves_to_nsqd(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(3):
+            peer.message(b"x", message_id(2 + number))
+        await eventually(lambda: consumer.stats().queued == 3)
+    stats = consumer.stats()
+    assert (stats.delivered, stats.finished, stats.in_flight, stats.queued) == (3, 0, 0, 0)
+    assert stats.returned + stats.requeued == 3
+
+
+async def test_another_thread_may_look(stage: Stage) -> None:
+    found: list[object] = []
+
+    async with stage.consumer() as consumer:
+
+        def look() -> None:
+            found.extend((len(consumer.stats().partitions), consumer.health().reason, consumer.is_healthy))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(10.0)
+    assert found == [1, "ok", True]
+
+
+# ------------------------------------------------------------ health
+
+
+async def test_a_partition_without_a_leader(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, 2)
+    async with stage.consumer(lookup_interval=0.1, start_timeout=0.1) as consumer:
+        assert consumer.is_healthy
+        assert consumer.health().reason == "orders-1 has no leader (for 0 s)"
+        assert not consumer.health(patience=0.0)
+        await eventually(lambda: not consumer.is_healthy)
+        assert consumer.health().reason == "orders-1 has no leader (for 5 s)"
+        assert [partition.state for partition in consumer.stats().partitions] == ["connected", "waiting"]
+        stage.lead({0: stage.nsqd, 1: stage.nsqd})
+        await eventually(lambda: consumer.health().reason == "ok")
+
+
+async def test_an_nsqd_that_is_gone(stage: Stage) -> None:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        await stage.nsqd.stop()
+        await eventually(lambda: not consumer.is_healthy)
+        assert consumer.health().reason.startswith(f"orders-0: cannot connect to {stage.nsqd.node.address}")
+        assert one(consumer.stats()).trouble is not None
+        await stage.nsqd.start()
+        await eventually(lambda: consumer.is_healthy)
+        assert (one(consumer.stats()).trouble, consumer.stats().reconnects) == (None, 1)
+
+
+async def test_no_nsqlookupd_answers(stage: Stage) -> None:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        await stage.lookupd.stop()
+        await eventually(lambda: not consumer.is_healthy)
+        assert consumer.health().reason.startswith("no nsqlookupd gave a usable answer")
+        await stage.lookupd.start()
+        await eventually(lambda: consumer.is_healthy)
+
+
+async def test_a_topic_that_does_not_exist(stage: Stage) -> None:
+    stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
+    async with stage.consumer(lookup_interval=0.1, start_timeout=0.1) as consumer:
+        assert consumer.is_healthy
+        await eventually(lambda: not consumer.is_healthy)
+        assert consumer.health().reason.startswith("there is no topic 'orders'")
+
+
+async def test_a_refusal_that_retries_cannot_fix(stage: Stage) -> None:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        stage.nsqds[1].script = Refusing(Subscribe, "E_BAD_TOPIC no", closes=True)
+        stage.lead({0: stage.nsqds[1]})
+        await eventually(lambda: not consumer.is_healthy)
+        assert consumer.health().reason == "E_BAD_TOPIC no"
+
+
+async def test_a_pause_is_healthy_but_named(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        consumer.set_max_in_flight(0)
+        assert (consumer.is_healthy, consumer.health().reason) == (True, "paused: max_in_flight=0")
+
+
+async def test_a_consumer_that_closes(stage: Stage) -> None:
+    started = asyncio.Event()
+    release = asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        started.set()
+        await release.wait()
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        (await stage.nsqd.subscriber()).message(b"x")
+        await started.wait()
+        closing = asyncio.create_task(consumer.aclose())
+        await eventually(lambda: consumer.health().reason == "closing")
+        assert not consumer.is_healthy
+        assert one(consumer.stats()).state == "closing"
+        release.set()
+        await asyncio.gather(closing, running)
+
+
+# ------------------------------------------------------------ wait_ready
+
+
+async def test_wait_ready(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, 2)
+    consumer = stage.consumer(lookup_interval=0.1, start_timeout=0.1)
+    with pytest.raises(ClosedError):
+        await consumer.wait_ready()
+    async with consumer:
+        with pytest.raises(ResponseTimeoutError) as late:
+            await consumer.wait_ready(timeout=0.5)
+        assert str(late.value).startswith("orders/ch: not all partitions are subscribed after 0.5 s: partition 1: ")
+        assert isinstance(late.value, TimeoutError)
+        with pytest.raises(ConfigError, match="timeout must be"):
+            await consumer.wait_ready(timeout=-1)
+        waiting = asyncio.create_task(consumer.wait_ready(timeout=60.0))
+        stage.lead({0: stage.nsqd, 1: stage.nsqd})
+        await waiting
+        await consumer.wait_ready()
+        stage.nsqds[1].script = Refusing(Subscribe, "E_BAD_TOPIC no", closes=True)
+        stage.lead({0: stage.nsqds[1], 1: stage.nsqd})
+        await eventually(lambda: not consumer.is_healthy)
+        with pytest.raises(ServerError):
+            await consumer.wait_ready(timeout=60.0)
