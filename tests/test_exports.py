@@ -79,7 +79,7 @@ def test_the_users_methods_are_these() -> None:
     def methods(kind: type) -> set[str]:
         return {name for name in vars(kind) if not name.startswith("_")}
 
-    assert methods(nsq_ha.Producer) >= {"publish", "publish_many", "aclose", "trace"}
+    assert methods(nsq_ha.Producer) >= {"publish", "publish_many", "aclose", "trace", "stats", "wait_ready"}
     assert methods(nsq_ha.Consumer) >= {"run", "aclose", "wait_subscribed", "max_in_flight", "set_max_in_flight"}
     assert methods(nsq_ha.Message) >= {"finish", "requeue", "touch", "headers", "tag", "trace_id", "internal_id"}
 
@@ -91,9 +91,13 @@ async def test_a_consumer_shows_only_what_users_call() -> None:
         "channel",
         "config",
         "from_env",
+        "health",
+        "is_healthy",
         "max_in_flight",
         "run",
         "set_max_in_flight",
+        "stats",
         "topic",
+        "wait_ready",
         "wait_subscribed",
     }
