@@ -1,7 +1,17 @@
-"""Administer topics, partitions and channels: create, change, describe, delete."""
+"""Administer a cluster: topics, partitions, channels, nodes, and their statistics."""
 
 from nsq_ha.admin.client import AdminClient
-from nsq_ha.admin.description import ChannelStats, PartitionDescription, PartitionStats, TopicDescription
+from nsq_ha.admin.description import (
+    ChannelStats,
+    ClientStats,
+    ClusterStats,
+    Latency,
+    NodeStats,
+    PartitionDescription,
+    PartitionStats,
+    TopicDescription,
+    TopicStats,
+)
 from nsq_ha.options import AdminOptions
 from nsq_ha.policy.topology import TopicView
 
@@ -9,8 +19,13 @@ __all__ = [
     "AdminClient",
     "AdminOptions",
     "ChannelStats",
+    "ClientStats",
+    "ClusterStats",
+    "Latency",
+    "NodeStats",
     "PartitionDescription",
     "PartitionStats",
     "TopicDescription",
+    "TopicStats",
     "TopicView",
 ]

@@ -1,4 +1,6 @@
-"""The description of a topic: its partitions, replicas, channels and depths, read from nsqd's untrusted ``/stats``.
+"""The statistics and the description of a cluster: nodes, topics, partitions, channels and clients, as values.
+
+``stats_answer`` reads them from nsqd's answers.
 
 Source: protocol reference 13.
 """
@@ -8,62 +10,63 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from nsq_ha.checks import MAX_PARTITION_ID
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsq_ha.policy.topology import Node, TopicView
 
 
-class _Client(msgspec.Struct):
-    in_flight_count: int = 0
-
-
-class _Channel(msgspec.Struct):
-    channel_name: str
-    depth: int = 0
-    depth_size: int = 0
-    in_flight_count: int = 0
-    deferred_count: int = 0
-    requeue_count: int = 0
-    timeout_count: int = 0
-    client_num: int = 0
-    client_count: int = 0
-    paused: bool = False
-    skipped: bool = False
-    message_count: int = 0
-    clients: list[_Client] | None = None
-
-
-class _Partition(msgspec.Struct):
-    topic_name: str
-    topic_partition: str = ""
-    depth: int = 0
-    is_leader: bool = False
-    backend_start: int = 0
-    backend_depth: int = 0
-    message_count: int = 0
-    is_multi_ordered: bool = False
-    is_ext: bool = False
-    channels: list[_Channel] | None = None
-
-
-class Stats(msgspec.Struct):
-    """The used part of an answer to ``/stats``.
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long messages take from publishing to FIN, if nsqd measures it (``-e2e-processing-latency-percentile``).
 
     Attributes:
-        topics: The partitions of all topics.
+        count: Number of measured messages in the window.
+        percentiles: Pairs of a share of the messages, such as 0.99, and the seconds within which they were finished.
     """
 
-    topics: list[_Partition] | None = None
+    count: int
+    percentiles: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """One connection that consumes a channel.
+
+    Attributes:
+        client_id: The client's name for itself.
+        hostname: The name of its host.
+        address: Its ``host:port``, as nsqd sees it.
+        user_agent: Its library and version.
+        ready: How many messages it is ready for (RDY).
+        in_flight: Number of delivered, unanswered messages.
+        messages: Number of messages delivered to it.
+        finished: Number of messages that it finished.
+        requeued: Number of messages that it requeued.
+        connected_at: When it connected, in Unix seconds.
+        tls: It uses TLS.
+        compression: ``deflate``, ``snappy`` or empty.
+        tag: The tag of the messages that it wants; empty if it has none.
+    """
+
+    client_id: str
+    hostname: str
+    address: str
+    user_agent: str
+    ready: int
+    in_flight: int
+    messages: int
+    finished: int
+    requeued: int
+    connected_at: int
+    tls: bool
+    compression: str
+    tag: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """A channel of one partition.
+    """A channel of one partition, or the sum over several.
 
     Attributes:
         name: The channel.
@@ -74,9 +77,13 @@ class ChannelStats:
         requeued: Number of requeues since the node started.
         timed_out: Number of timeouts since the node started.
         clients: Number of connections.
-        paused: An operator stopped delivery.
-        skipped: An operator chose to confirm messages without delivery.
+        paused: An operator stopped delivery. In a sum: in any partition.
+        skipped: An operator chose to confirm messages without delivery. In a sum: in any partition.
         messages: Number of messages that the channel ever got; on a partitioned nsqd, that it may read.
+        oldest_at: When the oldest message that waits was published, in Unix seconds by the server's clock. None if none
+            waits, or the server does not know it: plain nsqds never do, and partitioned ones not before they read it.
+        latency: From publishing to FIN. None if nsqd does not measure it. In a sum: the longest of all.
+        connections: The clients, if they were asked for.
     """
 
     name: str
@@ -90,6 +97,19 @@ class ChannelStats:
     paused: bool
     skipped: bool
     messages: int = 0
+    oldest_at: float | None = None
+    latency: Latency | None = None
+    connections: tuple[ClientStats, ...] = ()
+
+    def lag(self, now: float) -> float | None:
+        """Return for how many seconds the oldest waiting message waits; 0 if none waits. None if it is unknown.
+
+        Args:
+            now: The time in Unix seconds, such as ``time.time()``.
+        """
+        if not self.depth:
+            return 0.0
+        return None if self.oldest_at is None else max(0.0, now - self.oldest_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +129,10 @@ class PartitionStats:
         extended: Its messages may have headers.
         channels: By name.
         unrouted: Messages of a plain nsqd that are in none of its channels yet; it keeps them for the first one.
+        paused: An operator stopped the plain topic: its channels get no new messages.
+        publishers: Number of connections that published to it; 0 on a plain nsqd.
+        latency: From publishing to FIN, over all channels. None if nsqd does not measure it.
+        nsqd: ``host:port`` of the node; empty if it is unknown.
     """
 
     topic: str
@@ -121,6 +145,83 @@ class PartitionStats:
     extended: bool
     channels: tuple[ChannelStats, ...]
     unrouted: int = 0
+    paused: bool = False
+    publishers: int = 0
+    latency: Latency | None = None
+    nsqd: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """A topic over all partitions whose leader answered, or all nsqds of a plain topic that answered.
+
+    Attributes:
+        topic: The topic.
+        partitions: What the leaders say, by partition; what the nsqds say, by address.
+    """
+
+    topic: str
+    partitions: tuple[PartitionStats, ...]
+
+    @property
+    def channels(self) -> tuple[ChannelStats, ...]:
+        """The sums of all channels, by name."""
+        return sums(channel for entry in self.partitions for channel in entry.channels)
+
+    @property
+    def messages(self) -> int:
+        """Number of messages ever stored; on a plain cluster since the nsqds started."""
+        return sum(entry.messages for entry in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """What one nsqd says of itself.
+
+    Attributes:
+        node: Its addresses.
+        version: Its version; empty if it did not answer.
+        health: ``OK``, or what is wrong.
+        started_at: When it started, in Unix seconds; 0 if it did not answer.
+        partitions: All that it holds, also what it does not lead.
+        error: Why there is no answer; empty if there is one.
+    """
+
+    node: Node
+    version: str = ""
+    health: str = ""
+    started_at: int = 0
+    partitions: tuple[PartitionStats, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStats:
+    """What all nsqds of a cluster say, at about the same time.
+
+    Attributes:
+        nodes: All that the nsqlookupds list, by address, those that do not answer, too.
+    """
+
+    nodes: tuple[NodeStats, ...]
+
+    @property
+    def topics(self) -> tuple[TopicStats, ...]:
+        """The topics by name, of what the answering nsqds lead."""
+        led: dict[str, list[PartitionStats]] = {}
+        for node in self.nodes:
+            for entry in node.partitions:
+                if entry.is_leader:
+                    led.setdefault(entry.topic, []).append(entry)
+        return tuple(
+            TopicStats(topic, tuple(sorted(led[topic], key=lambda entry: (entry.partition, entry.nsqd))))
+            for topic in sorted(led)
+        )
+
+    @property
+    def silent(self) -> tuple[NodeStats, ...]:
+        """The nsqds that did not answer, with the reason: what they lead is missing in :attr:`topics`."""
+        return tuple(node for node in self.nodes if node.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,81 +279,50 @@ class TopicDescription:
     @property
     def channels(self) -> tuple[str, ...]:
         """The names of all channels, sorted."""
-        return tuple(sorted({c.name for p in self.partitions if p.stats is not None for c in p.stats.channels}))
+        return tuple(channel.name for channel in self.totals)
 
     @property
     def depth(self) -> Mapping[str, int]:
         """Number of waiting messages by channel, over all partitions whose leader answered."""
-        waiting = dict.fromkeys(self.channels, 0)
-        for entry in self.partitions:
-            for channel in entry.stats.channels if entry.stats is not None else ():
-                waiting[channel.name] += channel.depth
-        return waiting
+        return {channel.name: channel.depth for channel in self.totals}
+
+    @property
+    def totals(self) -> tuple[ChannelStats, ...]:
+        """The sums of all channels by name, over all partitions whose leader answered."""
+        return sums(c for entry in self.partitions if entry.stats is not None for c in entry.stats.channels)
 
 
-def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
-    """Return the partitions of an answer, sorted by topic and number. Plain topics have one partition, 0."""
-    topics = content.topics or []
-    found = [_partition_stats(entry) for entry in topics if _is_partition(entry.topic_partition or "0")]
-    return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
+def sums(channels: Iterable[ChannelStats]) -> tuple[ChannelStats, ...]:
+    """Return the sums of the channels of each name, by name."""
+    by_name: dict[str, list[ChannelStats]] = {}
+    for channel in channels:
+        by_name.setdefault(channel.name, []).append(channel)
+    return tuple(_sum(by_name[name]) for name in sorted(by_name))
 
 
-def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None:
-    """Return the messages that a channel still has to deliver. None if the node does not have the channel."""
-    found: Unfinished | None = None
-    for entry in content.topics or []:
-        for each in entry.channels or []:
-            if (entry.topic_name, each.channel_name) != (topic, channel):
-                continue
-            # On an upstream nsqd a topic passes its messages to the channels. On a partitioned nsqd the channels read
-            # the flushed part of the partition's log, and count deferred messages as waiting.
-            is_log = bool(entry.topic_partition)
-            unflushed = max(0, entry.message_count - each.message_count)
-            waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth
-            held = sum(client.in_flight_count for client in each.clients or [])
-            delivered = each.in_flight_count - (each.deferred_count if is_log else 0)
-            before = found or Unfinished(0, 0, 0, 0, paused=False)
-            found = Unfinished(
-                waiting=before.waiting + max(0, waiting),
-                held=before.held + held,
-                orphaned=before.orphaned + max(0, delivered - held),
-                clients=before.clients + len(each.clients or []),
-                paused=before.paused or each.paused,
-            )
-    return found
-
-
-def _is_partition(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= MAX_PARTITION_ID
-
-
-def _partition_stats(entry: _Partition) -> PartitionStats:
-    channels = (
-        ChannelStats(
-            name=channel.channel_name,
-            depth=channel.depth,
-            depth_bytes=channel.depth_size,
-            in_flight=channel.in_flight_count,
-            deferred=channel.deferred_count,
-            requeued=channel.requeue_count,
-            timed_out=channel.timeout_count,
-            clients=channel.client_num or channel.client_count,
-            paused=channel.paused,
-            skipped=channel.skipped,
-            messages=channel.message_count,
-        )
-        for channel in entry.channels or []
+def _sum(channels: Sequence[ChannelStats]) -> ChannelStats:
+    return ChannelStats(
+        name=channels[0].name,
+        depth=sum(channel.depth for channel in channels),
+        depth_bytes=sum(channel.depth_bytes for channel in channels),
+        in_flight=sum(channel.in_flight for channel in channels),
+        deferred=sum(channel.deferred for channel in channels),
+        requeued=sum(channel.requeued for channel in channels),
+        timed_out=sum(channel.timed_out for channel in channels),
+        clients=sum(channel.clients for channel in channels),
+        paused=any(channel.paused for channel in channels),
+        skipped=any(channel.skipped for channel in channels),
+        messages=sum(channel.messages for channel in channels),
+        oldest_at=min((channel.oldest_at for channel in channels if channel.oldest_at is not None), default=None),
+        latency=_longest([channel.latency for channel in channels if channel.latency is not None]),
+        connections=tuple(connection for channel in channels for connection in channel.connections),
     )
-    is_plain = not entry.topic_partition
-    return PartitionStats(
-        topic=entry.topic_name,
-        partition=int(entry.topic_partition or 0),
-        is_leader=entry.is_leader or is_plain,
-        begin_offset=entry.backend_start,
-        end_offset=0 if is_plain else entry.backend_depth,  # a plain nsqd counts the messages on its disk here
-        messages=entry.message_count,
-        ordered=entry.is_multi_ordered,
-        extended=entry.is_ext,
-        channels=tuple(sorted(channels, key=lambda channel: channel.name)),
-        unrouted=entry.depth if is_plain else 0,
-    )
+
+
+def _longest(latencies: Sequence[Latency]) -> Latency | None:
+    if not latencies:
+        return None
+    seconds: dict[float, float] = {}
+    for share, value in (pair for latency in latencies for pair in latency.percentiles):
+        seconds[share] = max(value, seconds.get(share, 0.0))
+    return Latency(sum(latency.count for latency in latencies), tuple(sorted(seconds.items())))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from nsq_ha.admin.description import Stats, partition_stats, unfinished_of
+from nsq_ha.admin.stats_answer import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
@@ -31,7 +31,7 @@ from nsq_ha.policy.topology import Node
 if TYPE_CHECKING:
     import httpx
 
-    from nsq_ha.admin.description import PartitionStats, Unfinished
+    from nsq_ha.admin.description import NodeStats, PartitionStats, Unfinished
     from nsq_ha.start_from import StartFrom
 
 Search = Literal["id", "count", "virtual_offset"]
@@ -128,7 +128,7 @@ class NsqdHttp(HttpPeer):
         super().__init__(self.url, timeout=timeout, client=client, local_addr=local_addr)
 
     async def stats(
-        self, topic: str | None = None, *, channel: str | None = None, leader_only: bool = False
+        self, topic: str | None = None, *, channel: str | None = None, leader_only: bool = False, clients: bool = False
     ) -> tuple[PartitionStats, ...]:
         """Return the partitions of this node, sorted by topic and number; a plain nsqd has one for each topic.
 
@@ -136,13 +136,25 @@ class NsqdHttp(HttpPeer):
             topic: Return only partitions of this topic. None for all.
             channel: Return no other channel of partitions that have this one. None for all channels.
             leader_only: Return only partitions that the node leads.
+            clients: Return the clients of the channels, too.
         """
-        params = {"format": "json", "needClients": "false", "leaderOnly": str(leader_only).lower()}
+        return partition_stats(await self._stats(topic, channel, leader_only=leader_only, clients=clients))
+
+    async def node_stats(
+        self, node: Node, topic: str | None = None, *, channel: str | None = None, clients: bool = False
+    ) -> NodeStats:
+        """Return :meth:`stats` with what the node says of itself; ``node`` has its addresses."""
+        return node_stats(await self._stats(topic, channel, leader_only=False, clients=clients), node)
+
+    async def _stats(self, topic: str | None, channel: str | None, *, leader_only: bool, clients: bool) -> Stats:
+        wants_clients = str(clients).lower()
+        params = {"format": "json", "needClients": wants_clients, "leaderOnly": str(leader_only).lower()}
+        params |= {"include_clients": wants_clients, "include_mem": "false"}  # for plain nsqds
         if topic is not None:
             params["topic"] = check_topic(topic)
         if channel is not None:
             params["channel"] = check_channel(channel)
-        return partition_stats(decode_json(await self._ask("GET", "/stats", params), Stats))
+        return decode_json(await self._ask("GET", "/stats", params), Stats)
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
         """Return the messages that a channel still has to deliver; works with upstream nsqds, too.

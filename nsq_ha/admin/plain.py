@@ -120,9 +120,11 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         await asyncio.sleep(PAUSE)
 
 
-async def describe(leading: Leading, view: TopicView) -> TopicDescription:
+async def describe(leading: Leading, view: TopicView, *, clients: bool = False) -> TopicDescription:
     """Return what each nsqd of the topic says; ``stats`` is None for those that do not answer."""
-    nsqds = await asyncio.gather(*(_describe(leading, view.topic, slot, node) for slot, node in view.leaders.items()))
+    nsqds = await asyncio.gather(
+        *(_describe(leading, view.topic, slot, node, clients=clients) for slot, node in view.leaders.items())
+    )
     return TopicDescription(view, tuple(nsqds), view.note)
 
 
@@ -155,14 +157,15 @@ def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:
     return tuple(merged.values())
 
 
-async def _describe(leading: Leading, topic: str, slot: int, node: Node) -> PartitionDescription:
+async def _describe(leading: Leading, topic: str, slot: int, node: Node, *, clients: bool) -> PartitionDescription:
     stats = None
     try:
-        found = await leading.nsqd(node).stats(topic)
+        found = await leading.nsqd(node).stats(topic, clients=clients)
     except NsqError:
         pass
     else:
-        stats = next((dataclasses.replace(entry, partition=slot) for entry in found if entry.topic == topic), None)
+        own = (entry for entry in found if entry.topic == topic)
+        stats = next((dataclasses.replace(entry, partition=slot, nsqd=node.address) for entry in own), None)
     return PartitionDescription(slot, node, writable=True, replicas=(), stats=stats)
 
 

@@ -56,6 +56,7 @@ _LASTING: Final = (AuthError, BadNameError, InvalidCommandError, SubscribeRefuse
 """Refusals that a later attempt would get, too."""
 
 
+_NSQD: Final = "nsqd "
 _UNKNOWN: Final = object()
 
 
@@ -77,7 +78,7 @@ class Place:
 def places_of(view: TopicView) -> tuple[Place, ...]:
     """Return the places of a topic, without partitions that have no leader now."""
     if view.is_plain:
-        return tuple(Place(f"nsqd {node.address}", None, node) for node in view.leaders.values())
+        return tuple(Place(_NSQD + node.address, None, node) for node in view.leaders.values())
     return tuple(Place(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
 
 
@@ -106,6 +107,7 @@ class Spread:
         self._absent: set[str] = set()
         self._is_known = False  # by an nsqlookupd of a plain cluster
         self._refused: list[ServerError] = []
+        self._failing: set[str] = set()  # the places that failed in this round, or do not show the change
 
     async def run(
         self,
@@ -134,6 +136,8 @@ class Spread:
         while True:
             view, places = await self._places()
             pending = [place for place in places if place.name not in self._call.done]
+            for place in pending:
+                self._call.open.setdefault(place.name, f"nsqd {place.node.address} has not answered yet")
             if view.is_plain and lookupd_path:
                 await self._tell_lookupds(lookupd_path)
             if apply is not None:
@@ -142,7 +146,7 @@ class Spread:
             await self._confirm(pending, shows, waits_for)
             if self._refused:
                 raise self._refused[0]
-            if not self._call.open:
+            if not self._failing:
                 if absent != "wanted":
                     self._check_channel(places, is_needed=absent == "wrong")
                 return
@@ -154,8 +158,11 @@ class Spread:
         if not view.exists:
             raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
         places = places_of(view)
-        self._call.open.clear()
+        self._failing.clear()
         if view.is_plain:
+            listed = {place.name for place in places}
+            for name in [name for name in self._call.open if name.startswith(_NSQD) and name not in listed]:
+                del self._call.open[name]
             return view, places
         wanted = range(view.partition_num or 1) if self._only is None else sorted(self._only)
         unknown = [number for number in wanted if number >= view.partition_num > 0]
@@ -164,11 +171,9 @@ class Spread:
                 f"topic {self._topic!r} has {view.partition_num} partition(s), and none with number {unknown[0]}"
             )
         led = {place.partition for place in places}
-        self._call.open.update(
-            (name, f"it has no leader now{view.cause}")
-            for name in (f"partition {number}" for number in wanted if number not in led)
-            if name not in self._call.done
-        )
+        for name in (f"partition {number}" for number in wanted if number not in led):
+            if name not in self._call.done:
+                self._fail(name, f"it has no leader now{view.cause}")
         return view, tuple(place for place in places if place.partition in wanted)
 
     async def _tell_lookupds(self, path: str) -> None:
@@ -179,9 +184,9 @@ class Spread:
             urls, await asyncio.gather(*(tell(self._leading, url + path, params) for url in urls)), strict=True
         ):
             if text and NO_CHANNEL not in text:
-                self._call.open[f"nsqlookupd {url}"] = text
+                self._fail(f"nsqlookupd {url}", text)
             else:
-                self._call.done.add(f"nsqlookupd {url}")
+                self._finish(f"nsqlookupd {url}")
                 self._is_known = self._is_known or not text
 
     async def _each(self, places: Iterable[Place], act: Callable[[Place], Awaitable[None]]) -> None:
@@ -192,7 +197,7 @@ class Spread:
                 except _LASTING as error:
                     self._refused.append(self._located(error, place))
                 except NsqError as error:
-                    self._call.open[place.name] = _reason(error, place.node)
+                    self._fail(place.name, _reason(error, place.node))
 
         await asyncio.gather(*(limited(place) for place in places))
 
@@ -204,7 +209,7 @@ class Spread:
 
     async def _apply(self, place: Place, apply: Apply, absent: Absent) -> None:
         name = place.name
-        if self._applied.get(name) == place.node.address or name in self._call.open:
+        if self._applied.get(name) == place.node.address or name in self._failing:
             return
         if absent != "wanted" and self._before.get(name, _UNKNOWN) is None:
             self._leave(name)
@@ -221,19 +226,28 @@ class Spread:
     def _leave(self, name: str) -> None:
         """Record that a place does not have the channel."""
         self._absent.add(name)
+        self._finish(name)
+
+    def _fail(self, name: str, reason: str) -> None:
+        self._failing.add(name)
+        self._call.open[name] = reason
+
+    def _finish(self, name: str) -> None:
         self._call.done.add(name)
+        self._call.open.pop(name, None)
 
     async def _confirm(self, places: Iterable[Place], shows: Shows | None, waits_for: str) -> None:
         """Record which of these places show the change."""
-        waiting = [place for place in places if place.name not in {*self._call.open, *self._call.done}]
+        waiting = [place for place in places if place.name not in self._failing | self._call.done]
         if shows is None:
-            self._call.done.update(place.name for place in waiting)
+            for place in waiting:
+                self._finish(place.name)
             return
         for place, now in await self._stats(waiting):
             if shows(now, self._before.get(place.name)):
-                self._call.done.add(place.name)
+                self._finish(place.name)
             else:
-                self._call.open[place.name] = f"nsqd {place.node.address} {waits_for}"
+                self._fail(place.name, f"nsqd {place.node.address} {waits_for}")
 
     async def _stats(self, places: Iterable[Place]) -> list[tuple[Place, ChannelStats | None]]:
         """Return the channel's statistics at these places; record those whose nsqd does not answer as open."""
@@ -247,7 +261,8 @@ class Spread:
             try:
                 entries = await self._leading.nsqd(first.node).stats(self._topic, channel=self._channel)
             except NsqError as error:
-                self._call.open.update({place.name: _reason(error, place.node) for place in asked})
+                for place in asked:
+                    self._fail(place.name, _reason(error, place.node))
                 raise
             for place in asked:
                 channels = [

@@ -1,4 +1,4 @@
-"""What a cluster says of itself: descriptions of topics.
+"""What a cluster says of itself: statistics, and descriptions of topics.
 
 ``description`` has the values.
 
@@ -9,27 +9,80 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
-from nsq_ha.admin.description import PartitionDescription, TopicDescription
+from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.opened import Opened
-from nsq_ha.checks import check_topic
+from nsq_ha.checks import check_channel, check_topic
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
     from nsq_ha.admin.description import PartitionStats
-    from nsq_ha.policy.topology import TopicView
+    from nsq_ha.policy.topology import Node, TopicView
+
+
+_AT_ONCE: Final = 16
+"""Number of nsqds that are asked at the same time."""
 
 
 class StatsAdmin(Opened):
     """The calls that only read what nsqds say."""
 
-    async def describe(self, topic: str, *, timeout: float = 5.0) -> TopicDescription:
+    async def stats(
+        self,
+        topic: str | None = None,
+        *,
+        channel: str | None = None,
+        clients: bool = False,
+        timeout: float = 10.0,
+    ) -> ClusterStats:
+        """Return the statistics of all nsqds: topics, partitions, channels, and clients if asked for.
+
+        An nsqd that does not answer within ``question_timeout`` is named in :attr:`ClusterStats.silent`.
+
+        Args:
+            topic: Return only this topic. None for all.
+            channel: Return only channels of this name. None for all.
+            clients: Return the connections of each channel, too.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            TopicNotFoundError: ``topic`` does not exist.
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
+        """
+        if topic is not None:
+            check_topic(topic)
+        if channel is not None:
+            check_channel(channel)
+        async with Bounded("reading the statistics", timeout, changes=False):
+            if topic is not None:
+                await self._leading.existing(topic)
+            nodes = plain.merge_nodes(await self._leading.collect(lambda client: client.nodes()))
+            slots = asyncio.Semaphore(_AT_ONCE)
+
+            async def ask(node: Node) -> NodeStats:
+                async with slots:
+                    try:
+                        found = await self._leading.nsqd(node).node_stats(node, topic, channel=channel, clients=clients)
+                    except NsqError as error:
+                        return NodeStats(node, error=str(error))
+                return _only(found, topic, channel)
+
+            answers = await asyncio.gather(*(ask(info.node) for info in nodes))
+            return ClusterStats(tuple(sorted(answers, key=lambda answer: answer.node.address)))
+
+    async def describe(self, topic: str, *, clients: bool = False, timeout: float = 5.0) -> TopicDescription:
         """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.
 
         Only the nsqlookupds must answer; ``stats`` is None for nsqds that do not.
+
+        Args:
+            topic: The topic.
+            clients: Return the connections of each channel, too.
+            timeout: Seconds for the whole call.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
@@ -38,15 +91,18 @@ class StatsAdmin(Opened):
         async with Bounded(f"describing topic {check_topic(topic)}", timeout, changes=False):
             readable = await self._leading.existing(topic)
             if readable.is_plain:
-                return await plain.describe(self._leading, readable)
+                return await plain.describe(self._leading, readable, clients=clients)
             writable = await self._leading.view(topic, "w")
             partitions = await asyncio.gather(
-                *(self._describe(topic, number, readable, writable) for number in range(readable.partition_num))
+                *(
+                    self._describe(topic, number, readable, writable, clients=clients)
+                    for number in range(readable.partition_num)
+                )
             )
             return TopicDescription(readable, tuple(partitions), writable.note)
 
     async def _describe(
-        self, topic: str, partition: int, readable: TopicView, writable: TopicView
+        self, topic: str, partition: int, readable: TopicView, writable: TopicView, *, clients: bool
     ) -> PartitionDescription:
         leader = readable.leaders.get(partition)
         replicas: tuple[str, ...] = ()
@@ -56,8 +112,20 @@ class StatsAdmin(Opened):
             with contextlib.suppress(NsqError):
                 replicas = await nsqd.replicas(topic, partition)
             with contextlib.suppress(NsqError):
-                found = await nsqd.stats(topic)
-                stats = next((entry for entry in found if entry.partition == partition), None)
+                found = await nsqd.stats(topic, clients=clients)
+                own = (entry for entry in found if (entry.topic, entry.partition) == (topic, partition))
+                stats = next((dataclasses.replace(entry, nsqd=leader.address) for entry in own), None)
         return PartitionDescription(
             partition, leader, writable=partition in writable.leaders, replicas=replicas, stats=stats
         )
+
+
+def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats:
+    """Return only the topic and the channel; a server may return more than it was asked for."""
+    partitions = [entry for entry in found.partitions if topic in (None, entry.topic)]
+    if channel is not None:
+        partitions = [
+            dataclasses.replace(entry, channels=tuple(known for known in entry.channels if known.name == channel))
+            for entry in partitions
+        ]
+    return dataclasses.replace(found, partitions=tuple(partitions))

@@ -52,6 +52,7 @@ class AdminClient(Facade[admin.AdminClient]):
     reset_channel: Final = waits(admin.AdminClient.reset_channel)
     set_offset: Final = waits(admin.AdminClient.set_offset)
     move_leader: Final = waits(admin.AdminClient.move_leader)
+    stats: Final = waits(admin.AdminClient.stats)
     describe: Final = waits(admin.AdminClient.describe)
     topics: Final = waits(admin.AdminClient.topics)
     nodes: Final = waits(admin.AdminClient.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from nsq_ha import Consumer, Producer, StartFrom
 from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.errors import ChangeIncompleteError, ChannelNotFoundError, ConfigError
+from nsq_ha.errors import ChannelNotFoundError, ConfigError, DiscoveryError
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -130,8 +131,9 @@ async def test_two_operators_at_once(cluster: DevCluster, admin: AdminClient) ->
         admin.unpause_channel("two", "billing", timeout=2.0),
         return_exceptions=True,
     )
-    assert sum(outcome is None for outcome in outcomes) >= 1
-    assert all(isinstance(outcome, ChangeIncompleteError) for outcome in outcomes if outcome is not None)
+    assert all(isinstance(outcome, DiscoveryError) for outcome in outcomes if outcome is not None)
+    await admin.unpause_channel("two", "billing")
+    assert not any(channel.paused for channel in (await channel_of(admin, "two")).values())
 
 
 async def test_a_paused_channel_delivers_nothing_until_it_is_unpaused(cluster: DevCluster, admin: AdminClient) -> None:
@@ -170,3 +172,46 @@ async def test_a_plain_channel_lives_and_dies(plain_cluster: DevCluster, plain_a
     assert await plain_admin.channels("life") == ()
     with pytest.raises(ChannelNotFoundError):
         await plain_admin.pause_channel("life", "billing")
+
+
+# ---------------------------------------------------------------- statistics
+
+
+async def test_statistics_of_a_cluster(cluster: DevCluster, admin: AdminClient) -> None:
+    cluster.create_topic("counted", 2, 2)
+    async with (
+        Consumer("counted", "billing", lookupd=cluster.lookupd, max_in_flight=2, client_id="worker") as consumer,
+        Producer(lookupd=cluster.lookupd) as producer,
+    ):
+        for number in range(6):
+            await producer.publish("counted", b"%d" % number, partition=number % 2)
+        message = await anext(consumer)
+        await depths(admin, "counted", 3, 3)
+        found = await admin.stats("counted", clients=True)
+        assert found.silent == ()
+        assert {entry.partition for node in found.nodes for entry in node.partitions} == {0, 1}
+        (topic,) = found.topics
+        assert [entry.is_leader for entry in topic.partitions] == [True, True]
+        (billing,) = topic.channels
+        assert (billing.depth, billing.clients, len(billing.connections)) == (6, 2, 2)
+        assert {client.client_id for client in billing.connections} == {"worker"}
+        lag = billing.lag(time.time())
+        assert lag is not None
+        assert 0 <= lag < 300
+        message.finish()
+    everything = await admin.stats()
+    assert {"counted"} <= {topic.topic for topic in everything.topics}
+    assert all(not channel.connections for topic in everything.topics for channel in topic.channels)
+
+
+async def test_statistics_of_a_plain_cluster(plain_cluster: DevCluster, plain_admin: AdminClient) -> None:
+    async with Producer(lookupd=plain_cluster.lookupd) as producer:
+        await producer.publish("counted", b"first")
+        await plain_admin.create_channel("counted", "billing")
+        await producer.publish("counted", b"second")
+    found = await plain_admin.stats("counted")
+    (topic,) = found.topics
+    assert topic.messages == 2
+    assert [(channel.name, channel.depth) for channel in topic.channels] == [("billing", 2)]
+    assert all(node.version and node.started_at for node in found.nodes)
+    assert topic.channels[0].lag(0.0) is None

@@ -61,7 +61,14 @@ async def test_recorded_stats_decode(fake: Fake) -> None:
     channel = found[0].channels[0]
     assert (channel.name, channel.depth, channel.depth_bytes, channel.in_flight) == ("hch", 1, 36, 2)
     assert fake.queries("/stats") == [
-        {"format": "json", "needClients": "false", "leaderOnly": "true", "topic": "proto_plain"}
+        {
+            "format": "json",
+            "needClients": "false",
+            "leaderOnly": "true",
+            "include_clients": "false",
+            "include_mem": "false",
+            "topic": "proto_plain",
+        }
     ]
 
 

@@ -213,7 +213,17 @@ async def test_a_description_has_channels_and_depths_of_each_nsqd(cluster: Plain
     answered, silent = (by_port[nsqd.port] for nsqd in cluster.nsqds)
     billing = ChannelStats("billing", 4, 0, 2, 3, 5, 6, 7, paused=True, skipped=False, messages=90)
     assert answered.stats == PartitionStats(
-        "orders", answered.partition, True, 0, 0, 100, ordered=False, extended=False, channels=(billing,), unrouted=8
+        "orders",
+        answered.partition,
+        True,
+        0,
+        0,
+        100,
+        ordered=False,
+        extended=False,
+        channels=(billing,),
+        unrouted=8,
+        nsqd=f"127.0.0.1:{cluster.nsqds[0].port + 1}",
     )
     assert (answered.writable, silent.writable, silent.stats) == (True, True, None)
     assert found.view.is_plain
