@@ -8,6 +8,8 @@ from typing import Any, Final
 from nsq_ha import Consumer, Message
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.description import ChannelStats
+from nsq_ha.dead_letters import DeadLetter
+from nsq_ha.errors import DeadLetterError
 from tests.support import waiting
 
 LIMIT: Final = 30.0
@@ -22,6 +24,20 @@ async def next_of(consumer: Consumer, mark: bytes, limit: float = LIMIT) -> Mess
             if message.body.startswith(mark):
                 return message
             message.finish()
+
+
+async def next_letter(consumer: Consumer, mark: bytes, limit: float = LIMIT) -> tuple[DeadLetter, Message]:
+    """Return the next dead letter of a message of this test, and its own message; all messages are finished."""
+    async with asyncio.timeout(limit):
+        while True:
+            message = await anext(consumer)
+            message.finish()
+            try:
+                letter = DeadLetter.of(message)
+            except DeadLetterError:
+                continue
+            if letter.body.startswith(mark):
+                return letter, message
 
 
 async def read(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from integration.reading import LIMIT, Consumers, bodies, eventually, next_of, read
+from integration.reading import LIMIT, Consumers, bodies, eventually, next_letter, next_of, read
 from nsq_ha import Backoff, Consumer, LookupClient, Message, Producer, PublishError
+from nsq_ha.dead_letters import replay
 from tests.support.waiting import dawdle
 
 if TYPE_CHECKING:
@@ -122,10 +123,15 @@ async def test_a_message_is_given_up(
         await producer.publish(ordinary, mark + b"bad")
         for _ in range(options["max_attempts"]):
             (await next_of(consumer, mark)).requeue(0.0)
-        letter = await next_of(dead if policy == "dead_letter" else consumer, mark)
-        letter.finish()
-    assert bodies([letter], mark) == [b"bad"]
-    assert letter.attempts == 1
+        if policy == "dead_letter":
+            letter, message = await next_letter(dead, mark)
+            assert (letter.body, letter.format) == (mark + b"bad", "envelope")
+            assert (letter.provenance.topic, letter.provenance.partition) == (ordinary, None)
+            await replay(producer, letter)
+        message = await next_of(consumer, mark)
+        message.finish()
+    assert bodies([message], mark) == [b"bad"]
+    assert message.attempts == 1
 
 
 class Load:

@@ -1,7 +1,7 @@
 """Producer and consumer for the partitioned, replicated NSQ: sharded, ordered, traced.
 
 Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
-``nsq_ha.admin``, ``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.sync``,
+``nsq_ha.admin``, ``nsq_ha.dead_letters``, ``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.sync``,
 ``nsq_ha.events``, ``nsq_ha.stats``, ``nsq_ha.tracelog`` and ``nsq_ha.spark``; anything else may change.
 """
 

@@ -288,6 +288,9 @@ GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
 """What happens to a message after ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
 
 
+DeadLetterFormat = Literal["auto", "headers", "envelope", "bare"]
+"""How a dead letter carries where it comes from: see :attr:`ConsumerConfig.dead_letter_format`."""
+
 _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     **_CLIENT_RULES,
     "ordered": Check("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
@@ -306,6 +309,7 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "warn_attempts": whole(0, 65535),
     "on_give_up": optional(one_of("drop", "republish", "dead_letter", function=True)),
     "dead_letter_topic": optional(lambda name, value: named(name, check_topic, value)),
+    "dead_letter_format": one_of("auto", "headers", "envelope", "bare"),
 }
 
 
@@ -363,6 +367,10 @@ class ConsumerConfig(ClientConfig):
     ``dead_letter`` need an open ``producer=``."""
     dead_letter_topic: str | None = None
     """Topic for ``on_give_up="dead_letter"``; it must exist and must not be the consumer's own."""
+    dead_letter_format: DeadLetterFormat = "auto"
+    """How a dead letter carries where it comes from and why it failed: in ``headers`` on extended topics, in an
+    ``envelope`` around the body on others, or ``bare``, not at all. ``auto`` uses headers if the topic accepts them,
+    otherwise an envelope. :mod:`nsq_ha.dead_letters` reads both."""
 
     def __post_init__(self) -> None:
         """Check every option.
@@ -445,6 +453,11 @@ def _check_giving_up(config: ConsumerConfig) -> None:
         raise ConfigError(
             f"dead_letter_topic needs on_give_up='dead_letter', not {shown(policy or 'drop')}: {topic!r} would get no"
             f" message"
+        )
+    if policy != "dead_letter" and config.dead_letter_format != "auto":
+        raise ConfigError(
+            f"dead_letter_format={config.dead_letter_format!r} needs on_give_up='dead_letter', not"
+            f" {shown(policy or 'drop')}: there are no dead letters"
         )
     if policy is not None and config.max_attempts is None:
         raise ConfigError(

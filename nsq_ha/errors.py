@@ -21,6 +21,7 @@ The tree::
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
     ├── PublishError                     a publish failed and is not retried any more
     ├── BodyError(ValueError)            the body of a message cannot be decoded
+    ├── DeadLetterError                  a message is no dead letter that can be read or replayed
     ├── DataLossError                    a range of offsets is not in the log, or no longer
     └── SparkUnavailableError            Java or PySpark is missing; says what to install
 
@@ -436,6 +437,13 @@ class BodyError(NsqError, ValueError):
         self.message_id = message_id
         self.reason = reason
         self.field = field
+
+
+class DeadLetterError(NsqError):
+    """A message is no dead letter, one of a later version, or damaged; or it cannot be published again.
+
+    The message itself is valid: finish or requeue it.
+    """
 
 
 class DataLossError(NsqError):

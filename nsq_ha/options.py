@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
-from nsq_ha.config import EventFunction, GiveUp, Secret, Sharding
+from nsq_ha.config import DeadLetterFormat, EventFunction, GiveUp, Secret, Sharding
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.start_from import StartFrom
 
@@ -84,6 +84,7 @@ class ConsumerOptions(ClientOptions, total=False):
     warn_attempts: int
     on_give_up: GiveUp | None
     dead_letter_topic: str | None
+    dead_letter_format: DeadLetterFormat
 
 
 class AdminOptions(TypedDict, total=False):

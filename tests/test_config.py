@@ -116,6 +116,7 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "warn_attempts": (-1, 65536),
     "on_give_up": ("forget", 3),
     "dead_letter_topic": ("bad topic", 7),
+    "dead_letter_format": ("json", None, 7),
 }
 
 
@@ -224,6 +225,7 @@ def test_values_that_cannot_be_shown_are_refused_as_others(name: str, value: obj
             "needs on_give_up='dead_letter', not 'republish'",
         ),
         ({"on_give_up": "dead_letter", "max_attempts": 3}, "needs dead_letter_topic"),
+        ({"dead_letter_format": "bare"}, "dead_letter_format='bare' needs on_give_up='dead_letter', not 'drop'"),
         ({"on_give_up": "dead_letter", "dead_letter_topic": "dead"}, "on_give_up='dead_letter' needs max_attempts"),
         ({"on_give_up": "drop"}, "on_give_up='drop' needs max_attempts"),
         ({"on_give_up": "republish"}, "on_give_up='republish' needs max_attempts"),

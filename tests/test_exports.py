@@ -56,7 +56,8 @@ def test_what_is_public_is_described() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["admin", "errors", "protocol", "devcluster", "events", "stats", "sync", "tracelog", "spark"]
+    "module",
+    ["admin", "dead_letters", "errors", "protocol", "devcluster", "events", "stats", "sync", "tracelog", "spark"],
 )
 def test_public_modules(module: str) -> None:
     assert inspect.getdoc(importlib.import_module(f"nsq_ha.{module}"))

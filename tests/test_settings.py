@@ -84,6 +84,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "warn_attempts": ("0", 0),
     "on_give_up": ("drop", "drop"),
     "dead_letter_topic": ("dead", "dead"),
+    "dead_letter_format": ("envelope", "envelope"),
 }
 GROUPS: dict[str, tuple[dict[str, str], object]] = {
     "backoff": ({"initial": "0.1", "jitter": "0"}, Backoff(initial=0.1, jitter=0.0)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import secrets
 import sys
 from datetime import UTC, datetime
@@ -18,12 +19,14 @@ from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, json_option, 
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
-from nsq_ha.errors import NsqError, RemoteProtocolError
+from nsq_ha.dead_letters import DeadLetter
+from nsq_ha.errors import DeadLetterError, NsqError, RemoteProtocolError
 from nsq_ha.message import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
 
@@ -64,13 +67,20 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
 @click.option("--from", "start", callback=_start, metavar="WHERE", help=_FROM_HELP)
 @click.option("--max-in-flight", type=click.IntRange(1), help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
+@click.option(
+    "--dead-letters",
+    is_flag=True,
+    help="Decode dead letters: print the messages that were given up, with where they come from and why they failed.",
+)
 @lookupd_option
 @json_option
 def tail(
     topic: str,
     lookupd: tuple[str, ...],
     count: int | None,
+    *,
     raw: bool,
+    dead_letters: bool,
     as_json: bool | None,
     **options: Any,  # noqa: ANN401 - what _tail takes
 ) -> None:
@@ -83,10 +93,15 @@ def tail(
     or with those that wait in a topic that never had a channel.
     """
     if raw:
-        show: Callable[[Message], None] = _print_raw
+        show: Callable[[Message, DeadLetter | None], None] = _print_raw
     else:
         show = _print_json if wants_json(as_json) else _print_text
-    run(_tail(topic, lookupd, count, show, **options), stopped=0)
+    run(
+        _tail(
+            topic, lookupd, count, lambda message: show(message, _letter(message) if dead_letters else None), **options
+        ),
+        stopped=0,
+    )
 
 
 async def _tail(
@@ -135,7 +150,13 @@ def _chosen(
 ) -> ConsumerOptions:
     """Return the options that the environment must not change."""
     # Every message is finished, so none is given up.
-    chosen: ConsumerOptions = {"lookupd": lookupd, "max_attempts": None, "on_give_up": None, "dead_letter_topic": None}
+    chosen: ConsumerOptions = {
+        "lookupd": lookupd,
+        "max_attempts": None,
+        "on_give_up": None,
+        "dead_letter_topic": None,
+        "dead_letter_format": "auto",
+    }
     if partitions:
         chosen["partitions"] = partitions
     if start is not None:
@@ -178,21 +199,66 @@ async def _tell_losses(consumer: Consumer, sources: str) -> None:
             await asyncio.sleep(_LOSS)
 
 
-def _print_raw(message: Message) -> None:
-    sys.stdout.buffer.write(message.body + b"\n")
+def _letter(message: Message) -> DeadLetter | None:
+    """Return the dead letter in a message. If there is none, report that and return None."""
+    try:
+        return DeadLetter.of(message)
+    except DeadLetterError as error:
+        click.echo(f"warning: {clean(str(error))}", err=True)
+        return None
+
+
+def _print_raw(message: Message, letter: DeadLetter | None) -> None:
+    sys.stdout.buffer.write((message if letter is None else letter).body + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _print_json(message: Message) -> None:
-    print_json(as_dict(message))
+def _print_json(message: Message, letter: DeadLetter | None) -> None:
+    entry = as_dict(message)
+    if letter is not None:
+        entry = _without_body(entry) | {"headers": letter.headers, "tag": letter.tag} | _body(letter.body)
+        if letter.ext is not None:
+            entry["ext_base64"] = base64.b64encode(letter.ext).decode()
+        entry["dead_letter"] = _origin(letter.provenance)
+    print_json(entry)
 
 
-def _print_text(message: Message) -> None:
-    when = datetime.fromtimestamp(message.timestamp_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
+def _print_text(message: Message, letter: DeadLetter | None) -> None:
+    when = _local(datetime.fromtimestamp(message.timestamp_ns / 1e9, UTC))
     trace = f" trace {message.trace_id}" if message.trace_id else ""
     again = f" attempt {message.attempts}" if message.attempts > 1 else ""
     place = message.nsqd if is_upstream_id(message.id) else message.partition
-    click.echo(f"{when} [{place}{trace}{again}] {clean(message.body.decode('utf-8', 'backslashreplace'))}")
+    body = message.body
+    story = ""
+    if letter is not None:
+        body, origin = letter.body, letter.provenance
+        where = origin.topic if origin.partition is None else f"{origin.topic}-{origin.partition}"
+        why = origin.reason if origin.error_type is None else f"{origin.error_type}: {origin.error or ''}"
+        story = f"[{where}/{origin.channel} attempts {origin.attempts}, {why}] "
+    click.echo(f"{when} [{place}{trace}{again}] {clean(story + body.decode('utf-8', 'backslashreplace'))}")
+
+
+def _local(when: datetime) -> str:
+    return when.astimezone().isoformat(" ", "milliseconds")[:23]
+
+
+def _origin(origin: Provenance) -> dict[str, Any]:
+    """Return where a dead letter comes from as a dict for JSON."""
+    return dataclasses.asdict(origin) | {
+        "id": origin.id.decode() if is_upstream_id(origin.id) else origin.id.hex(),
+        "given_up_at": origin.given_up_at.isoformat(),
+    }
+
+
+def _without_body(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in ("body", "body_base64", "header_error")}
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def as_dict(message: Message) -> dict[str, Any]:
@@ -214,8 +280,4 @@ def as_dict(message: Message) -> dict[str, Any]:
         entry |= {"headers": message.headers, "tag": message.tag}
     except RemoteProtocolError as error:
         entry |= {"headers": None, "tag": None, "header_error": str(error)}
-    try:
-        entry["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        entry["body_base64"] = base64.b64encode(message.body).decode()
-    return entry
+    return entry | _body(message.body)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.config import ConsumerConfig
-from nsq_ha.consumer.attempts import AttemptPolicy, GiveUpPublisher, Publisher
+from nsq_ha.consumer.attempts import AttemptPolicy
 from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions

@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha import tracelog
+from nsq_ha.consumer.causes import with_cause
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue
@@ -278,7 +279,7 @@ class Delivery:
     def requeue(self, message: Message, delay: float | None) -> None:
         """Buffer a REQ, or hold the message here until its delay is over (ordered)."""
         if get_ident() != self._thread:
-            if not self._in_loop(self.requeue, message, delay):
+            if not self._in_loop(with_cause(self.requeue), message, delay):
                 self._on_late(message, "requeue")
             return
         self._on_requeued(message, delay)

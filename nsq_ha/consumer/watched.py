@@ -5,6 +5,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from nsq_ha.consumer.causes import with_cause
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -97,7 +99,7 @@ class Watched:
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Requeue the message and its copies."""
-        if self._desk.call(self.requeue, message, delay):
+        if self._desk.call(with_cause(self.requeue), message, delay):
             return
         self._desk.requeued(self, message, delay)
         if self._desk.gives_up(message):

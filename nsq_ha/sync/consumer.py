@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsq_ha._portal import Portal
-    from nsq_ha.consumer.attempts import Publisher
+    from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsq_ha.config import ConsumerConfig
-    from nsq_ha.consumer.attempts import Publisher
+    from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
 
 _here: Final = threading.local()

@@ -1,15 +1,17 @@
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import click
 import pytest
 
-from nsq_ha import StartFrom
+from nsq_ha import StartFrom, sync
 from nsq_ha.cli.tail import _start, as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
@@ -110,6 +112,61 @@ def test_what_is_no_text_comes_as_base64() -> None:
         "tag": "t",
         "body_base64": "/wA=",
     }
+
+
+def bury(cluster: DevCluster, topic: str, letters: str, body: bytes, handle: Callable[[Message], object]) -> None:
+    """Publish a message that is given up at its first failure, and a message that is no dead letter."""
+    with (
+        sync.Producer(lookupd=cluster.lookupd) as producer,
+        sync.Consumer(
+            topic,
+            "ledger",
+            lookupd=cluster.lookupd,
+            max_attempts=1,
+            on_give_up="dead_letter",
+            dead_letter_topic=letters,
+            producer=producer,
+        ) as consumer,
+    ):
+        producer.publish(topic, body, partition=1, trace_id=7)
+        message = next(consumer)
+        with contextlib.suppress(ValueError), message:
+            handle(message)
+    with sync.Producer(lookupd=cluster.lookupd) as producer:
+        producer.publish(letters, b"no letter", partition=0)
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_dead_letters_come_decoded(
+    cluster: DevCluster, invoke: Invoke, topic: str, name: str, *, extended: bool
+) -> None:
+    letters = cluster.create_topic(f"{name}.dead", extended=extended, sync_every=1)
+    read = ("tail", letters, "--from", "beginning", "-n", "2", "--dead-letters")
+    bury(cluster, topic, letters, b"a\x00\xff", lambda _: int("\x1b"))
+    result = invoke(*read, "--json")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["topic"], first["body_base64"], first["headers"], first["tag"]) == (letters, "YQD/", {}, None)
+    origin = first["dead_letter"]
+    assert (origin["topic"], origin["partition"], origin["channel"]) == (topic, 1, "ledger")
+    assert (origin["attempts"], origin["trace_id"], origin["reason"]) == (1, 7, "requeued")
+    assert (origin["error_type"], origin["error"][:26]) == ("ValueError", "invalid literal for int() ")
+    assert len(origin["id"]) == 32
+    assert (second["body"], "dead_letter" in second) == ("no letter", False)
+    assert "is no dead letter: " in result.stderr
+    text = invoke(*read, "--table").stdout.splitlines()
+    assert f"[{topic}-1/ledger attempts 1, ValueError: invalid literal for int() with base 10: " in text[0]
+    assert text[0].endswith("] a\\x00\\xff")
+    assert "\x1b" not in text[0]
+    assert text[1].endswith("] no letter")
+    assert invoke(*read, "--raw").stdout_bytes == b"a\x00\xff\nno letter\n"
+
+
+def test_without_the_flag_they_come_as_they_are(cluster: DevCluster, invoke: Invoke, topic: str, name: str) -> None:
+    letters = cluster.create_topic(f"{name}.dead", sync_every=1)
+    bury(cluster, topic, letters, b"x", lambda message: message.requeue())
+    (line,) = invoke("tail", letters, "--from", "beginning", "-n", "1").stdout.splitlines()
+    assert json.loads(line)["body"].startswith("nsq-dead-letter/1 {")
+    assert "dead_letter" not in json.loads(line)
 
 
 def test_a_header_that_is_damaged_does_not_end_it() -> None:

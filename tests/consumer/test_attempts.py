@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha import Backoff, ConsumerConfig, Producer
+from nsq_ha import Backoff, ConsumerConfig, OutgoingMessage, Producer
 from nsq_ha.consumer import attempts as attempts_module
-from nsq_ha.consumer.attempts import SPARE_DELIVERIES, AttemptPolicy, GiveUpPublisher
+from nsq_ha.consumer.attempts import SPARE_DELIVERIES, AttemptPolicy
 from nsq_ha.consumer.closing import CLOSED, Returned
 from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.errors import ConfigError, TopicNotFoundError
+from nsq_ha.consumer.giving_up import GiveUpPublisher
+from nsq_ha.dead_letters import DeadLetter
+from nsq_ha.dead_letters.provenance import Failure
+from nsq_ha.errors import ConfigError, MessageRefusedError, NotLeaderError, PublishError, TopicNotFoundError
 from nsq_ha.message import TAG_KEY, Message
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from nsq_ha.producer.validate import check_message
 from tests.support.nsqd import message_id
 from tests.support.waiting import eventually, turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DEAD: Any = {"on_give_up": "dead_letter", "dead_letter_topic": "dead"}
 A, B = "http://10.0.0.1:4161", "http://10.0.0.2:4161"
 
 
@@ -62,9 +68,15 @@ def policy_of(producer: object = None, **options: Any) -> AttemptPolicy:  # noqa
     return AttemptPolicy(config, GiveUpPublisher(config, "orders", producer))  # type: ignore[arg-type]
 
 
-def message(attempts: int = 1, number: int = 2, **more: Any) -> tuple[Message, Source]:  # noqa: ANN401 - Message's
+def message(
+    attempts: int = 1,
+    number: int = 2,
+    *,
+    body: bytes = b"body",
+    **more: Any,  # noqa: ANN401 - Message's
+) -> tuple[Message, Source]:
     source = Source()
-    return Message(message_id(number, 3, 9), b"body", attempts, 7, source, **more), source
+    return Message(message_id(number, 3, 9), body, attempts, 7, source, **more), source
 
 
 async def test_messages_below_the_limits_need_no_check() -> None:
@@ -291,7 +303,11 @@ HEADERS = b'{"a":1,"%s":"t"}' % TAG_KEY.encode()
     ("options", "topic", "place"),
     [
         ({"on_give_up": "republish"}, "orders", {"partition": 3}),
-        ({"on_give_up": "dead_letter", "dead_letter_topic": "dead"}, "dead", {"key": "orders-3"}),
+        (
+            {"on_give_up": "dead_letter", "dead_letter_topic": "dead", "dead_letter_format": "bare"},
+            "dead",
+            {"key": "orders-3"},
+        ),
     ],
 )
 @pytest.mark.parametrize("ext", [None, HEADERS])
@@ -309,21 +325,166 @@ async def test_a_message_is_published_with_all_that_it_has(
     assert letters.published[1][2]["trace_id"] is None
 
 
-async def test_plain_nsqds_get_neither_key_nor_trace() -> None:
+def plain_letters() -> Any:  # noqa: ANN401 - Letters with a producer's options
     letters: Any = Letters()
     letters.config = Producer(nsqd="127.0.0.1:4150").config
-    options: dict[str, Any] = {"on_give_up": "dead_letter", "dead_letter_topic": "dead"}
-    config = ConsumerConfig(lookupd=(A,), max_attempts=1, **options)
-    publisher = GiveUpPublisher(config, "orders", letters)
+    return letters
+
+
+def dying(producer: object, **options: Any) -> GiveUpPublisher:  # noqa: ANN401 - ConsumerConfig's
+    config = ConsumerConfig(lookupd=(A,), max_attempts=1, **{**DEAD, **options})
+    return GiveUpPublisher(config, "orders", producer)  # type: ignore[arg-type]
+
+
+EXTENDED = TopicMeta(1, extend_support=True)
+
+
+async def test_plain_nsqds_get_neither_key_nor_trace() -> None:
+    letters = plain_letters()
+    publisher = dying(letters, dead_letter_format="bare")
     await publisher.publish(message(1)[0])
     assert letters.published == [("dead", b"body", {})]
-    refusal = publisher.refusal("orders", TopicMeta(1, extend_support=True))
-    assert str(refusal) == (
-        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: plain"
-        " nsqd has no headers, so name a topic of a partitioned cluster, or give on_give_up= a function"
+    assert str(publisher.refusal("orders", EXTENDED)) == (
+        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: give"
+        " dead_letter_format='auto'"
     )
     assert publisher.refusal("orders", TopicMeta(1)) is None
-    assert GiveUpPublisher(config, "orders", Letters()).refusal("orders", TopicMeta(1, extend_support=True)) is None
+    assert dying(Letters(), dead_letter_format="bare").refusal("orders", EXTENDED) is None
+    with pytest.raises(ConfigError) as caught:
+        dying(plain_letters(), dead_letter_format="headers")
+    assert str(caught.value) == (
+        "dead_letter_format='headers' needs an extended topic, and plain nsqd accepts no headers: create it as an"
+        " extended topic (nsq-ha topic create --extended), or give dead_letter_format='auto'"
+    )
+
+
+def letter_in(letters: Letters, number: int = 0) -> DeadLetter:
+    """Return a letter that was published, as its reader gets it."""
+    _, body, options = letters.published[number]
+    headers: Any = options.get("headers")
+    one = OutgoingMessage(body, headers=headers, tag=options.get("tag"))  # type: ignore[arg-type]
+    return DeadLetter.of(message(1, ext=check_message(one, None).ext, body=body)[0])
+
+
+async def test_plain_nsqds_get_an_envelope_that_keeps_headers() -> None:
+    letters = plain_letters()
+    publisher = dying(letters)
+    assert publisher.refusal("orders", EXTENDED) is None
+    await publisher.publish(message(1, ext=HEADERS)[0], Failure.of("failed", ValueError("no")))
+    letter = letter_in(letters)
+    assert (letter.format, letter.body, letter.headers, letter.tag) == ("envelope", b"body", {"a": 1}, "t")
+    assert (letter.provenance.topic, letter.provenance.partition, letter.provenance.channel) == ("orders", 3, "ch")
+    assert (letter.provenance.error_type, letter.provenance.error) == ("ValueError", "no")
+    assert letters.published[0][2] == {}
+
+
+@pytest.mark.parametrize("wanted", ["auto", "headers", "envelope"])
+async def test_a_publisher_of_another_kind_takes_any_form(wanted: str) -> None:
+    letters = Letters()
+    await dying(letters, dead_letter_format=wanted).publish(message(1, ext=HEADERS)[0])
+    letter = letter_in(letters)
+    assert letter.format == ("envelope" if wanted == "envelope" else "headers")
+    assert (letter.headers, letter.tag, letter.provenance.reason) == ({"a": 1}, "t", "redelivered")
+    assert letters.published[0][2]["trace_id"] == 9
+    assert letters.published[0][2]["key"] == "orders-3"
+
+
+class Limited(Letters):
+    """Refuses some forms, as a producer or a server does."""
+
+    def __init__(self, limit: int, error: BaseException, *, takes_headers: bool = True) -> None:
+        super().__init__()
+        self.limit = limit
+        self.refusal = error
+        self.takes_headers = takes_headers
+        self.tried = 0
+
+    async def publish(self, topic: str, body: bytes, **options: Any) -> object:  # noqa: ANN401 - Producer.publish's
+        self.tried += 1
+        size = len(body) + len(json.dumps(options.get("headers") or {}))
+        if size > self.limit or (options.get("headers") and not self.takes_headers):
+            raise self.refusal
+        return await super().publish(topic, body, **options)
+
+
+def refused(*, maybe_stored: bool = False, cause: BaseException | None = None) -> PublishError:
+    error = PublishError("no", topic="dead", partition=0, attempts=1, maybe_stored=maybe_stored)
+    error.__cause__ = MessageRefusedError("E_BAD_MESSAGE", "too big") if cause is None else cause
+    return error
+
+
+@pytest.mark.parametrize("error", [ConfigError("too large"), refused()], ids=["before", "by the server"])
+async def test_what_does_not_fit_is_left_out_and_logged(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    why = Failure.of("failed", ValueError("x" * 5000))
+    one = message(1)[0]
+    letters = Limited(1000, error)
+    await dying(letters).publish(one, why)
+    assert (letter_in(letters).provenance.error_type, letter_in(letters).provenance.error) == ("ValueError", None)
+    lacks = f"the dead letter of {one!r} lacks %s (ValueError: {why.error}), since the whole was refused: {error}"
+    assert caplog.messages == [lacks % "the text of the error"]
+    caplog.clear()
+    letters = Limited(10, error)
+    await dying(letters).publish(one, why)
+    assert letters.published == [("dead", b"body", {"trace_id": 9, "key": "orders-3"})]
+    assert caplog.messages == [lacks % "its origin and the reason"]
+
+
+async def test_a_topic_that_takes_no_headers_after_all_gets_an_envelope(caplog: pytest.LogCaptureFixture) -> None:
+    letters = Limited(10_000, ConfigError("no headers"), takes_headers=False)
+    await dying(letters).publish(message(1, ext=HEADERS)[0], Failure.of("failed", ValueError("no")))
+    assert letter_in(letters).format == "envelope"
+    assert letter_in(letters).headers == {"a": 1}
+    assert caplog.messages == []
+
+
+async def test_headers_are_never_left_out() -> None:
+    letters = Limited(10, ConfigError("too large"), takes_headers=False)
+    one = message(1, ext=HEADERS)[0]
+    with pytest.raises(ConfigError) as caught:
+        await dying(letters).publish(one)
+    assert str(caught.value) == (
+        f"dead_letter_topic 'dead' accepts {one!r} in no form"
+        " that keeps its headers: create it as an extended topic, or raise the server's limit (too large)"
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [refused(maybe_stored=True), refused(cause=NotLeaderError("E_FAILED_ON_NOT_LEADER")), RuntimeError("no")]
+)
+async def test_other_failures_try_no_other_form(error: Exception) -> None:
+    letters = Limited(0, error)
+    with pytest.raises(type(error)) as caught:
+        await dying(letters).publish(message(1)[0])
+    assert caught.value is error
+    assert letters.tried == 1
+
+
+async def test_a_failure_is_remembered_until_the_letter_is_published() -> None:
+    letters = Letters()
+    letters.error = RuntimeError("no room")
+    policy = policy_of(letters, max_attempts=2, **DEAD)
+    await policy.failed(message(2)[0], ValueError("no stock"))
+    letters.error = None
+    assert not await policy.may_be_handled(message(3)[0])
+    assert letter_in(letters).provenance.reason == "failed"
+    assert letter_in(letters).provenance.error == "no stock"
+    assert not await policy.may_be_handled(message(3 + SPARE_DELIVERIES, 3)[0])
+    assert letter_in(letters, 1).provenance.reason == "redelivered"
+    assert letter_in(letters, 1).provenance.error is None
+
+
+async def test_a_requeue_tells_the_exception_that_is_being_handled() -> None:
+    letters = Letters()
+    policy = policy_of(letters, max_attempts=1, **DEAD)
+    try:
+        int("none")
+    except ValueError:
+        assert policy.gives_up(message(1)[0])
+    assert policy.gives_up(message(1, 3)[0])
+    await eventually(lambda: len(letters.published) == 2)
+    found = {letter_in(letters, number).provenance.error for number in (0, 1)}
+    assert found == {"invalid literal for int() with base 10: 'none'", None}
+    assert {letter_in(letters, number).provenance.reason for number in (0, 1)} == {"requeued"}
 
 
 async def test_a_policy_that_publishes_nothing_needs_no_producer() -> None:
@@ -408,9 +569,6 @@ def publisher_at(lookupd: str, **options: Any) -> GiveUpPublisher:  # noqa: ANN4
     return GiveUpPublisher(ConsumerConfig(lookupd=(A,), max_attempts=1, **options), "orders", letters)
 
 
-DEAD: Any = {"on_give_up": "dead_letter", "dead_letter_topic": "dead"}
-
-
 async def test_the_topic_of_dead_letters_is_looked_up_where_the_producer_publishes(
     lookups: Lookups, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -426,15 +584,34 @@ async def test_the_topic_of_dead_letters_is_looked_up_where_the_producer_publish
     await publisher_at(B, **DEAD).check()
     assert caplog.messages == []
     lookups.views = {B: view(ONE, note="Topic has no channel")}
-    publisher = publisher_at(B, **DEAD)
+    publisher = publisher_at(B, **DEAD, dead_letter_format="bare")
     await publisher.check()
     assert caplog.messages == [
         "dead_letter_topic 'dead' accepts no messages yet (Topic has no channel): subscribe to it once"
     ]
-    assert publisher.refusal("orders", TopicMeta(1, extend_support=True)) is not None
+    assert str(publisher.refusal("orders", EXTENDED)) == (
+        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: give"
+        " dead_letter_format='auto', or create it as an extended topic (nsq-ha topic create --extended)"
+    )
+    with pytest.raises(ConfigError, match="needs an extended topic, and topic 'dead' accepts no headers"):
+        await publisher_at(B, **DEAD, dead_letter_format="headers").check()
     lookups.views = {B: view(ONE, extended=True)}
     await publisher.check()
-    assert publisher.refusal("orders", TopicMeta(1, extend_support=True)) is None
+    assert publisher.refusal("orders", EXTENDED) is None
+    await publisher_at(B, **DEAD, dead_letter_format="headers").check()
+
+
+@pytest.mark.parametrize("extended", [False, True])
+async def test_the_kind_of_a_topic_that_was_not_found_is_looked_up_again(lookups: Lookups, *, extended: bool) -> None:
+    lookups.views = {B: None}
+    publisher = publisher_at(B, **DEAD)
+    await publisher.check()
+    lookups.views = {B: view(ONE, extended=extended)}
+    await publisher.publish(message(1)[0])
+    await publisher.publish(message(1)[0])
+    letters: Any = publisher._producer
+    assert letter_in(letters).format == ("headers" if extended else "envelope")
+    assert len(lookups.asked) == 2
 
 
 async def test_republishing_to_another_cluster_is_refused(lookups: Lookups) -> None:

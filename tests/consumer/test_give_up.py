@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from nsq_ha import Backoff, ClosedError, ConfigError, Consumer, Message, Producer
 from nsq_ha.consumer.attempts import SPARE_DELIVERIES
+from nsq_ha.dead_letters import DeadLetter, DeadLetterError, replay
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import TopicNotFoundError
 from nsq_ha.protocol import Close, Finish, Requeue
+from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
@@ -435,7 +438,7 @@ async def test_dead_letters_may_go_to_another_cluster() -> None:
                 async with asyncio.timeout(LIMIT):
                     letter = await anext(dead)
                 letter.finish()
-    assert letter.body == b"x"
+    assert DeadLetter.of(letter).body == b"x"
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -504,35 +507,114 @@ async def test_a_producer_that_cannot_publish_is_refused_at_the_start(stage: Sta
         await stage.consumer(**options, producer=producer).__aenter__()
 
 
+@asynccontextmanager
+async def bereaved(
+    producer: Producer, lookupd: str | Iterable[str]
+) -> AsyncIterator[tuple[Consumer, Callable[[], Awaitable[Message]]]]:
+    """Yield a consumer of ``payments`` that gives up at the first failure, and a reader of its dead letters."""
+    chosen: Any = {"max_attempts": 1, "on_give_up": "dead_letter", "dead_letter_topic": "dead"}
+    async with (
+        Consumer("dead", "look", lookupd=producer.config.lookupd) as dead,
+        Consumer("payments", "ledger", lookupd=lookupd, producer=producer, **chosen) as consumer,
+    ):
+
+        async def read() -> Message:
+            async with asyncio.timeout(LIMIT):
+                message = await anext(dead)
+            message.finish()
+            return message
+
+        yield consumer, read
+
+
 @pytest.mark.parametrize("extended", [False, True])
-async def test_headers_need_a_topic_of_dead_letters_that_takes_them(*, extended: bool) -> None:
-    """It used to show at the first message that was given up, which came again for ever."""
+async def test_dead_letters_keep_headers_on_topics_of_both_kinds(*, extended: bool) -> None:
+    """On a topic without headers entering used to fail."""
     with DevCluster() as cluster:
         cluster.create_topic("payments", extended=True)
         cluster.create_topic("dead", extended=extended)
-        async with Producer(lookupd=cluster.lookupd) as producer:
-            consumer = Consumer(
-                "payments",
-                "ledger",
-                lookupd=cluster.lookupd,
-                max_attempts=1,
-                on_give_up="dead_letter",
-                dead_letter_topic="dead",
-                producer=producer,
-            )
-            if not extended:
-                with pytest.raises(
-                    ConfigError, match=r"topic 'payments' may have headers.*'dead' takes neither.*extended"
-                ):
-                    await consumer.__aenter__()
-                return
-            async with consumer, Consumer("dead", "look", lookupd=cluster.lookupd) as dead:
-                await producer.publish("payments", b"x", headers={"a": 1})
-                (await anext(consumer)).requeue()
-                async with asyncio.timeout(LIMIT):
-                    letter = await anext(dead)
-                letter.finish()
-    assert letter.headers == {"a": 1}
+        async with (
+            Producer(lookupd=cluster.lookupd) as producer,
+            bereaved(producer, cluster.lookupd) as (consumer, read),
+        ):
+            published = await producer.publish("payments", b"x\ny", headers={"a": 1}, tag="t", trace_id=5)
+            failing = await anext(consumer)
+            with contextlib.suppress(ValueError):
+                async with failing:
+                    int("none")
+            message = await read()
+    letter = DeadLetter.of(message)
+    assert letter.format == ("headers" if extended else "envelope")
+    assert (letter.body, letter.headers, letter.tag) == (b"x\ny", {"a": 1}, "t")
+    assert message.tag == ("t" if extended else None)
+    origin = letter.provenance
+    assert (origin.topic, origin.partition, origin.channel, origin.nsqd) == ("payments", 0, "ledger", failing.nsqd)
+    assert (origin.id, origin.trace_id, origin.attempts) == (failing.id, 5, 1)
+    assert origin.timestamp_ns == failing.timestamp_ns
+    assert int.from_bytes(origin.id[:8], "big") == published.internal_id
+    assert (origin.reason, origin.error_type) == ("requeued", "ValueError")
+    assert origin.error == "invalid literal for int() with base 10: 'none'"
+    assert message.trace_id == 5
+
+
+async def test_a_replay_keeps_partition_headers_and_trace() -> None:
+    with DevCluster() as cluster:
+        cluster.create_topic("payments", partitions=3, extended=True)
+        cluster.create_topic("dead")
+        async with (
+            Producer(lookupd=cluster.lookupd) as producer,
+            bereaved(producer, cluster.lookupd) as (consumer, read),
+        ):
+            await producer.publish("payments", b"x", headers={"a": 1}, tag="t", trace_id=5, key="user-42")
+            (failing := await anext(consumer)).requeue()
+            letter = DeadLetter.of(await read())
+            receipt = await replay(producer, letter)
+            again = await anext(consumer)
+            again.finish()
+    assert (receipt.topic, receipt.partition, receipt.trace_id) == ("payments", failing.partition, 5)
+    assert (again.body, again.headers, again.tag, again.trace_id) == (b"x", {"a": 1}, "t", 5)
+    assert (again.partition, again.attempts) == (failing.partition, 1)
+
+
+@pytest.mark.parametrize("extended", [False, True])
+async def test_the_largest_message_goes_without_its_origin(caplog: pytest.LogCaptureFixture, *, extended: bool) -> None:
+    with DevCluster() as cluster:
+        cluster.create_topic("payments")
+        cluster.create_topic("dead", extended=extended)
+        async with (
+            Producer(lookupd=cluster.lookupd) as producer,
+            bereaved(producer, cluster.lookupd) as (consumer, read),
+        ):
+            body = b"x" * MAX_MESSAGE_BYTES
+            await producer.publish("payments", body)
+            (await anext(consumer)).requeue()
+            message = await read()
+    assert message.body == body
+    with pytest.raises(DeadLetterError, match="is no dead letter"):
+        DeadLetter.of(message)
+    assert "lacks its origin and the reason (requeued), since the whole was refused: " in caplog.text
+
+
+async def test_a_handler_in_a_thread_tells_its_error() -> None:
+    def fail(message: Message) -> None:
+        try:
+            int("none")
+        except ValueError:
+            message.requeue()
+
+    with DevCluster() as cluster:
+        for topic in ("payments", "dead"):
+            cluster.create_topic(topic)
+        async with (
+            Producer(lookupd=cluster.lookupd) as producer,
+            bereaved(producer, cluster.lookupd) as (consumer, read),
+        ):
+            await producer.publish("payments", b"x")
+            running = asyncio.create_task(consumer.run(fail))
+            letter = DeadLetter.of(await read())
+            await consumer.aclose()
+            await running
+    assert letter.provenance.error == "invalid literal for int() with base 10: 'none'"
 
 
 async def test_plain_nsqds_take_dead_letters_without_key_and_trace(stage: Stage) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import ConsumerConfig
-from nsq_ha.consumer.attempts import AttemptPolicy, GiveUpPublisher
+from nsq_ha.consumer.attempts import AttemptPolicy
 from nsq_ha.consumer.closing import CLOSED, Returned
+from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.messages import Iterations, Messages

@@ -1,5 +1,6 @@
 """Consuming in threads: iteration, handlers, and every way to stop."""
 
+import contextlib
 import contextvars
 import gc
 import logging
@@ -12,6 +13,7 @@ import pytest
 
 import nsq_ha
 from nsq_ha import Backoff, ConfigError, Message, _portal
+from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.sync import Consumer, Producer, taking
 from tests.support.nsqd import LIMIT
@@ -415,8 +417,33 @@ def test_dead_letters_are_published_by_a_producer_for_threads(
             raise ValueError("cannot be booked")
 
         consumer.run(fail)
-        assert some(dead, 1) == [b"0"]
+        with next(dead) as message:
+            letter = DeadLetter.of(message)
+        assert (letter.body, letter.provenance.error) == (b"0", "cannot be booked")
+        assert replay(producer, letter).partition == letter.provenance.partition
     other.stop()
+
+
+def test_a_block_of_a_thread_tells_its_error(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    letters = cluster.create_topic(topic + ".dead", 1, 1)
+    publish(producer, topic, 1)
+    with (
+        Consumer(letters, "ch", lookupd=cluster.lookupd) as dead,
+        Consumer(
+            topic,
+            "ch",
+            lookupd=cluster.lookupd,
+            producer=producer,
+            max_attempts=1,
+            on_give_up="dead_letter",
+            dead_letter_topic=letters,
+        ) as consumer,
+    ):
+        with contextlib.suppress(ValueError), next(consumer):
+            int("none")
+        with next(dead) as message:
+            error = DeadLetter.of(message).provenance.error
+    assert error == "invalid literal for int() with base 10: 'none'"
 
 
 def test_a_function_that_is_given_what_is_given_up_may_publish_and_stop(

@@ -1,0 +1,215 @@
+"""Where a dead letter comes from and why it was given up, as a value and as texts.
+
+Both forms of a dead letter have the same fields, and each one is text, as headers of all NSQ clients are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, cast, get_args
+
+from nsq_ha.errors import DeadLetterError
+from nsq_ha.message import is_upstream_id
+from nsq_ha.redaction import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nsq_ha.message import Message
+
+Reason = Literal["failed", "requeued", "redelivered"]
+"""Why a message was given up.
+
+``failed``: the handler raised. ``requeued``: the application requeued it, or left its block by an exception.
+``redelivered``: it was delivered more often than a message is handled, and the consumer that gave it up saw none of the
+failures.
+"""
+
+MAX_ERROR: Final = 1000
+"""Characters of an error's text that are kept."""
+
+_MAX_TYPE: Final = 200
+
+_Value = TypeVar("_Value")
+
+
+class Failure(NamedTuple):
+    """Why a message is given up.
+
+    Attributes:
+        reason: The reason.
+        error_type: The name of the exception's class, with its module unless it is built in. None if none is known.
+        error: The exception's text, shortened and without secrets. None if none is known.
+    """
+
+    reason: Reason
+    error_type: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, reason: Reason, error: BaseException | None) -> Failure:
+        """Describe an exception of the application."""
+        if error is None:
+            return cls(reason)
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        try:
+            text = str(error)
+        except Exception:  # noqa: BLE001 - an exception of the application may raise anything
+            text = "(its text cannot be shown)"
+        return cls(reason, _bounded(name, _MAX_TYPE), _bounded(text, MAX_ERROR))
+
+    def __str__(self) -> str:
+        """Return the exception, or the reason if none is known."""
+        if self.error_type is None:
+            return self.reason
+        return f"{self.error_type}: {self.error}" if self.error else self.error_type
+
+
+def _bounded(text: str, most: int) -> str:
+    """Return ``text`` without secrets and surrogates, shortened."""
+    # Secrets first: a cut could leave a part of one that is not recognised.
+    text = redact(text).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a dead letter comes from, and why it was given up.
+
+    Attributes:
+        topic: The topic that it was read from.
+        partition: Its partition there. None if a plain nsqd delivered it.
+        channel: The channel.
+        nsqd: ``host:port`` of the nsqd that delivered it.
+        id: Its 16 raw bytes of id there.
+        trace_id: Its trace id; 0 if there was none.
+        attempts: Number of its deliveries there.
+        timestamp_ns: When it was published there, in nanoseconds since the epoch.
+        given_up_at: When the consumer gave it up.
+        reason: Why the consumer gave it up.
+        error_type: Class of the last exception, such as ``ValueError`` or ``shop.errors.NoStock``. None if none is
+            known.
+        error: Text of the last exception, 1000 characters at most, without secrets of nsq_ha's options. None if none is
+            known.
+    """
+
+    topic: str
+    partition: int | None
+    channel: str
+    nsqd: str
+    id: bytes
+    trace_id: int
+    attempts: int
+    timestamp_ns: int
+    given_up_at: datetime
+    reason: Reason
+    error_type: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, message: Message, why: Failure, now: float) -> Provenance:
+        """Describe a message that is given up.
+
+        Args:
+            message: The message.
+            why: Why it is given up.
+            now: The time, in seconds since the epoch.
+        """
+        return cls(
+            topic=message.topic,
+            partition=None if is_upstream_id(message.id) else message.partition,
+            channel=message.source.channel,
+            nsqd=message.nsqd,
+            id=message.id,
+            trace_id=message.trace_id,
+            attempts=message.attempts,
+            timestamp_ns=message.timestamp_ns,
+            given_up_at=datetime.fromtimestamp(now, UTC),
+            reason=why.reason,
+            error_type=why.error_type,
+            error=why.error,
+        )
+
+
+def fields_of(origin: Provenance) -> dict[str, str]:
+    """Return the fields of a provenance as text; those that are not known are missing."""
+    found = {
+        "topic": origin.topic,
+        "partition": None if origin.partition is None else str(origin.partition),
+        "channel": origin.channel,
+        "nsqd": origin.nsqd,
+        "id": origin.id.decode() if is_upstream_id(origin.id) else origin.id.hex(),
+        "trace_id": str(origin.trace_id),
+        "attempts": str(origin.attempts),
+        "timestamp_ns": str(origin.timestamp_ns),
+        "given_up_at": origin.given_up_at.astimezone(UTC).isoformat(),
+        "reason": origin.reason,
+        "error_type": origin.error_type,
+        "error": origin.error,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def provenance_of(fields: Mapping[str, object], name: str) -> Provenance:
+    """Return the provenance of fields that :func:`fields_of` returned; ignore others, which a later version may add.
+
+    Args:
+        fields: The fields.
+        name: Names the message in errors.
+
+    Raises:
+        DeadLetterError: A field is missing or not legal.
+    """
+    field = ""
+
+    def read(key: str, value_of: Callable[[str], _Value]) -> _Value:
+        nonlocal field
+        field = key
+        found = fields[key]
+        if not isinstance(found, str):
+            raise TypeError(key)
+        return value_of(found)
+
+    def known(key: str, value_of: Callable[[str], _Value]) -> _Value | None:
+        return read(key, value_of) if key in fields else None
+
+    try:
+        return Provenance(
+            topic=read("topic", str),
+            partition=known("partition", int),
+            channel=read("channel", str),
+            nsqd=read("nsqd", str),
+            id=read("id", _id),
+            trace_id=read("trace_id", int),
+            attempts=read("attempts", int),
+            timestamp_ns=read("timestamp_ns", int),
+            given_up_at=read("given_up_at", _time),
+            reason=read("reason", _reason),
+            error_type=known("error_type", str),
+            error=known("error", str),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        how = "is missing" if isinstance(error, KeyError) else "is not legal"
+        raise DeadLetterError(f"{name} is a damaged dead letter: its field {field} {how}") from None
+
+
+def _id(text: str) -> bytes:
+    found = text.encode() if len(text) == 16 else bytes.fromhex(text)
+    if len(found) != 16:
+        raise ValueError(text)
+    return found
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(text)
+    return found
+
+
+def _reason(text: str) -> Reason:
+    if text not in get_args(Reason):
+        raise ValueError(text)
+    return cast("Reason", text)
