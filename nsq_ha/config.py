@@ -109,14 +109,14 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "lookup_timeout": seconds(0.001, _DAY),
     "lookup_interval": seconds(0.001, _DAY),
     "lookup_jitter": number(0.0, 1.0),
-    "heartbeat_interval": seconds(1.0, 60.0),
-    "output_buffer_timeout": optional(seconds(0.01, 1.0)),
-    "output_buffer_bytes": whole(64, 65536),
+    "heartbeat_interval": seconds(1.0, _DAY),
+    "output_buffer_timeout": optional(seconds(0.001, 3600.0)),
+    "output_buffer_bytes": whole(64, 2**31 - 1),
     "close_timeout": seconds(0.001, _DAY),
     "max_frame_bytes": whole(1024, 2**31 - 1),
     "backoff": _BACKOFF,
     "compression": lambda name, value: Compression(_COMPRESSION(name, getattr(value, "value", value))),
-    "deflate_level": whole(1, 6),
+    "deflate_level": whole(1, 9),
     "tls": optional(TLS),
     "lookupd_tls": optional(TLS),
     "auth_secret": optional(_secret),
@@ -150,25 +150,28 @@ class ClientConfig:
     lookup_jitter: float = 0.2
     """Random share by which ``lookup_interval`` is shortened, so that many clients do not ask at the same time."""
     heartbeat_interval: float = 2.0
-    """Time between nsqd's heartbeats (1..60). A connection is closed after two intervals without a byte, so a frozen
-    node is left after about 4 s. A consumer asks for a longer interval after its event loop was blocked."""
+    """Time between nsqd's heartbeats, from 1 up to its ``--max-heartbeat-interval`` (60). A connection is closed after
+    two intervals without a byte, so a frozen node is left after about 4 s. A consumer asks for a longer interval after
+    its event loop was blocked."""
     output_buffer_timeout: float | None = None
-    """How long nsqd may collect messages before it writes them (0.01..1). On a nearly empty channel, this is most of a
-    message's delay. None uses the server's minimum: 0.01, or 0.025 with ``nsqd``. Ordered channels do not wait for
-    it."""
+    """How long nsqd may collect messages before it writes them, up to its ``--max-output-buffer-timeout`` (1). On a
+    nearly empty channel, this is most of a message's delay. None uses the server's minimum: 0.01, or 0.025 with a plain
+    nsqd. Ordered channels do not wait for it."""
     output_buffer_bytes: int = 16384
-    """How many bytes nsqd may collect before it writes them (64..65536)."""
+    """How many bytes nsqd may collect before it writes them, from 64 up to its ``--max-output-buffer-size`` (65536)."""
     close_timeout: float = 5.0
     """Time limit for closing, whatever the cluster does, so that a service can always stop."""
     max_frame_bytes: int = 16 * 1024 * 1024
-    """Largest accepted frame. A connection that announces a larger one is closed before memory is allocated for it."""
+    """Largest accepted frame: raise it for larger messages. A connection that announces a larger one is closed before
+    memory is allocated for it."""
     backoff: Backoff = Backoff()
     """Delay between attempts to reach a failing partition: short at first, since a new leader is often elected within a
     second."""
     compression: Compression = Compression.NONE
     """Compression of connections to nsqd; not used if the server does not offer it."""
     deflate_level: int = 6
-    """Level of deflate, 1..6; without a level the server sends uncompressed blocks."""
+    """Level of deflate, 1..9; nsqd lowers it to its ``--max-deflate-level`` (6). Without a level the server sends
+    uncompressed blocks."""
     tls: TlsConfig | ssl.SSLContext | None = None
     """TLS for connections to nsqd; None for plain TCP. An ``ssl.SSLContext`` is used as it is: whether it verifies
     certificates and names, and which versions it accepts, is up to you. The partitioned nsqd stops writing to a TLS
@@ -238,6 +241,8 @@ _PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     "window": whole(1, 100_000),
     "idle_timeout": seconds(1.0, _DAY),
     "max_connections": whole(1, 100_000),
+    "max_message_bytes": whole(1, 2**31 - 1),
+    "max_batch_bytes": whole(64, 2**31 - 1),
 }
 
 
@@ -282,6 +287,12 @@ class ProducerConfig(ClientConfig):
     """Maximum number of open connections, so that many topics do not use up descriptors; the longest idle one is
     closed first. A TLS connection that is being replaced counts twice; at the limit, publishes wait for its
     replacement."""
+    max_message_bytes: int = 1024 * 1024
+    """Largest message that nsqd accepts, with trace id and headers: the value of nsqd's ``--max-msg-size``, which nsqd
+    does not report. A larger message is refused before it is sent."""
+    max_batch_bytes: int = 5 * 1024 * 1024
+    """Largest batch that nsqd accepts as one command: the value of nsqd's ``--max-body-size``, which nsqd does not
+    report, either. A larger batch is sent in parts, and a message that fits into no batch alone."""
 
 
 GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
@@ -298,7 +309,7 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "start_from": start_position,
     "max_in_flight": whole(0, 1_000_000),
     "max_in_flight_bytes": whole(1, 2**40),
-    "msg_timeout": optional(seconds(1.0, 900.0)),
+    "msg_timeout": optional(seconds(1.0, 10 * _DAY)),
     "sample_rate": whole(0, 99),
     "tag": optional(text_of(MAX_TAG_BYTES, "None receives all messages")),
     "requeue_backoff": _BACKOFF,
@@ -330,14 +341,15 @@ class ConsumerConfig(ClientConfig):
     max_in_flight: int = 200
     """Maximum number of unanswered messages over all partitions: enough to hide a round trip. As many may be
     redelivered after a crash. Slow handlers get only as many as they can start within half of ``msg_timeout``. The
-    server allows 2500 per connection, and one per partition of an ordered channel. 0 starts paused: nothing is
-    requested until :meth:`~nsq_ha.Consumer.set_max_in_flight` raises it."""
+    server allows 2500 per connection (``--max-rdy-count``), and one per partition of an ordered channel. 0 starts
+    paused: nothing is requested until :meth:`~nsq_ha.Consumer.set_max_in_flight` raises it."""
     max_in_flight_bytes: int = 256 * 1024 * 1024
     """Maximum bytes of unanswered message bodies. If messages are large, fewer than ``max_in_flight`` are requested.
     The default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond
     it, the connection is closed."""
     msg_timeout: float | None = None
-    """Time after which the server redelivers an unanswered message (1..900). None for the server's default (60 s)."""
+    """Time after which the server redelivers an unanswered message, from 1 up to its ``--max-msg-timeout`` (900). None
+    for the server's default (60 s)."""
     sample_rate: int = 0
     """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all."""
     tag: str | None = None

@@ -353,7 +353,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
     """One message of ``publish_many``, with its own key, partition and trace.
 
     Attributes:
-        body: The payload, 1 byte to the server's limit (1 MiB by default).
+        body: The payload, 1 byte to ``max_message_bytes`` (1 MiB by default).
         key: Sharding key. None for no key.
         partition: The partition, not together with a key. None chooses it by key or strategy.
         trace_id: Unsigned 64 bit. None for no trace, or for a random id if the

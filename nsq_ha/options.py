@@ -60,6 +60,8 @@ class ProducerOptions(ClientOptions, total=False):
     window: int
     idle_timeout: float
     max_connections: int
+    max_message_bytes: int
+    max_batch_bytes: int
 
 
 class ConsumerOptions(ClientOptions, total=False):

@@ -70,11 +70,11 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "lookup_interval": (0, math.inf),
     "close_timeout": (0, -1),
     "lookup_jitter": (-0.1, 1.1),
-    "heartbeat_interval": (0.9, 61, 0, -1),
-    "output_buffer_timeout": (0.009, 1.1, 0, "1"),
-    "output_buffer_bytes": (63, 65537, 100.5),
+    "heartbeat_interval": (0.9, 86401, 0, -1),
+    "output_buffer_timeout": (0.0009, 3601, 0, "1"),
+    "output_buffer_bytes": (63, 2**31, 100.5),
     "max_frame_bytes": (1023, 2**31, 4096.5),
-    "deflate_level": (0, 7, 5.5),
+    "deflate_level": (0, 10, 5.5),
     "compression": ("zstd", 7, None),
     "backoff": (1.0, None, {"initial": 1.0}),
     "lookupd_tls": (True, "ca.pem"),
@@ -99,13 +99,15 @@ PRODUCER: dict[str, tuple[object, ...]] = {
     "window": (0, 100_001, 1.5),
     "idle_timeout": (0.5, 86401),
     "max_connections": (0, 1.5),
+    "max_message_bytes": (0, 2**31, 1e6, "1m"),
+    "max_batch_bytes": (63, 2**31, None),
 }
 CONSUMER: dict[str, tuple[object, ...]] = {
     "ordered": ("yes", None, 1, 0, []),
     "partitions": (3, ["0"], [0, "a"], [-1], [1024], [True], [0.0]),
     "start_from": ("beginning", 0, {0: "beginning"}, {"0": StartFrom.end()}, {}),
     "max_in_flight": (-1, 1_000_001, 2.5, True),
-    "msg_timeout": (0.5, 901, 0),
+    "msg_timeout": (0.5, 864_001, 0),
     "sample_rate": (-1, 100, 5.5),
     "tag": (7, b"blue", "", "x" * 101),
     "requeue_backoff": (1.0, None),
@@ -147,11 +149,11 @@ def test_a_wrong_option_of_a_consumer(name: str, value: object) -> None:
     ("kind", "options"),
     [
         (ClientConfig, {"connect_timeout": 0.001, "heartbeat_interval": 1, "lookup_jitter": 0}),
-        (ClientConfig, {"heartbeat_interval": 60, "output_buffer_bytes": 64, "deflate_level": 1}),
-        (ProducerConfig, {"window": 1, "max_pending_bytes": 1, "max_connections": 1}),
+        (ClientConfig, {"heartbeat_interval": 300, "output_buffer_bytes": 2**20, "deflate_level": 9}),
+        (ProducerConfig, {"window": 1, "max_pending_bytes": 1, "max_connections": 1, "max_message_bytes": 5_000_000}),
         (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),
         (ConsumerConfig, {"max_in_flight": 0, "sample_rate": 99, "max_attempts": 1, "warn_attempts": 0}),
-        (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "msg_timeout": 900}),
+        (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "msg_timeout": 7200}),
         (ConsumerConfig, {"max_attempts": 4000, "on_give_up": print}),
         (ConsumerConfig, {"max_attempts": 1, "on_give_up": "dead_letter", "dead_letter_topic": "dead"}),
     ],
@@ -190,7 +192,7 @@ def test_a_misspelt_option_gets_a_hint(kind: type[ClientConfig], options: dict[s
 
 
 def test_times_have_a_unit_in_errors() -> None:
-    for options in ({"connect_timeout": 0}, {"heartbeat_interval": 61}, {"msg_timeout": 901}, {"start_timeout": -1}):
+    for options in ({"connect_timeout": 0}, {"heartbeat_interval": 0}, {"msg_timeout": 0.5}, {"start_timeout": -1}):
         with pytest.raises(ConfigError, match=r"must be [0-9.]+\.\.[0-9]+ seconds, not "):
             ConsumerConfig.of(options)
     with pytest.raises(ConfigError, match="seconds"):

@@ -147,6 +147,7 @@ def test_every_option_is_in_the_table_with_its_meaning() -> None:
         "backoff": "0.05 s, then × 2 up to 1 s, jitter 0.3",
         "max_connections": "1,024",
         "max_frame_bytes": "16 MiB",
+        "max_message_bytes": "1 MiB",
     }
     assert {name: documented[name].default for name in expected} == expected
     names = nsq_ha.ProducerConfig.__dataclass_fields__ | nsq_ha.ConsumerConfig.__dataclass_fields__

@@ -68,6 +68,8 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "window": ("5", 5),
     "idle_timeout": ("60", 60.0),
     "max_connections": ("3", 3),
+    "max_message_bytes": ("5000000", 5_000_000),
+    "max_batch_bytes": ("6000000", 6_000_000),
 }
 CONSUMER: dict[str, tuple[str, object]] = {
     "ordered": ("Yes", True),

@@ -19,7 +19,7 @@ from nsq_ha.cli.output import clean, print_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import needs_partitions, require_topic
 from nsq_ha.errors import ConfigError, NsqError, PublishError, TopicNotFoundError
-from nsq_ha.protocol.encoding import MAX_DEFER_MS, MAX_MESSAGE_BYTES
+from nsq_ha.protocol.encoding import MAX_DELAY_MS
 
 if TYPE_CHECKING:
     from nsq_ha.cli.views import Found
@@ -74,7 +74,7 @@ class PubOptions:
 @click.option("--tag", help="Dispatch tag of all messages.")
 @click.option(
     "--defer",
-    type=Number(0, MAX_DEFER_MS / 1000),
+    type=Number(0, MAX_DELAY_MS // 1000),
     metavar="SECONDS",
     help="Deliver each message this many seconds later. Only for a plain (upstream) cluster.",
 )
@@ -125,7 +125,7 @@ async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: 
         publisher = LinePublisher(producer, topic, options, is_plain=found.meta is None)
         began = time.monotonic()
         try:
-            await publisher.run(read_lines(stream, MAX_MESSAGE_BYTES))
+            await publisher.run(read_lines(stream, producer.config.max_message_bytes))
         finally:
             click.echo(publisher.summary(time.monotonic() - began), err=True)
     return publisher.failed
@@ -227,7 +227,10 @@ class LinePublisher:
         options = self._options
         try:
             if line.data is None:
-                raise ConfigError(f"longer than {MAX_MESSAGE_BYTES} bytes")
+                raise ConfigError(
+                    f"longer than {self._producer.config.max_message_bytes} bytes: set NSQ_HA_MAX_MESSAGE_BYTES if nsqd"
+                    f" accepts more, as its --max-msg-size says"
+                )
             receipt = await self._producer.publish(
                 self._topic,
                 line.data,

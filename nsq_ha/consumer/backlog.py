@@ -376,14 +376,14 @@ class Backlog:
         self._warn_once(
             "waited",
             f"a message waited behind slow ones for longer than msg_timeout={timeout:g} s, so nsqd delivers it again:"
-            f" raise concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight=",
+            f" raise concurrency= or msg_timeout= (up to nsqd's --max-msg-timeout), or lower max_in_flight=",
         )
 
     def _warn_of_long_work(self, source: object) -> None:
         self._warn_once(
             "long work",
             f"handling a message takes longer than msg_timeout={_timeout(source):g} s, so nsqd delivers it again."
-            f" Raise msg_timeout= (up to 900 s), or touch() the message from time to time",
+            f" Raise msg_timeout= (up to nsqd's --max-msg-timeout), or touch() the message from time to time",
         )
 
     def _warn_once(self, kind: str, text: str) -> None:

@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.producer_limits import chunks
-from nsq_ha.producer.requests import Request, kind_of, plain_mpub, rich_mpub
+from nsq_ha.producer.requests import Request, checked_pub, kind_of, plain_mpub, rich_mpub
 from nsq_ha.producer.validate import CheckedMessage, check_kind, check_message, lane_key
-from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES, body_sizes
+from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from nsq_ha.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.topic import TopicPublisher
 
-BATCH_BYTES: Final = 4 * MAX_MESSAGE_BYTES
-"""Most bytes of one MPUB; the server accepts 5 MiB."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of one MPUB, unless one message is larger or ``max_batch_bytes`` is lower."""
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
 STEP: Final = 1_000
@@ -38,18 +39,19 @@ STEP: Final = 1_000
 _ANY: Final = OutgoingMessage(b"x")
 """Stands for a message that may go to any partition."""
 _HEAD_BYTES: Final = 6
+_COUNT_BYTES: Final = 4
 
 
 class Part(NamedTuple):
     """One command of a batch.
 
     Attributes:
-        request: The command; its keys are set.
+        request: The command; its keys are set. It is a PUB if its one message fits into no batch.
         positions: Positions of its messages in the batch.
         partition: The partition. None if it is chosen when the command is queued.
     """
 
-    request: MpubRequest
+    request: Request
     positions: Sequence[int]
     partition: int | None
 
@@ -63,6 +65,7 @@ class BatchPlan:
         topic: The topic.
         messages: The caller's messages, at least one; kept, not copied.
         trace_id_of: Returns the id to trace a message with. None for no trace.
+        config: The producer's options.
 
     Attributes:
         size: Bytes of the bodies, known after they are checked.
@@ -74,6 +77,7 @@ class BatchPlan:
         topic: str,
         messages: Sequence[bytes | OutgoingMessage],
         trace_id_of: Callable[[OutgoingMessage], int | None],
+        config: ProducerConfig,
     ) -> None:
         self.topic = topic
         self._given = messages
@@ -82,13 +86,16 @@ class BatchPlan:
         self._refused: dict[int, PublishError] = {}
         self._messages: list[OutgoingMessage] = []
         self._checked: list[CheckedMessage] = []
-        self._sizes = _plain_sizes(messages) if trace_id_of(_ANY) is None else None
+        self._largest = config.max_message_bytes
+        self._room = _room(config)
+        self._alone_above = config.max_batch_bytes - _COUNT_BYTES
+        self._sizes = _plain_sizes(messages, self._largest) if trace_id_of(_ANY) is None else None
         if self._sizes is None:
             self.size: int = 0
             self.is_small: bool = len(messages) <= STEP
         else:
             self.size = sum(self._sizes)
-            self.is_small = len(messages) <= BATCH_COUNT and self.size <= BATCH_BYTES
+            self.is_small = len(messages) <= BATCH_COUNT and self.size <= self._room
 
     def __len__(self) -> int:
         return len(self._given)
@@ -105,7 +112,7 @@ class BatchPlan:
             message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
             self._messages.append(message)
             try:
-                checked = check_message(message, self._trace_id_of(message))
+                checked = check_message(message, self._trace_id_of(message), self._largest)
             except ConfigError as error:
                 raise at_position(position, error) from error
             self._checked.append(checked)
@@ -137,8 +144,12 @@ class BatchPlan:
                 raise at_position(0, error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
-        for cut in chunks([_HEAD_BYTES + size for size in self._sizes or ()], BATCH_BYTES, BATCH_COUNT):
-            yield Part(plain_mpub(self.topic, bodies[cut.start : cut.stop], new_future), cut, None)
+        for cut in chunks([_HEAD_BYTES + size for size in self._sizes or ()], self._room, BATCH_COUNT):
+            part = bodies[cut.start : cut.stop]
+            if self._is_alone(len(part[0])):
+                yield Part(checked_pub(self.topic, CheckedMessage(part[0], None, None), new_future()), cut, None)
+            else:
+                yield Part(plain_mpub(self.topic, part, new_future, self._largest), cut, None)
 
     def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         by_partition: dict[int | None, list[list[int]]] = {}
@@ -161,19 +172,26 @@ class BatchPlan:
         for partition, runs in by_partition.items():
             for run in runs:
                 sizes = [self._checked[position].wire_bytes for position in run]
-                for chunk in chunks(sizes, BATCH_BYTES, BATCH_COUNT):
+                for chunk in chunks(sizes, self._room, BATCH_COUNT):
                     yield self._part([run[index] for index in chunk], partition)
 
     def _part(self, positions: Sequence[int], partition: int | None) -> Part:
         new_future = asyncio.get_running_loop().create_future
         checked = [self._checked[position] for position in positions]
-        if kind_of(checked[0]) == "plain":
-            request = plain_mpub(self.topic, [message.body for message in checked], new_future)
+        request: Request
+        if self._is_alone(checked[0].wire_bytes - 4):
+            request = checked_pub(self.topic, checked[0], new_future(), time.time_ns())
+        elif kind_of(checked[0]) == "plain":
+            request = plain_mpub(self.topic, [message.body for message in checked], new_future, self._largest)
         else:
             request = rich_mpub(self.topic, checked, new_future(), time.time_ns())
         if partition is not None:
             request.keys = tuple(lane_key(self._messages[position].key) for position in positions)
         return Part(request, positions, partition)
+
+    def _is_alone(self, size: int) -> bool:
+        """Return whether a message of ``size`` bytes, the first of its command, fits into no batch."""
+        return 4 + size > self._alone_above
 
     def results(
         self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
@@ -297,10 +315,15 @@ async def _outcome(request: Request) -> list[Receipt] | PublishError:
         return error
 
 
-def _plain_sizes(messages: Sequence[object]) -> list[int] | None:
+def _room(config: ProducerConfig) -> int:
+    """Return the bytes of messages, their size words included, that one MPUB should have at most."""
+    return min(BATCH_BYTES, config.max_batch_bytes - _COUNT_BYTES)
+
+
+def _plain_sizes(messages: Sequence[object], largest: int) -> list[int] | None:
     """Return the sizes of plain bodies. None if one message is not a legal plain body."""
     try:
-        return body_sizes(messages)  # type: ignore[arg-type]  # anything but bytes raises ConfigError
+        return body_sizes(messages, largest)  # type: ignore[arg-type]  # anything but bytes raises ConfigError
     except ConfigError:
         return None
 
@@ -317,19 +340,24 @@ def as_list(messages: object) -> list[bytes | OutgoingMessage]:
 
 
 def single_mpub(
-    topic: str, messages: Sequence[object], new_future: Callable[[], asyncio.Future[list[Receipt]]]
+    topic: str,
+    messages: Sequence[object],
+    new_future: Callable[[], asyncio.Future[list[Receipt]]],
+    config: ProducerConfig,
 ) -> MpubRequest | None:
     """Return a small batch of plain bodies as one command. None for any other batch: use :class:`BatchCall`."""
+    room = _room(config)
     if not 0 < len(messages) <= BATCH_COUNT:
         return None
     first = messages[0]
-    if type(first) is bytes and len(first) * len(messages) > BATCH_BYTES:
+    if type(first) is bytes and len(first) * len(messages) > room:
         return None  # most batches are uniform: encoding this one would be wasted
     try:
-        request = plain_mpub(topic, messages, new_future)  # type: ignore[arg-type]  # anything but bytes raises
+        # Anything but bytes raises.
+        request = plain_mpub(topic, messages, new_future, config.max_message_bytes)  # type: ignore[arg-type]
     except ConfigError:
         return None
-    return request if request.size + _HEAD_BYTES * len(messages) <= BATCH_BYTES else None
+    return request if request.size + _HEAD_BYTES * len(messages) <= room else None
 
 
 def at_position(position: int, error: ConfigError) -> ConfigError:

@@ -28,7 +28,6 @@ from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message
-from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
@@ -69,6 +68,7 @@ class Producer(SingleUseClient):
     ) -> None:
         self.config: ProducerConfig = options_of(ProducerConfig, config, options)
         self._trace = self.config.trace
+        self._largest = self.config.max_message_bytes
         self._observer = Observer(self.config.on_event)
         self._topics: dict[str, TopicPublisher] = {}
         self._batches: set[asyncio.Future[None]] = set()
@@ -262,7 +262,7 @@ class Producer(SingleUseClient):
 
         Args:
             topic: An existing topic; publishing never creates one.
-            body: 1 byte to 1 MiB, including trace id and headers.
+            body: 1 byte to ``max_message_bytes`` (1 MiB), including trace id and headers.
             key: Decides the partition. Publishes of one key by this producer
                 keep their order. None for no key.
             partition: The partition. Publishes that name it keep their order.
@@ -271,8 +271,8 @@ class Producer(SingleUseClient):
                 and size. None follows :attr:`trace`.
             headers: Extension header, on extended topics.
             tag: Dispatch tag, on extended topics.
-            defer: Seconds until nsqd delivers the message, 0..3600, for plain nsqd only. nsqd keeps waiting messages
-                in memory: a crash loses them.
+            defer: Seconds until nsqd delivers the message, for plain nsqd only, which refuses more than its
+                ``--max-req-timeout`` (1 hour). nsqd keeps waiting messages in memory: a crash loses them.
             timeout: Seconds for the whole call, including lookups and retries.
                 None uses ``publish_timeout``.
 
@@ -296,7 +296,7 @@ class Producer(SingleUseClient):
             and defer is None
             and not self._trace
             and type(body) is bytes
-            and 0 < len(body) <= MAX_MESSAGE_BYTES
+            and 0 < len(body) <= self._largest
             and (key is None or type(key) in KEY_TYPES)
         ):
             request = PubRequest(topic=topic, future=pending.new_future(), size=len(body), body=body, key=key)
@@ -322,7 +322,7 @@ class Producer(SingleUseClient):
         """Return the request for a message that has more than a body and a key."""
         if not isinstance(topic, str):
             check_topic(topic)
-        checked = check_message(message, self._trace_id(topic, message))
+        checked = check_message(message, self._trace_id(topic, message), self._largest)
         return PubRequest(
             topic=topic,
             future=pending.new_future(),
@@ -373,7 +373,7 @@ class Producer(SingleUseClient):
         messages = as_list(messages)
         if not messages:
             return []
-        if not self._trace and (request := single_mpub(topic, messages, pending.new_future)) is not None:
+        if not self._trace and (request := single_mpub(topic, messages, pending.new_future, self.config)) is not None:
             return await self._publish_mpub(pending, request, timeout)
         return await self._publish_batch(pending, topic, messages, timeout)
 
@@ -400,7 +400,7 @@ class Producer(SingleUseClient):
         """Publish a batch that needs more than one command, or has more than bodies."""
         limit = self.config.publish_timeout if timeout is None else check_timeout(timeout)
         publisher = self._publisher(topic, pending)
-        plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message))
+        plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message), self.config)
         whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._batches.add(whole)
         try:

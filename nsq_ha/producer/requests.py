@@ -185,14 +185,14 @@ class MpubRequest(Request, eq=False, kw_only=True):
 
 
 def plain_mpub(
-    topic: str, bodies: Sequence[bytes], new_future: Callable[[], asyncio.Future[list[Receipt]]]
+    topic: str, bodies: Sequence[bytes], new_future: Callable[[], asyncio.Future[list[Receipt]]], largest: int
 ) -> MpubRequest:
-    """Check and encode plain bodies; return the request.
+    """Check and encode plain bodies, each of ``largest`` bytes at most; return the request.
 
     Raises:
         ConfigError: A body is not valid.
     """
-    count, encoded = len(bodies), encode_bodies(bodies)
+    count, encoded = len(bodies), encode_bodies(bodies, largest)
     return MpubRequest(topic=topic, future=new_future(), size=len(encoded) - 4 * count, count=count, encoded=encoded)
 
 
@@ -210,6 +210,22 @@ def rich_mpub(
         closes_when_refused=messages[0].ext is not None,
         began_ns=began_ns,
         messages=messages,
+    )
+
+
+def checked_pub(
+    topic: str, message: CheckedMessage, future: asyncio.Future[list[Receipt]], began_ns: int = 0
+) -> PubRequest:
+    """Return a request for one checked message."""
+    return PubRequest(
+        topic=topic,
+        future=future,
+        size=len(message.body),
+        body=message.body,
+        trace_id=message.trace_id,
+        ext=message.ext,
+        is_plain=message.trace_id is None and message.ext is None,
+        began_ns=0 if message.trace_id is None else began_ns,
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY
-from nsq_ha.protocol.encoding import MAX_DEFER_MS, MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
+from nsq_ha.protocol.encoding import MAX_DELAY_MS, MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
 from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:
@@ -49,12 +49,13 @@ class CheckedMessage(msgspec.Struct, frozen=True):
         return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
 
 
-def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMessage:
+def check_message(message: OutgoingMessage, trace_id: int | None, largest: int = MAX_MESSAGE_BYTES) -> CheckedMessage:
     """Check a message and encode its headers, tag and trace id.
 
     Args:
         message: The caller's message.
         trace_id: The id to trace it with. None for no trace.
+        largest: The option ``max_message_bytes``.
 
     Raises:
         ConfigError: Body, key, partition, trace id, headers or tag are not valid; nothing was sent.
@@ -78,10 +79,10 @@ def check_message(message: OutgoingMessage, trace_id: int | None) -> CheckedMess
     if message.headers is not None or message.tag is not None:
         ext = _encode_header({} if message.headers is None else message.headers, message.tag, trace_id)
     size = len(body) + (8 if trace_id is not None else 0) + (len(ext) + _HEADER_SIZE_WORD if ext else 0)
-    if size > MAX_MESSAGE_BYTES:
+    if size > largest:
         raise ConfigError(
-            f"a message of {size} bytes, trace id and headers included, exceeds the server's limit of "
-            f"{MAX_MESSAGE_BYTES}: split it"
+            f"a message of {size} bytes, trace id and headers included, exceeds max_message_bytes={largest}: split it;"
+            f" or raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
         )
     return CheckedMessage(body, trace_id, ext)
 
@@ -145,12 +146,12 @@ def check_defer(defer: object, checked: CheckedMessage) -> int | None:
     """Return a delay in milliseconds.
 
     Raises:
-        ConfigError: It is not a number of 0..3600, or the message has what no plain nsqd knows.
+        ConfigError: It is not a number of 0 or more, or the message has what no plain nsqd knows.
     """
     if defer is None:
         return None
-    if isinstance(defer, bool) or not isinstance(defer, int | float) or not 0 <= defer <= MAX_DEFER_MS / 1000:
-        raise ConfigError(f"defer must be a number of seconds, 0..{MAX_DEFER_MS // 1000}, not {defer!r}")
+    if isinstance(defer, bool) or not isinstance(defer, int | float) or not 0 <= defer <= MAX_DELAY_MS / 1000:
+        raise ConfigError(f"defer must be a number of seconds, 0..{MAX_DELAY_MS // 1000}, not {defer!r}")
     if checked.trace_id is not None or checked.ext is not None:
         raise ConfigError("defer= cannot be combined with a trace, headers or a tag: plain nsqd knows none of them")
     return round(defer * 1000)

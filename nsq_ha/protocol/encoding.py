@@ -1,12 +1,11 @@
 """Encode the commands that a client sends for each message, as plain functions.
 
-Owns the layout of publishes and of answers to messages, and the server's size
-limits. ``protocol.commands`` has all commands as values; a function costs a third
-of a dataclass.
+Owns the layout of publishes and of answers to messages. ``protocol.commands`` has
+all commands as values; a function costs a third of a dataclass.
 
 The invariant: each result is exactly one command. ``nsq_ha.checks`` checks
-names, ids have 16 bytes, and bodies are bytes within the server's limits, so a
-size word always matches the data that follows it.
+names, ids have 16 bytes, and bodies are bytes that a size word can describe, so
+it always matches the data that follows it.
 
 Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
@@ -31,10 +30,13 @@ CLS: Final = b"CLS\n"
 """Ends the delivery of messages; answered by ``CLOSE_WAIT``."""
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
-"""Largest message by the server's default, including trace id and extension header."""
+"""Largest message, including trace id and extension header, by the default of nsqd's ``-max-msg-size``."""
 
 MAX_BODY_BYTES: Final = 5 * 1024 * 1024
-"""Largest body of IDENTIFY, AUTH and the MPUB family by the server's default."""
+"""Largest body of IDENTIFY, AUTH and the MPUB family by the default of nsqd's ``-max-body-size``."""
+
+MAX_SIZE: Final = 2**31 - 1
+"""Largest size that a size word can hold. What a server accepts depends on its flags, so callers check that."""
 
 MAX_EXT_BYTES: Final = 0xFFFF
 """Maximum size of an extension header, whose length has 16 bits."""
@@ -42,12 +44,9 @@ MAX_EXT_BYTES: Final = 0xFFFF
 MAX_TRACE_ID: Final = 2**64 - 1
 """Maximum trace id, since ids are unsigned and have 64 bits."""
 
-MAX_DEFER_MS: Final = 3_600_000
-"""Milliseconds of the longest delay of a DPUB by nsqd's default ``-max-req-timeout``; for a longer one it closes the
-connection."""
-
 MAX_DELAY_MS: Final = (2**63 - 1) // 1_000_000
-"""Above this the server's arithmetic overflows and it requeues at once. It limits delays to 3 days, far below this."""
+"""Milliseconds above which the server's arithmetic overflows. Its ``-max-req-timeout`` is far below this: it shortens
+a longer delay of a requeue to it, and refuses a longer one of a deferred message."""
 
 MESSAGE_ID_BYTES: Final = 16
 """Size of a message id, which is an internal id and a trace id of 8 bytes each."""
@@ -91,14 +90,14 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
     Bytes::
 
         PUB <topic> [<partition>]\n
-        0   4 bytes  size of the body, signed, 1..1048576
+        0   4 bytes  size of the body, signed, 1 or more
         4   ...      the body
 
     Args:
         topic: Name of the topic.
         partition: The partition. None omits it: the server then chooses a
             partition that it leads, and refuses ordered topics.
-        body: 1 byte to 1 MiB.
+        body: 1 byte or more.
 
     Raises:
         ConfigError: A name, the partition or the body is not valid. Nothing
@@ -109,8 +108,8 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
     if type(body) is not bytes:
         body = as_bytes("message body", body)
     size = len(body)
-    if not 0 < size <= MAX_MESSAGE_BYTES:
-        raise refuse_size("message body", size, MAX_MESSAGE_BYTES)
+    if not 0 < size <= MAX_SIZE:
+        raise refuse_size("message body", size, MAX_SIZE)
     return _head("PUB", topic, partition) + _SIZE.pack(size) + body
 
 
@@ -120,25 +119,24 @@ def encode_dpub(topic: str, defer_ms: int, body: bytes) -> bytes:
     Bytes::
 
         DPUB <topic> <milliseconds>\n
-        0   4 bytes  size of the body, signed, 1..1048576
+        0   4 bytes  size of the body, signed, 1 or more
         4   ...      the body
 
     Args:
         topic: Name of the topic.
-        defer_ms: Milliseconds until the first delivery, 0..3600000.
-        body: 1 byte to 1 MiB.
+        defer_ms: Milliseconds until the first delivery.
+        body: 1 byte or more.
 
     Raises:
-        ConfigError: As for :func:`encode_pub`; or ``defer_ms`` is out of range, for which nsqd would close the
-            connection.
+        ConfigError: As for :func:`encode_pub`, or ``defer_ms`` is not an int from 0 to :data:`MAX_DELAY_MS`.
 
     Source: upstream ``protocol_v2.go`` ``DPUB``.
     """
-    if type(defer_ms) is not int or not 0 <= defer_ms <= MAX_DEFER_MS:
-        raise ConfigError(f"the delay of a deferred message must be an int of 0..{MAX_DEFER_MS} ms, not {defer_ms!r}")
+    if type(defer_ms) is not int or not 0 <= defer_ms <= MAX_DELAY_MS:
+        raise ConfigError(f"the delay of a deferred message must be an int of 0..{MAX_DELAY_MS} ms, not {defer_ms!r}")
     body = as_bytes("message body", body)
-    if not 0 < len(body) <= MAX_MESSAGE_BYTES:
-        raise refuse_size("message body", len(body), MAX_MESSAGE_BYTES)
+    if not 0 < len(body) <= MAX_SIZE:
+        raise refuse_size("message body", len(body), MAX_SIZE)
     return b"DPUB %b %d\n" % (check_topic(topic).encode(), defer_ms) + _SIZE.pack(len(body)) + body
 
 
@@ -150,7 +148,7 @@ def encode_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> b
 
     Source: as for :func:`encode_pub`.
     """
-    return _joined(_head("PUB", topic, partition), body_sizes(bodies), bodies)
+    return _joined(_head("PUB", topic, partition), body_sizes(bodies, MAX_SIZE), bodies)
 
 
 def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: bytes) -> bytes:
@@ -159,7 +157,7 @@ def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: byt
     Bytes::
 
         PUB_TRACE <topic> [<partition>]\n
-        0   4 bytes  size of all that follows, signed, 9..1048576
+        0   4 bytes  size of all that follows, signed, 9 or more
         4   8 bytes  trace id, unsigned
         12  ...      the body
 
@@ -172,8 +170,8 @@ def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: byt
     if type(body) is not bytes:
         body = as_bytes("message body", body)
     size = 8 + len(body)
-    if not 8 < size <= MAX_MESSAGE_BYTES:
-        raise refuse_size("traced message body", size - 8, MAX_MESSAGE_BYTES - 8)
+    if not 8 < size <= MAX_SIZE:
+        raise refuse_size("traced message body", size - 8, MAX_SIZE - 8)
     return _head("PUB_TRACE", topic, partition) + _SIZE_TRACE.pack(size, _check_trace_id(trace_id)) + body
 
 
@@ -183,7 +181,7 @@ def encode_pub_ext(topic: str, partition: int | None, ext: bytes, body: bytes) -
     Bytes::
 
         PUB_EXT <topic> [<partition>]\n
-        0   4 bytes  size of all that follows, signed, 3..1048576
+        0   4 bytes  size of all that follows, signed, 3 or more
         4   2 bytes  length n of the header, unsigned
         6   n bytes  the header, JSON
         ..  ...      the body
@@ -206,35 +204,43 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
     Bytes::
 
         MPUB <topic> [<partition>]\n
-        0   4 bytes  size of all that follows, signed, at most 5242880
+        0   4 bytes  size of all that follows, signed
         4   4 bytes  number of messages, signed, at least 1
         then for each message
-        0   4 bytes  size of the message, signed, 1..1048576
+        0   4 bytes  size of the message, signed, 1 or more
         4   ...      the message
 
     Raises:
         ConfigError: As for :func:`encode_pub`, or there is no message, or all
-            messages together exceed 5 MiB.
+            messages together exceed 2 GiB.
 
     Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
     given = [body if type(body) is bytes else as_bytes("message body", body) for body in bodies]
-    return encode_mpub_of(topic, partition, len(given), encode_bodies(given))
+    return encode_mpub_of(topic, partition, len(given), encode_bodies(given, MAX_SIZE))
 
 
-def encode_bodies(bodies: Sequence[bytes]) -> bytes:
+def encode_bodies(bodies: Sequence[bytes], largest: int) -> bytes:
     """Encode the messages of an ``MPUB`` without its head, for :func:`encode_mpub_of`; no messages give no bytes.
+
+    Args:
+        bodies: The messages.
+        largest: Maximum size of one.
 
     Raises:
         ConfigError: A body is not bytes, or its size is not valid.
 
     Source: as for :func:`encode_mpub`.
     """
-    return _joined(b"", body_sizes(bodies), bodies)
+    return _joined(b"", body_sizes(bodies, largest), bodies)
 
 
-def body_sizes(bodies: Sequence[bytes]) -> list[int]:
+def body_sizes(bodies: Sequence[bytes], largest: int) -> list[int]:
     """Check all bodies and return their sizes.
+
+    Args:
+        bodies: The messages.
+        largest: Maximum size of one.
 
     Raises:
         ConfigError: A body is not bytes, or its size is not valid.
@@ -246,8 +252,8 @@ def body_sizes(bodies: Sequence[bytes]) -> list[int]:
     if not sizes:
         return sizes
     for size in sizes[:1] if sizes.count(sizes[0]) == len(sizes) else set(sizes):
-        if not 0 < size <= MAX_MESSAGE_BYTES:
-            raise refuse_size("message body", size, MAX_MESSAGE_BYTES)
+        if not 0 < size <= largest:
+            raise refuse_size("message body", size, largest)
     return sizes
 
 
@@ -289,8 +295,8 @@ def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tupl
     for trace_id, given in messages:
         body = given if type(given) is bytes else as_bytes("message body", given)
         size = 8 + len(body)
-        if not 8 < size <= MAX_MESSAGE_BYTES:
-            raise refuse_size("traced message body", size - 8, MAX_MESSAGE_BYTES - 8)
+        if not 8 < size <= MAX_SIZE:
+            raise refuse_size("traced message body", size - 8, MAX_SIZE - 8)
         parts += (_SIZE_TRACE.pack(size, _check_trace_id(trace_id)), body)
     return _batch(_head("MPUB_TRACE", topic, partition), len(parts) // 2, parts)
 
@@ -315,8 +321,8 @@ def _ext_message(ext: bytes, body: bytes) -> bytes:
     if len(ext) > MAX_EXT_BYTES:
         raise ConfigError(f"extension header must have at most {MAX_EXT_BYTES} bytes, not {len(ext)}")
     size = 2 + len(ext) + len(body)
-    if not body or size > MAX_MESSAGE_BYTES:
-        raise refuse_size("message body", len(body), MAX_MESSAGE_BYTES - 2 - len(ext))
+    if not body or size > MAX_SIZE:
+        raise refuse_size("message body", len(body), MAX_SIZE - 2 - len(ext))
     return _SIZE_EXT.pack(size, len(ext)) + ext + body
 
 
@@ -324,8 +330,8 @@ def _batch(head: bytes, count: int, parts: Sequence[bytes]) -> bytes:
     size = 4 + sum(map(len, parts))
     if not count:
         raise ConfigError("a batch must have at least one message")
-    if size > MAX_BODY_BYTES:
-        raise ConfigError(f"a batch must have at most {MAX_BODY_BYTES} bytes with its size words, not {size}")
+    if size > MAX_SIZE:
+        raise ConfigError(f"a batch must have at most {MAX_SIZE} bytes with its size words, not {size}")
     return b"".join((head, _SIZE_COUNT.pack(size, count), *parts))
 
 

@@ -17,6 +17,7 @@ from nsq_ha.message import Message
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
 from nsq_ha.protocol.messages import DamagedMessage
+from nsq_ha.protocol.refusals import with_advice
 from nsq_ha.protocol.state import Input
 from nsq_ha.redaction import excerpt
 
@@ -158,4 +159,4 @@ def read_error(data: bytes) -> ServerError:
         raise RemoteProtocolError(
             f"an error frame contains {excerpt(data)}, which is not an error: the stream is damaged"
         )
-    return server_error(data[:_MAX_ERROR_BYTES])
+    return with_advice(server_error(data[:_MAX_ERROR_BYTES]))

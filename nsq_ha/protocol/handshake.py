@@ -52,7 +52,6 @@ from nsq_ha.protocol.identify import (
     Upgrade,
     decode_authorization,
     decode_identity,
-    named_refusal,
     upgrades,
     without_secret,
 )
@@ -175,10 +174,7 @@ class Handshake:
 
     def __iter__(self) -> Iterator[Step]:
         """Yield the steps; :class:`Receive` only when all fed data is used up."""
-        try:
-            self.identity = decode_identity((yield from self._request(self._offer.command())))
-        except ServerError as error:
-            raise named_refusal(error) from None
+        self.identity = decode_identity((yield from self._request(self._offer.command())))
         layers = upgrades(self.identity, self._offer)
         if self._offer.tls and "tls" not in layers:
             raise ConnectError(f"{self._address} does not offer TLS: {self._advice.no_tls}")

@@ -41,14 +41,6 @@ _AUTH_TEXTS: Final = frozenset(
     )
 )
 
-_OPTIONS_BY_WORDS: Final = {
-    "heartbeat interval": "heartbeat_interval",
-    "output buffer timeout": "output_buffer_timeout",
-    "output buffer size": "output_buffer_bytes",
-    "sample rate": "sample_rate",
-    "msg timeout": "msg_timeout",
-}
-
 Upgrade = Literal["tls", "snappy", "deflate"]
 """One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
 
@@ -302,23 +294,6 @@ def _gather_ms(config: ClientConfig, *, is_plain: bool) -> int:
     if config.output_buffer_timeout is not None:
         return round(config.output_buffer_timeout * 1000)
     return LEAST_UPSTREAM_GATHER_MS if is_plain else LEAST_GATHER_MS
-
-
-def named_refusal(error: ServerError) -> ServerError:
-    """Return a refusal of IDENTIFY that names the option with the rejected value.
-
-    Operators configure the allowed values, so the client cannot check them first.
-
-    Args:
-        error: The server's answer.
-
-    Returns:
-        An error of the same class and code; ``error`` itself if it is about no option.
-    """
-    for words, option in _OPTIONS_BY_WORDS.items():
-        if words in error.detail:
-            return type(error)(error.code, f"{error.detail}: nsqd does not accept this value of the option {option}")
-    return error
 
 
 def without_secret(error: ServerError, secret: str) -> ServerError:

@@ -168,7 +168,7 @@ def test_a_cluster_that_takes_no_writes_fails_each_line_in_time(invoke: Invoke, 
         broken.create_topic(name, 1, 3)
         for node in broken.nsqds:
             broken.refuse_writes(node)
-        result = invoke("pub", name, "--timeout", "0.3", stdin="a\nb\n", lookupd=broken.lookupd[0])
+        result = invoke("pub", name, "--timeout", "4", stdin="a\nb\n", lookupd=broken.lookupd[0])
     assert result.exit_code == 1
     assert sorted(line.split(":")[0] for line in result.stderr.splitlines() if line.startswith("line")) == [
         "line 1",

@@ -263,11 +263,11 @@ async def test_arrivals_after_a_block_are_as_old_as_the_block() -> None:
 
 WAITED = (
     "orders/ch: a message waited behind slow ones for longer than msg_timeout=8 s, so nsqd delivers it again: raise"
-    " concurrency= or msg_timeout= (up to 900 s), or lower max_in_flight="
+    " concurrency= or msg_timeout= (up to nsqd's --max-msg-timeout), or lower max_in_flight="
 )
 LONG = (
     "orders/ch: handling a message takes longer than msg_timeout=8 s, so nsqd delivers it again. Raise msg_timeout= (up"
-    " to 900 s), or touch() the message from time to time"
+    " to nsqd's --max-msg-timeout), or touch() the message from time to time"
 )
 
 

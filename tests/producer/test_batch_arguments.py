@@ -95,6 +95,13 @@ def test_a_message_is_as_large_as_the_server_takes() -> None:
     assert check_message(OutgoingMessage(bytes(MAX_MESSAGE_BYTES)), None).trace_id is None
     with pytest.raises(ConfigError, match=f"^a message of {MAX_MESSAGE_BYTES + 1} bytes, trace id and headers inc"):
         check_message(OutgoingMessage(bytes(MAX_MESSAGE_BYTES - 7)), 1)
+    assert check_message(OutgoingMessage(bytes(3_000_000)), 1, 3_000_008).trace_id == 1
+    with pytest.raises(ConfigError) as refused:
+        check_message(OutgoingMessage(bytes(3_000_000)), 1, 3_000_007)
+    assert str(refused.value) == (
+        "a message of 3000008 bytes, trace id and headers included, exceeds max_message_bytes=3000007: split it; or"
+        " raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
+    )
 
 
 @pytest.mark.parametrize("headers", [{1: 2}, {None: 1}, {"a": 1, b"b": 2}])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha import OutgoingMessage, Producer
+from nsq_ha import OutgoingMessage, Producer, ProducerConfig
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -25,6 +25,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, STEP, BatchPlan, Part
 from nsq_ha.producer.link import Link
+from nsq_ha.producer.requests import PubRequest
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import pending_of, topics_of
@@ -57,15 +58,24 @@ class Choice:
         return (int(key), False) if key is not None else (9, True)
 
 
+CONFIG = ProducerConfig()
+
+
 class Planned:
     """A plan with all that it made."""
 
-    def __init__(self, given: Sequence[Any], trace_id: int | None = None, **meta: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        given: Sequence[Any],
+        trace_id: int | None = None,
+        config: ProducerConfig = CONFIG,
+        **meta: Any,  # noqa: ANN401
+    ) -> None:
         self.choice = Choice()
         self.publisher: Any = SimpleNamespace(choice=self.choice)
         self.view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
         self.plan = BatchPlan(
-            TOPIC, given, lambda message: message.trace_id if message.trace_id is not None else trace_id
+            TOPIC, given, lambda message: message.trace_id if message.trace_id is not None else trace_id, config
         )
 
     def parts(self) -> list[Part]:
@@ -92,6 +102,40 @@ async def test_a_plain_batch_is_cut_by_number_and_size() -> None:
     small = Planned([b"x"] * BATCH_COUNT)
     assert small.plan.is_small
     assert Planned([b"x" * (BATCH_BYTES // 4)] * 4).plan.is_small
+
+
+async def test_a_batch_is_as_large_as_the_server_accepts() -> None:
+    config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
+    parts = Planned([b"x" * 100] * 9, config=config).parts()
+    assert [len(part.positions) for part in parts] == [4, 4, 1]
+    assert all(len(part.request.encode(None)) <= len(b"MPUB orders\n") + 4 + 500 for part in parts)
+    with pytest.raises(ConfigError, match=r"^message 1: a message of 1001 bytes, .* exceeds max_message_bytes=1000: "):
+        Planned([b"x", b"x" * 1001], config=config).parts()
+
+
+@pytest.mark.parametrize("trace_id", [None, 7])
+async def test_a_message_that_fits_into_no_batch_is_sent_alone(trace_id: int | None) -> None:
+    config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
+    small, fits, too_large = b"s", b"f" * (500 - 8 - 8 * bool(trace_id) - 2), b"l" * 499
+    messages = [small, too_large, small, fits, too_large]
+    case = Planned(messages, trace_id, config)
+    parts = case.parts()
+    assert [list(part.positions) for part in parts] == [[0], [1], [2], [3], [4]]
+    commands = [part.request.encode(3) for part in parts]
+    assert [command.startswith(b"MPUB") for command in commands] == [True, False, True, True, False]
+    assert commands[1].endswith(too_large)
+    assert isinstance(parts[1].request, PubRequest)
+    assert (parts[1].request.size, parts[1].request.trace_id) == (499, trace_id)
+    receipts = [[f"receipt {number}"] for number in range(5)]
+    assert case.plan.results(receipts, None) == [f"receipt {number}" for number in range(5)]  # type: ignore[arg-type, comparison-overlap]
+
+
+async def test_a_message_with_headers_that_fits_into_no_batch_is_sent_alone() -> None:
+    config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
+    messages = [OutgoingMessage(b"x" * 490, key="1", headers={"a": "b"}), OutgoingMessage(b"y", headers={"a": "b"})]
+    first, second = Planned(messages, config=config, extend_support=True).parts()
+    assert (first.partition, first.request.keys, first.request.encode(1)[:11]) == (1, (b"1",), b"PUB_EXT ord")
+    assert (first.request.is_plain, second.request.encode(1)[:12]) == (False, b"MPUB_EXT ord")
 
 
 async def test_an_ordered_topic_refuses_plain_bodies_by_the_first() -> None:

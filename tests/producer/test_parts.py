@@ -45,6 +45,7 @@ from nsq_ha.protocol.messages import encode_traced
 from tests.support.waiting import dawdle, turn
 
 TOPIC = "orders"
+CONFIG = ProducerConfig()
 NODE = Node("10.0.0.1", 4150, 4151)
 
 
@@ -106,7 +107,7 @@ def checked(body: bytes, trace_id: int | None = None, ext: bytes | None = None) 
 
 
 async def test_a_plain_batch() -> None:
-    batch = plain_mpub(TOPIC, [b"a", b"bcd"], future)
+    batch = plain_mpub(TOPIC, [b"a", b"bcd"], future, 9)
     assert (batch.size, batch.count, batch.is_plain, batch.closes_when_refused, batch.keys) == (4, 2, True, False, ())
     assert batch.encode(3) == b"MPUB orders 3\n" + wire(struct.pack(">i", 2) + wire(b"a") + wire(b"bcd"))
     assert batch.receipts(b"OK", 3, "here:1") == [Receipt(TOPIC, 3, "here:1", 0)] * 2
@@ -152,7 +153,7 @@ def test_kinds_of_messages() -> None:
 
 
 async def test_a_run_is_the_commands_one_after_the_other() -> None:
-    plain, traced, batch = pub(), pub(trace_id=7, is_plain=False), plain_mpub(TOPIC, [b"a"], future)
+    plain, traced, batch = pub(), pub(trace_id=7, is_plain=False), plain_mpub(TOPIC, [b"a"], future, 9)
     for run in ([plain], [traced], [batch], [plain, plain], [plain, traced], [batch, plain]):
         for partition in (3, None):
             requests: list[Request] = list(run)
@@ -227,11 +228,11 @@ def test_what_a_topic_does_not_take_is_refused(meta: TopicMeta, given: tuple[Any
     check_kind(TopicView(TOPIC, TopicMeta(1, is_partitioned=False), {}, complete=True, exists=True), None, None, 10)
 
 
-@pytest.mark.parametrize("defer", [-0.1, 3600.1, True, "1"])
+@pytest.mark.parametrize("defer", [-0.1, 9223372036.9, float("inf"), True, "1"])
 def test_a_delay_is_a_number_of_seconds(defer: object) -> None:
     with pytest.raises(ConfigError) as caught:
         check_defer(defer, checked(b"x"))
-    assert str(caught.value) == f"defer must be a number of seconds, 0..3600, not {defer!r}"
+    assert str(caught.value) == f"defer must be a number of seconds, 0..9223372036, not {defer!r}"
 
 
 def test_a_delay_in_milliseconds() -> None:
@@ -275,18 +276,26 @@ def test_a_list_of_messages() -> None:
 
 
 async def test_a_small_plain_batch_is_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = single_mpub(TOPIC, [b"a", b"b"], future)
+    request = single_mpub(TOPIC, [b"a", b"b"], future, CONFIG)
     assert isinstance(request, MpubRequest)
     assert (request.topic, request.count) == (TOPIC, 2)
-    assert single_mpub(TOPIC, [], future) is None
-    assert single_mpub(TOPIC, [b"a", "b"], future) is None
+    assert single_mpub(TOPIC, [], future, CONFIG) is None
+    assert single_mpub(TOPIC, [b"a", "b"], future, CONFIG) is None
     monkeypatch.setattr("nsq_ha.producer.batch.BATCH_COUNT", 3)
     monkeypatch.setattr("nsq_ha.producer.batch.BATCH_BYTES", 30)
-    assert single_mpub(TOPIC, [b"a"] * 3, future) is not None
-    assert single_mpub(TOPIC, [b"a"] * 4, future) is None
-    assert single_mpub(TOPIC, [b"a", b"b" * 17], future) is not None
-    assert single_mpub(TOPIC, [b"a", b"b" * 18], future) is None
-    assert single_mpub(TOPIC, [b"a" * 16, b"a"], future) is None
+    assert single_mpub(TOPIC, [b"a"] * 3, future, CONFIG) is not None
+    assert single_mpub(TOPIC, [b"a"] * 4, future, CONFIG) is None
+    assert single_mpub(TOPIC, [b"a", b"b" * 17], future, CONFIG) is not None
+    assert single_mpub(TOPIC, [b"a", b"b" * 18], future, CONFIG) is None
+    assert single_mpub(TOPIC, [b"a" * 16, b"a"], future, CONFIG) is None
+
+
+async def test_a_small_plain_batch_keeps_to_the_limits_of_the_server() -> None:
+    config = ProducerConfig(max_message_bytes=80, max_batch_bytes=150)
+    assert single_mpub(TOPIC, [b"a" * 67] * 2, future, config) is not None
+    assert single_mpub(TOPIC, [b"a" * 68] * 2, future, config) is None
+    assert single_mpub(TOPIC, [b"a" * 80], future, config) is not None
+    assert single_mpub(TOPIC, [b"a" * 81], future, config) is None
 
 
 # ---------------------------------------------------------------- the choice of a partition
@@ -665,7 +674,7 @@ async def part() -> Partition:
 
 
 async def test_usual_publishes_share_a_receipt(part: Partition) -> None:
-    one, two, batch = pub(), pub(), plain_mpub(TOPIC, [b"a", b"b"], future)
+    one, two, batch = pub(), pub(), plain_mpub(TOPIC, [b"a", b"b"], future, 9)
     part.queue(one, two, batch)
     assert (part.pending.total_bytes, part.buffer.held_bytes) == (10, 10)
     part.write()

@@ -96,11 +96,11 @@ async def test_the_partitioned_server_defers_no_message(stage: Stage) -> None:
             await producer.publish(TOPIC, b"x", defer=1.0)
 
 
-@pytest.mark.parametrize("defer", [-1, 3600.1, True, "1", float("nan")])
+@pytest.mark.parametrize("defer", [-1, 1e10, True, "1", float("nan")])
 async def test_a_wrong_delay_is_refused(stage: Stage, defer: Any) -> None:  # noqa: ANN401 - anything
     stage.list_plain(stage.nsqd)
     async with stage.producer() as producer:
-        with pytest.raises(ConfigError, match=r"defer must be a number of seconds, 0\.\.3600"):
+        with pytest.raises(ConfigError, match=r"defer must be a number of seconds, 0\.\.9223372036"):
             await producer.publish(TOPIC, b"x", defer=defer)
 
 

@@ -149,7 +149,7 @@ def test_one_that_is_no_bytes_among_many_is_refused(wrong: list[bytes]) -> None:
         encode_pubs("orders", 0, wrong)
 
 
-@pytest.mark.parametrize("wrong", [[b"fine", b""], [b"x" * (1024 * 1024 + 1)]])
+@pytest.mark.parametrize("wrong", [[b"fine", b""], [b"", b""]])
 def test_one_bad_body_among_many_is_refused(wrong: list[bytes]) -> None:
     with pytest.raises(ValueError, match="message body"):
         encode_pubs("orders", 0, wrong)

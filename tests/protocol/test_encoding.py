@@ -10,10 +10,10 @@ import pytest
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.protocol.encoding import (
-    MAX_BODY_BYTES,
     MAX_DELAY_MS,
     MAX_EXT_BYTES,
     MAX_MESSAGE_BYTES,
+    MAX_SIZE,
     MAX_TRACE_ID,
     encode_bodies,
     encode_dpub,
@@ -107,14 +107,21 @@ def test_a_buffer_counts_in_bytes_not_in_items(word: str) -> None:
 
 
 @every_publish
-def test_a_body_is_from_one_byte_to_the_limit(word: str) -> None:
-    largest = MAX_MESSAGE_BYTES - BESIDES[word]
+def test_a_body_is_from_one_byte_to_what_a_size_word_holds(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setattr("nsq_ha.protocol.encoding.MAX_SIZE", 1000)
+    # A batch has size words of its own.
+    largest = 1000 - BESIDES[word] - (8 if word.startswith("M") else 0)
     publish = PUBLISHES[word]
     assert len(publish("t", 0, bytes(largest))) > largest
-    with pytest.raises(ConfigError, match=f"1..{largest} bytes, not {largest + 1}"):
+    with pytest.raises(ConfigError, match=r"must have (1\.\.|at most )\d+ bytes"):
         publish("t", 0, bytes(largest + 1))
-    with pytest.raises(ConfigError, match=f"1..{largest} bytes, not 0"):
+    with pytest.raises(ConfigError, match=f"1..{1000 - BESIDES[word]} bytes, not 0"):
         publish("t", 0, b"")
+
+
+@every_publish
+def test_flags_of_the_server_do_not_matter_here(word: str) -> None:
+    assert len(PUBLISHES[word]("t", 0, bytes(6 * MAX_MESSAGE_BYTES))) > 6 * MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("trace_id", [-1, MAX_TRACE_ID + 1, "7", None, True])
@@ -148,13 +155,19 @@ def test_a_batch_is_never_empty(encode: Callable[[str, int, list[bytes]], bytes]
         encode("t", 0, [])
 
 
-def test_a_batch_keeps_the_limit_of_bodies() -> None:
-    bodies = [bytes(MAX_MESSAGE_BYTES)] * 4
-    room = MAX_BODY_BYTES - 4 - sum(4 + len(body) for body in bodies)
-    full = encode_mpub("t", 0, [*bodies, bytes(room - 4)])
-    assert len(full) == len(b"MPUB t 0\n") + 4 + MAX_BODY_BYTES
-    with pytest.raises(ConfigError, match=f"at most {MAX_BODY_BYTES} bytes"):
-        encode_mpub("t", 0, [*bodies, bytes(room - 3)])
+def test_a_batch_keeps_to_its_size_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.protocol.encoding.MAX_SIZE", 1000)
+    room = 1000 - 4 - 2 * (4 + 100)
+    full = encode_mpub("t", 0, [bytes(100), bytes(100), bytes(room - 4)])
+    assert len(full) == len(b"MPUB t 0\n") + 4 + 1000
+    with pytest.raises(ConfigError, match="at most 1000 bytes with its size words, not 1001"):
+        encode_mpub("t", 0, [bytes(100), bytes(100), bytes(room - 3)])
+
+
+def test_bodies_keep_to_the_limit_of_the_caller() -> None:
+    assert len(encode_bodies([bytes(10), bytes(11)], 11)) == 29
+    with pytest.raises(ConfigError, match=r"^message body must have 1\.\.10 bytes, not 11$"):
+        encode_bodies([bytes(10), bytes(11)], 10)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
@@ -184,7 +197,7 @@ def test_a_ready_count_is_a_natural_number(count: int) -> None:
         encode_ready(count)
 
 
-TRACED_LIMIT = MAX_MESSAGE_BYTES - 8
+LARGEST, TRACED_LIMIT = MAX_SIZE, MAX_SIZE - 8
 
 
 @pytest.mark.parametrize(
@@ -196,20 +209,20 @@ TRACED_LIMIT = MAX_MESSAGE_BYTES - 8
         (lambda: encode_pub_ext("t", 0, WRONG, b"a"), "extension header must be bytes, not str"),
         (lambda: encode_pub_ext("t", 0, b"", b"a"), "PUB_EXT needs an extension header; {} is the smallest"),
         (lambda: encode_mpub("t", 0, [b"a", WRONG]), "message body must be bytes, not str"),
-        (lambda: encode_bodies([b"a", WRONG]), "message bodies must all be bytes"),
+        (lambda: encode_bodies([b"a", WRONG], 9), "message bodies must all be bytes"),
         (lambda: encode_mpub_trace("t", 0, [(7, WRONG)]), "message body must be bytes, not str"),
         (lambda: encode_mpub_ext("t", 0, [(b"{}", WRONG)]), "message body must be bytes, not str"),
         (lambda: encode_mpub_ext("t", 0, [(WRONG, b"a")]), "extension header must be bytes, not str"),
-        (lambda: encode_pub("t", 0, b""), f"message body must have 1..{MAX_MESSAGE_BYTES} bytes, not 0"),
+        (lambda: encode_pub("t", 0, b""), f"message body must have 1..{LARGEST} bytes, not 0"),
         (lambda: encode_pub_trace("t", 0, 7, b""), f"traced message body must have 1..{TRACED_LIMIT} bytes, not 0"),
-        (lambda: encode_mpub("t", 0, [b""]), f"message body must have 1..{MAX_MESSAGE_BYTES} bytes, not 0"),
+        (lambda: encode_mpub("t", 0, [b""]), f"message body must have 1..{LARGEST} bytes, not 0"),
         (
             lambda: encode_mpub_trace("t", 0, [(7, b"")]),
             f"traced message body must have 1..{TRACED_LIMIT} bytes, not 0",
         ),
         (
             lambda: encode_pub_ext("t", 0, b"{}", b""),
-            f"message body must have 1..{MAX_MESSAGE_BYTES - 4} bytes, not 0",
+            f"message body must have 1..{LARGEST - 4} bytes, not 0",
         ),
         (lambda: encode_mpub("t", 0, []), "a batch must have at least one message"),
         (lambda: encode_pub_trace("t", 0, -1, b"a"), "trace id must be an unsigned 64 bit int, not -1"),
@@ -221,16 +234,15 @@ def test_why_a_publish_is_refused(encode: Callable[[], bytes], text: str) -> Non
     assert str(refused.value) == text
 
 
-@pytest.mark.parametrize("delay", [-1, 3_600_001, 1.5, True, None])
-def test_a_delay_that_would_cost_the_connection_is_refused(delay: Any) -> None:  # noqa: ANN401 - anything
-    with pytest.raises(ConfigError, match=r"an int of 0\.\.3600000 ms"):
+@pytest.mark.parametrize("delay", [-1, MAX_DELAY_MS + 1, 1.5, True, None])
+def test_a_delay_that_overflows_is_refused(delay: Any) -> None:  # noqa: ANN401 - anything
+    with pytest.raises(ConfigError, match=rf"an int of 0\.\.{MAX_DELAY_MS} ms"):
         encode_dpub("t", delay, b"x")
-    assert encode_dpub("t", 3_600_000, b"x").startswith(b"DPUB t 3600000\n")
+    assert encode_dpub("t", 86_400_000, b"x").startswith(b"DPUB t 86400000\n")
 
 
-@pytest.mark.parametrize(
-    ("topic", "body"), [("no topic", b"x"), ("t", b""), ("t", bytes(MAX_MESSAGE_BYTES + 1)), ("t", "x")]
-)
-def test_what_cannot_be_published_cannot_be_deferred(topic: str, body: Any) -> None:  # noqa: ANN401 - anything
+@pytest.mark.parametrize(("topic", "body"), [("no topic", b"x"), ("t", b""), ("t", bytes(1001)), ("t", "x")])
+def test_what_cannot_be_published_cannot_be_deferred(topic: str, body: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401 - anything
+    monkeypatch.setattr("nsq_ha.protocol.encoding.MAX_SIZE", 1000)
     with pytest.raises(ConfigError):
         encode_dpub(topic, 0, body)

@@ -16,7 +16,6 @@ from nsq_ha.protocol.identify import (
     decode_authorization,
     decode_identity,
     encode_identity,
-    named_refusal,
     upgrades,
     without_secret,
 )
@@ -78,28 +77,6 @@ def test_the_least_gathering_that_the_servers_take_unless_it_is_set(
 ) -> None:
     offer = Offer.of(ConsumerConfig.of(options), hostname="host", user_agent="agent", is_plain=is_plain)
     assert fields(offer)["output_buffer_timeout"] == asked
-
-
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        ("heartbeat interval (2000)", "heartbeat_interval"),
-        ("output buffer timeout (10)", "output_buffer_timeout"),
-        ("output buffer size (65536)", "output_buffer_bytes"),
-        ("sample rate (99)", "sample_rate"),
-        ("msg timeout (900000)", "msg_timeout"),
-    ],
-)
-def test_a_refusal_names_the_option(words: str, option: str) -> None:
-    refusal = server_error(f"E_BAD_BODY IDENTIFY {words} is invalid".encode())
-    named = named_refusal(refusal)
-    assert (type(named), named.code, named.detail.startswith(refusal.detail)) == (type(refusal), refusal.code, True)
-    assert str(named).endswith(f"is invalid: nsqd does not accept this value of the option {option}")
-
-
-def test_a_refusal_of_another_kind_stays_as_it_is() -> None:
-    refusal = server_error(b"E_BAD_BODY IDENTIFY failed to decode JSON body")
-    assert named_refusal(refusal) is refusal
 
 
 def test_a_producers_offer_says_nothing_of_messages() -> None:
