@@ -1,0 +1,83 @@
+"""Wait until a channel of one cluster is empty, by the statistics of its nsqds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.admin import AdminClient
+from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.errors import NsqError
+
+if TYPE_CHECKING:
+    from nsq_ha.admin import PartitionDescription
+    from nsq_ha.consumer import Consumer
+
+_PAUSE: Final = 0.5
+"""Seconds between two looks."""
+_LOOKS: Final = 2
+"""How often in a row the channel must be empty: the counts of one look are not of one moment."""
+_LIMIT: Final = 5.0
+"""Seconds for one look."""
+
+log: logging.Logger = logging.getLogger("nsq_ha.migrate")
+
+
+async def until_empty(consumer: Consumer, closing: asyncio.Event, timeout: float | None) -> None:
+    """Wait until the consumer's channel has no message left in any partition, or until ``closing`` is set.
+
+    Raises:
+        TimeoutError: It still has messages after ``timeout`` seconds; the text says what is left.
+    """
+    name = f"{consumer.topic}/{consumer.channel}"
+    rest, empty = "was not asked yet", 0
+    try:
+        async with (
+            asyncio.timeout(timeout),
+            AdminClient(consumer.config.lookupd, lookupd_tls=consumer.config.lookupd_tls) as admin,
+        ):
+            while empty < _LOOKS and not closing.is_set():
+                found = await _rest(admin, consumer.topic, consumer.channel)
+                empty = 0 if found else empty + 1
+                if found and found != rest:
+                    log.info("%s: the previous cluster %s", name, found)
+                rest = found or rest
+                if empty < _LOOKS:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(closing.wait(), _PAUSE)
+    except TimeoutError as error:
+        raise TimeoutError(f"{name}: after {timeout} s the previous cluster {rest}") from error
+
+
+async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
+    """Return what the cluster still has of a channel, as the end of a sentence. Empty if it has nothing."""
+    try:
+        partitions = (await admin.describe(topic, timeout=_LIMIT)).partitions
+        counts = [await _count(each, topic, channel) for each in partitions]
+    except NsqError as error:
+        return f"cannot be asked: {error}"
+    left = sum(counts)
+    return f"has {left} messages of the channel" if left else ""
+
+
+async def _count(partition: PartitionDescription, topic: str, channel: str) -> int:
+    """Return the number of messages that a partition still has for a channel.
+
+    Raises:
+        NsqError: Its leader does not answer, or does not have the channel.
+    """
+    where = f"partition {partition.partition} of {topic}"
+    if partition.leader is None or partition.stats is None:
+        raise NsqError(f"the leader of {where} does not answer")
+    found = next((each for each in partition.stats.channels if each.name == channel), None)
+    if found is None:
+        raise NsqError(f"{where} has no channel {channel}")
+    # These counts miss what nsqd has stored but not flushed yet, and the next ones miss what is requeued with a delay.
+    async with NsqdHttp(partition.leader, timeout=_LIMIT) as nsqd:
+        unfinished = await nsqd.unfinished(topic, channel)
+    if unfinished is None:
+        raise NsqError(f"{partition.leader.address} has no channel {channel}")
+    unrouted = partition.stats.unrouted
+    return max(found.depth + unrouted, found.in_flight, found.deferred, unfinished.waiting) + unfinished.held
