@@ -13,7 +13,9 @@ from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
     from nsq_ha.admin import PartitionDescription
+    from nsq_ha.admin.description import Unfinished
     from nsq_ha.consumer import Consumer
+    from nsq_ha.policy.topology import Node
 
 _PAUSE: Final = 0.5
 """Seconds between two looks."""
@@ -55,15 +57,20 @@ async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
     """Return what the cluster still has of a channel, as the end of a sentence. Empty if it has nothing."""
     try:
         partitions = (await admin.describe(topic, timeout=_LIMIT)).partitions
-        counts = [await _count(each, topic, channel) for each in partitions]
+        deferred = sum(_deferred(each, topic, channel) for each in partitions)
+        nodes = {each.leader.http_url: each.leader for each in partitions if each.leader is not None}
+        found = [await _unfinished(node, topic, channel) for node in nodes.values()]
     except NsqError as error:
         return f"cannot be asked: {error}"
-    left = sum(counts)
-    return f"has {left} messages of the channel" if left else ""
+    waiting = sum(each.waiting for each in found)
+    held = sum(each.held + each.orphaned for each in found)
+    if not (deferred or waiting or held):
+        return ""
+    return f"has messages of the channel: {waiting} waiting, {held} in work, {deferred} requeued with a delay"
 
 
-async def _count(partition: PartitionDescription, topic: str, channel: str) -> int:
-    """Return the number of messages that a partition still has for a channel.
+def _deferred(partition: PartitionDescription, topic: str, channel: str) -> int:
+    """Return the number of messages of a partition that were requeued with a delay.
 
     Raises:
         NsqError: Its leader does not answer, or does not have the channel.
@@ -71,13 +78,20 @@ async def _count(partition: PartitionDescription, topic: str, channel: str) -> i
     where = f"partition {partition.partition} of {topic}"
     if partition.leader is None or partition.stats is None:
         raise NsqError(f"the leader of {where} does not answer")
-    found = next((each for each in partition.stats.channels if each.name == channel), None)
-    if found is None:
-        raise NsqError(f"{where} has no channel {channel}")
-    # These counts miss what nsqd has stored but not flushed yet, and the next ones miss what is requeued with a delay.
-    async with NsqdHttp(partition.leader, timeout=_LIMIT) as nsqd:
+    for each in partition.stats.channels:
+        if each.name == channel:
+            return each.deferred
+    raise NsqError(f"{where} has no channel {channel}")
+
+
+async def _unfinished(node: Node, topic: str, channel: str) -> Unfinished:
+    """Return what else a node has; it includes messages that are stored but not flushed yet.
+
+    Raises:
+        NsqError: It does not answer, or does not have the channel.
+    """
+    async with NsqdHttp(node, timeout=_LIMIT) as nsqd:
         unfinished = await nsqd.unfinished(topic, channel)
     if unfinished is None:
-        raise NsqError(f"{partition.leader.address} has no channel {channel}")
-    unrouted = partition.stats.unrouted
-    return max(found.depth + unrouted, found.in_flight, found.deferred, unfinished.waiting) + unfinished.held
+        raise NsqError(f"{node.address} has no channel {channel}")
+    return unfinished
