@@ -2,7 +2,8 @@
 
 Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
 ``nsq_ha.admin``, ``nsq_ha.dead_letters``, ``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.sync``,
-``nsq_ha.events``, ``nsq_ha.stats``, ``nsq_ha.tracelog`` and ``nsq_ha.spark``; anything else may change.
+``nsq_ha.events``, ``nsq_ha.migrate``, ``nsq_ha.stats``, ``nsq_ha.tracelog`` and ``nsq_ha.spark``; anything else may
+change.
 """
 
 from nsq_ha._version import __version__

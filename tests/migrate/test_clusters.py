@@ -78,7 +78,7 @@ class Log:
 
 
 class Load:
-    """Publishes in many tasks, some as batches, and cancels some.
+    """Publishes in many tasks, some as batches, cancels some, and changes the share meanwhile.
 
     Attributes:
         stored: The numbers with a receipt, by key, in the order of the calls.
@@ -91,6 +91,7 @@ class Load:
         self._producer = producer
         self._topic = topic
         self._chance = random.Random(7)
+        self._shares = itertools.cycle((30, 70, 100, 40, 0, 100, 0))
 
     async def publish(self, key: int, count: int) -> None:
         calls: dict[int, asyncio.Task[Any]] = {}
@@ -100,6 +101,8 @@ class Load:
             if number % 11 == 0:
                 calls.pop(number).cancel()
                 self.cancelled += 1
+            if key == 0 and number % 9 == 8:
+                self._producer.set_share(next(self._shares))
             if number % 20 == 19:
                 await asyncio.wait(calls.values())
         for number, call in calls.items():
@@ -122,12 +125,7 @@ async def test_keys_keep_their_order_while_the_share_rises_and_falls(clusters: C
     async with clusters.consumer(topic) as consumer, clusters.producer() as producer:
         log, load = Log(consumer), Load(producer, topic)
         running = asyncio.create_task(consumer.run(log.handle, concurrency=10))
-        publishing = asyncio.gather(*(load.publish(key, 80) for key in range(8)))
-        for share in (30, 70, 100, 40, 0, 100, 0):
-            enough = len(log.handled) + 40
-            await eventually(lambda enough=enough: publishing.done() or len(log.handled) > enough, LIMIT)
-            producer.set_share(share)
-        await publishing
+        await asyncio.gather(*(load.publish(key, 80) for key in range(8)))
         await eventually(lambda: load.bodies() <= {each.body for each in log.handled}, LIMIT)
         await consumer.aclose()
         await running
