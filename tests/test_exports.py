@@ -57,7 +57,19 @@ def test_what_is_public_is_described() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    "admin dead_letters errors protocol devcluster events migrate stats sync tracelog spark".split(),
+    [
+        "admin",
+        "dead_letters",
+        "errors",
+        "protocol",
+        "devcluster",
+        "events",
+        "migrate",
+        "stats",
+        "sync",
+        "tracelog",
+        "spark",
+    ],
 )
 def test_public_modules(module: str) -> None:
     assert inspect.getdoc(importlib.import_module(f"nsq_ha.{module}"))

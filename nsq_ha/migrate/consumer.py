@@ -14,8 +14,9 @@ from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.handling import check_concurrency, check_handler
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.migrate.draining import until_empty
+from nsq_ha.migrate.pair import Pair
 from nsq_ha.threads import is_async
-from nsq_ha.transport.single_use import Closing, SingleUseClient
+from nsq_ha.transport.single_use import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Handler = Callable[[Message], Awaitable[object] | object]
 
 
-class MigratingConsumer(SingleUseClient):
+class MigratingConsumer(Pair):
     """Reads one channel of one topic in two clusters. Use it with ``async with``; it enters and closes both consumers.
 
     :meth:`run` calls one handler for the messages of both. To iterate, iterate ``previous`` and ``current`` in a task
@@ -72,6 +73,9 @@ class MigratingConsumer(SingleUseClient):
         self._handlers: set[asyncio.Task[Any] | None] = set()
         self._closing = asyncio.Event()
         self._close = Closing(self._close_both, self._close_both, "nsq_ha migrating consumer closes")
+
+    def _clients(self) -> tuple[Consumer, Consumer]:
+        return self.previous, self.current
 
     async def _open(self) -> None:
         if self._held is not None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.migrate.pair import Pair
 from nsq_ha.migrate.shares import Shares
 from nsq_ha.policy.migration import Moves, RoundRobin, cluster_of_key, cluster_of_partition
 from nsq_ha.producer import Producer
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.validate import check_message, lane_key
-from nsq_ha.transport.single_use import Closing, SingleUseClient
+from nsq_ha.transport.single_use import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +59,7 @@ class Publisher(Protocol):
         ...
 
 
-class MigratingProducer(SingleUseClient):
+class MigratingProducer(Pair):
     """Publishes a share of each topic to the current cluster, and the rest to the previous one.
 
     It enters and closes both producers. Use it with ``async with``, like a :class:`~nsq_ha.Producer`.
@@ -136,6 +137,9 @@ class MigratingProducer(SingleUseClient):
         return len(self._waiters)
 
     # -- life
+
+    def _clients(self) -> tuple[Producer, Producer]:
+        return self.previous, self.current
 
     async def _open(self) -> None:
         await self._shares.open()

@@ -130,6 +130,7 @@ async def test_keys_keep_their_order_while_the_share_rises_and_falls(clusters: C
         await consumer.aclose()
         await running
         assert producer.moving == 0
+        assert producer.is_healthy
 
     assert load.cancelled > 50
     moved = 0
@@ -166,6 +167,10 @@ async def test_the_share_of_a_cluster_that_is_away_fails_and_the_rest_goes_on() 
 
             producer.set_share(100)
             assert (await producer.publish(topic, b"9", key=at_previous, timeout=LIMIT)).nsqd == nodes[1]
+            health = producer.health(patience=0)
+            assert not health
+            assert health.reason.startswith("previous cluster: ")
+            assert "current cluster" not in health.reason
 
 
 # -- consuming
@@ -411,6 +416,7 @@ async def test_wrong_arguments_are_refused() -> None:
         MigratingConsumer(fixed, other, order="previous_first")
     consumer = MigratingConsumer(one, other)
     assert not consumer.is_holding
+    assert consumer.health().reason == "previous cluster: not started yet; current cluster: not started yet"
     with pytest.raises(ConfigError, match="handler must"):
         await consumer.run(5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="concurrency must be"):
