@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import math
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from nsq_ha.checks import (
     check_topic,
     did_you_mean,
     instance_of,
+    is_number,
     label,
     lookupd_urls,
     named,
@@ -310,6 +312,10 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "max_in_flight": whole(0, 1_000_000),
     "max_in_flight_bytes": whole(1, 2**40),
     "msg_timeout": optional(seconds(1.0, 10 * _DAY)),
+    "auto_touch": Check(
+        "True, False, or 0.1 seconds or more, less than msg_timeout",
+        lambda value: isinstance(value, bool) or (is_number(value) and 0.1 <= value < 10 * _DAY),
+    ),
     "sample_rate": whole(0, 99),
     "tag": optional(text_of(MAX_TAG_BYTES, "None receives all messages")),
     "requeue_backoff": _BACKOFF,
@@ -350,6 +356,11 @@ class ConsumerConfig(ClientConfig):
     msg_timeout: float | None = None
     """Time after which the server redelivers an unanswered message, from 1 up to its ``--max-msg-timeout`` (900). None
     for the server's default (60 s)."""
+    auto_touch: bool | float = False
+    """Whether to restart the message timeout (TOUCH) of messages that are being worked on: those of running handlers,
+    and those that a task got by iterating and has not answered. True does so each half of ``msg_timeout``, a number
+    after so many seconds, but only up to the server's ``-max-msg-timeout`` (15 minutes). False by default, since a
+    handler that hangs would keep its message that long."""
     sample_rate: int = 0
     """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all."""
     tag: str | None = None
@@ -394,6 +405,11 @@ class ConsumerConfig(ClientConfig):
         if self.nsqd:
             check_plain(self)
         check_read(self.start_from, self.partitions)
+        if not isinstance(self.auto_touch, bool) and self.auto_touch >= (self.msg_timeout or math.inf):
+            raise ConfigError(
+                f"auto_touch={self.auto_touch:g} must be less than msg_timeout={self.msg_timeout:g}, which would be"
+                f" over first: give fewer seconds, or True for half of it"
+            )
         _check_giving_up(self)
 
 

@@ -76,6 +76,7 @@ class ConsumerOptions(ClientOptions, total=False):
     max_in_flight: int
     max_in_flight_bytes: int
     msg_timeout: float | None
+    auto_touch: bool | float
     sample_rate: int
     tag: str | None
     requeue_backoff: Backoff

@@ -108,6 +108,7 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "start_from": ("beginning", 0, {0: "beginning"}, {"0": StartFrom.end()}, {}),
     "max_in_flight": (-1, 1_000_001, 2.5, True),
     "msg_timeout": (0.5, 864_001, 0),
+    "auto_touch": (0, 0.05, 864_000, None, "on", math.nan),
     "sample_rate": (-1, 100, 5.5),
     "tag": (7, b"blue", "", "x" * 101),
     "requeue_backoff": (1.0, None),

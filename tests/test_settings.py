@@ -78,6 +78,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "max_in_flight": ("10", 10),
     "max_in_flight_bytes": ("1000", 1000),
     "msg_timeout": ("900", 900.0),
+    "auto_touch": ("5.5", 5.5),
     "sample_rate": ("5", 5),
     "tag": ("blue", "blue"),
     "handler_backoff_scope": ("connection", "connection"),

@@ -76,6 +76,7 @@ class Backlog:
     Attributes:
         is_held_back: Check each message: after failures not all are handed out.
         msg_timeout: The shortest of all connections, in seconds.
+        on_handed_out: Called with each message that is handed out with a check, and with its arrival time.
         on_finished: Called with each finished message that was handed out with a check.
         on_requeued: Called with each such message that is requeued, and with its delay.
     """
@@ -91,6 +92,7 @@ class Backlog:
     ) -> None:
         self._handlers = 0
         self.is_held_back: bool = False
+        self.on_handed_out: Callable[[Message, float], None] = lambda _message, _arrived_at: None
         self.on_finished: Callable[[Message], None] = lambda _: None
         self.on_requeued: Callable[[Message, float | None], None] = lambda _message, _delay: None
         self.msg_timeout: float = 60.0
@@ -268,6 +270,7 @@ class Backlog:
             return
         now = monotonic()
         self._watch(message, now, arrived_at)
+        self.on_handed_out(message, arrived_at)
         self._handed_out += 1
         if not self._handlers and self._handed_out % _SAMPLE == 0:
             self._measure(now, len(self._inbox), in_hand=1)
@@ -327,6 +330,22 @@ class Backlog:
             self.review()
 
     # -- answers of watched messages
+
+    def arrived_before(self, message: Message, handed_out_after: float) -> float:
+        """Return when a message arrived, or an earlier time.
+
+        Args:
+            message: The message.
+            handed_out_after: It was not handed out before this time, unless it is watched.
+        """
+        source = message.source
+        if isinstance(source, Watched):
+            return min(source.taken_at, source.deadline - IN_TIME * _timeout(source.origin))
+        return handed_out_after - min(QUICK, _timeout(source) / 4)  # as in take_back()
+
+    def watch(self, message: Message, arrived_at: float) -> None:
+        """Watch a message, since its handling takes long."""
+        self._watch(message, arrived_at, arrived_at)
 
     def _watch(self, message: Message, taken_at: float, arrived_at: float) -> Watched:
         source = message.source

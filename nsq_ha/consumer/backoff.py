@@ -17,6 +17,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.events import BackoffChanged
+from nsq_ha.observe import SILENT
 from nsq_ha.policy.backlog import WELL_WITHIN
 from nsq_ha.policy.consumer_backoff import ConsumerBackoff, State
 from nsq_ha.policy.timing import Rarely
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.backlog import Backlog
+    from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
+    from nsq_ha.observe import Observer
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -101,10 +105,10 @@ class HandlerBackoff:
         waiting: The queue.
         share: Shares RDY again.
         wake: Wakes the tasks that wait for messages.
+        observer: The consumer's.
 
     Attributes:
         is_active: Whether any message may have to wait; cheap to check.
-        on_change: Called with the partition (None for all), the level and the seconds of a pause; 0 and 0.0 at its end.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
@@ -116,9 +120,10 @@ class HandlerBackoff:
         waiting: Collection[Message],
         share: Callable[[], None],
         wake: Callable[[], None],
+        observer: Observer = SILENT,
     ) -> None:
         self.is_active: bool = False
-        self.on_change: Callable[[int | None, int, float], None] = lambda _partition, _level, _seconds: None
+        self._observer = observer
         self._name = name
         self._backoff = config.handler_backoff
         self._scope = config.handler_backoff_scope
@@ -189,7 +194,6 @@ class HandlerBackoff:
             pause.parked = deque(entry for entry in pause.parked if _is_alive(entry[0]))
             if pause.partition is not None and pause.partition not in partitions:
                 self._end(pause)
-                self.on_change(pause.partition, 0, 0.0)
             elif pause.test is not None and not _is_alive(pause.test):
                 self.taken_back(pause.test)
 
@@ -238,13 +242,12 @@ class HandlerBackoff:
         self._log(pause, now)
         if policy.state is State.FLOWING:
             self._end(pause)
-            self.on_change(pause.partition, 0, 0.0)
             return
         self._activate()
         self._give_back_before(pause, policy.until or now)
         self._plan(pause)
         self._share()
-        self.on_change(pause.partition, policy.level, policy.seconds)
+        self._report(pause, "paused", policy.seconds)
 
     def _activate(self) -> None:
         is_active = bool(self._pauses)
@@ -254,6 +257,7 @@ class HandlerBackoff:
 
     def _end(self, pause: _Pause) -> None:
         """Let messages flow again."""
+        self._report(pause, "ended")
         pause.cancel()
         del self._pauses[pause.partition]
         self._unpark(pause, len(pause.parked))
@@ -278,12 +282,21 @@ class HandlerBackoff:
         policy, now = pause.policy, monotonic()
         self._give_back_before(pause, now)
         is_unanswered = pause.test is not None and now >= pause.ends_at and policy.lost(now, pause.test.id)
-        if policy.look(now) or is_unanswered:
+        is_over = policy.look(now)
+        if is_over:
+            self._report(pause, "testing")
+        if is_over or is_unanswered:
             self._look_for_test(pause)
             return
         self._plan(pause)
         if policy.state is State.TESTING:
             self._share()
+
+    def _report(self, pause: _Pause, state: BackoffState, seconds: float = 0.0) -> None:
+        topic, _, channel = self._name.partition("/")
+        self._observer.event(
+            BackoffChanged(topic=topic, channel=channel, partition=pause.partition, state=state, seconds=seconds)
+        )
 
     def _log(self, pause: _Pause, now: float) -> None:
         policy = pause.policy

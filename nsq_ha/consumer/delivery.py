@@ -66,6 +66,7 @@ class Delivery:
         is_ordered: The channel is read in order: one message in flight.
         is_returned_at_end: The server requeues unanswered messages when the connection ends. Plain nsqd waits for their
             timeout.
+        max_msg_timeout: Seconds after a delivery at which the server requeues even a touched message.
         may_repeat: The first message may come a second time, see :meth:`without_repeat`.
         msg_timeout: Seconds after which the server requeues an unanswered message.
         peak: The most messages in flight since the last check.
@@ -96,6 +97,7 @@ class Delivery:
         "is_arriving",
         "is_ordered",
         "is_returned_at_end",
+        "max_msg_timeout",
         "may_repeat",
         "msg_timeout",
         "nsqd",
@@ -135,6 +137,7 @@ class Delivery:
         self.delivered: int = 0
         self.in_flight: int = 0
         self.may_repeat: bool = is_ordered
+        self.max_msg_timeout: float = 900.0
         self.msg_timeout: float = 60.0
         self.peak: int = 0
         self.ready: int = 0
@@ -163,6 +166,7 @@ class Delivery:
         self._connection = connection
         self.nsqd = connection.node.address
         self.msg_timeout = connection.identity.msg_timeout / 1000
+        self.max_msg_timeout = connection.identity.max_msg_timeout / 1000
         self.granted = Granted(self._loop.time(), self.msg_timeout)
         self.is_alive = True
 

@@ -121,6 +121,11 @@ class Handling:
         """Return whether ``task`` is running the handler now."""
         return task in self._busy
 
+    @property
+    def messages(self) -> list[Message]:
+        """The messages whose handlers are running."""
+        return list(self._busy.values())
+
     def handled(self, message_id: bytes) -> Message | None:
         """Return the message with that id whose handler is running. None if there is none."""
         for message in self._busy.values():

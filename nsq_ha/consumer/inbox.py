@@ -17,6 +17,7 @@ from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.closing import CLOSED, LateAnswers, Returned, drain
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.messages import Iterations
+from nsq_ha.consumer.touching import AutoTouch
 from nsq_ha.consumer.wakeup import Arrivals
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.observe import SILENT
@@ -101,11 +102,16 @@ class ConsumerInbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
         self.backoff: HandlerBackoff = HandlerBackoff(
-            name, config, attempts, self.backlog, self.waiting, self.flow.share, self._arrivals.wake
+            name, config, attempts, self.backlog, self.waiting, self.flow.share, self._arrivals.wake, observer
         )
         self.flow.backoff = self.backoff
         self.backlog.on_finished, self.backlog.on_requeued = self.backoff.finished, self.backoff.requeued
         attempts.on_failed = self.backoff.failed
+        self._touching: AutoTouch | None = None
+        if config.auto_touch is not False:
+            seconds = None if config.auto_touch is True else config.auto_touch
+            self._touching = AutoTouch(name, seconds, self._held, self.backlog)
+            self.backlog.on_handed_out = self._touching.handed_out
 
     @property
     def failure(self) -> NsqError | None:
@@ -122,6 +128,8 @@ class ConsumerInbox:
         self._loop = asyncio.get_running_loop()
         self.clock.start()
         self.backlog.start()
+        if self._touching is not None:
+            self._touching.start()
 
     def check_open(self) -> asyncio.AbstractEventLoop:
         """Return the event loop.
@@ -166,6 +174,8 @@ class ConsumerInbox:
         """Record that a subscription succeeded."""
         self.changed.set()
         self.backlog.joined(self.subscriptions.values())
+        if self._touching is not None:
+            self._touching.joined()
         self.flow.share()
 
     def left(self) -> None:
@@ -370,6 +380,8 @@ class ConsumerInbox:
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""
         self.clock.stop()
+        if self._touching is not None:
+            self._touching.stop()
         self.late.are_lost = True
         self._iterations.forget()
         self._abandoned.clear()
@@ -378,6 +390,11 @@ class ConsumerInbox:
     def tasks(self) -> list[asyncio.Task[object]]:
         """Return the tasks that iterate."""
         return self._iterations.tasks()
+
+    def _held(self) -> list[Message]:
+        """Return the unanswered messages of running handlers and tasks."""
+        handled = [message for handling in self._handlings for message in handling.messages]
+        return handled + self._iterations.held()
 
     def may_answer(self) -> bool:
         """Return whether a running handler or task may answer a message."""

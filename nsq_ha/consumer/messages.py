@@ -181,6 +181,12 @@ class Iterations:
         """Return the tasks that iterated and have not ended."""
         return [task for task in self._by_task if not task.done()]
 
+    def held(self) -> list[Message]:
+        """Return the unanswered messages of the tasks that have not ended."""
+        return [
+            message for task, iterator in self._by_task.items() if not task.done() for message in iterator.unanswered()
+        ]
+
     def is_any_held(self) -> bool:
         """Return whether a task that has not ended holds an unanswered message."""
         return any(not task.done() and iterator.unanswered() for task, iterator in self._by_task.items())

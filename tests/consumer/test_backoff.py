@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ConfigError, Consumer, Message
+from nsq_ha.events import BackoffChanged, Event
 from nsq_ha.policy.consumer_backoff import State
 from nsq_ha.protocol import Finish, Identity, Ready, Requeue
 from tests.support.inside import inbox_of
@@ -616,17 +617,25 @@ async def test_a_pair_of_lines_and_fewer_and_fewer_of_them(stage: Stage, caplog:
 
 
 async def test_changes_are_reported(stage: Stage) -> None:
-    changes: list[tuple[int | None, int, float]] = []
+    events: list[Event] = []
     handler = Handler()
-    consumer = stage.consumer(handler_backoff=SECOND)
-    inbox_of(consumer).backoff.on_change = lambda *change: changes.append(change)
-    async with running(consumer, handler):
+    async with running(stage.consumer(handler_backoff=SECOND, on_event=events.append), handler):
         peer = await stage.nsqd.subscriber()
         deliver(peer, range(5))
         await eventually(lambda: len(handler.calls) == 2)
         handler.is_broken = False
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 3)
-    assert changes == [(None, 1, 1.0), (None, 2, 2.0), (None, 1, 1.0), (None, 0, 0.0)]
+    changes = [event for event in events if isinstance(event, BackoffChanged)]
+    assert [(event.state, event.seconds) for event in changes] == [
+        ("paused", 1.0),
+        ("testing", 0.0),
+        ("paused", 2.0),
+        ("testing", 0.0),
+        ("paused", 1.0),
+        ("testing", 0.0),
+        ("ended", 0.0),
+    ]
+    assert {(event.topic, event.channel, event.partition) for event in changes} == {("orders", "ch", None)}
 
 
 def test_a_wrong_scope_is_refused() -> None:
