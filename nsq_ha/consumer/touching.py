@@ -16,7 +16,7 @@ from nsq_ha.consumer.watched import Watched
 from nsq_ha.policy.touching import Held, Touches, gap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.consumer.backlog import Backlog
     from nsq_ha.message import Message
@@ -41,7 +41,7 @@ class AutoTouch:
         self._seconds = seconds
         self._held = held
         self._backlog = backlog
-        self._touches = Touches(seconds)
+        self._touches: Touches[tuple[bytes, int]] = Touches(seconds)
         self._looked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_warned = False
@@ -81,8 +81,8 @@ class AutoTouch:
 
     def _turn(self) -> None:
         now = monotonic()
-        messages: dict[Hashable, Message] = {}
-        held: dict[Hashable, Held] = {}
+        messages: dict[tuple[bytes, int], Message] = {}
+        held: dict[tuple[bytes, int], Held] = {}
         for message in self._held():
             delivery = _delivery_of(message)
             if delivery is None or message.answered or not delivery.is_alive:

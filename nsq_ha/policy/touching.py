@@ -12,10 +12,13 @@ Source: protocol reference 7 (TOUCH); youzan/nsq ``nsqd/channel.go`` (``TouchMes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Mapping
+
+K = TypeVar("K", bound=Hashable)
 
 SHARE: Final = 0.5
 """Share of the message timeout between two TOUCHes of a message, if no interval is given."""
@@ -38,7 +41,7 @@ class Held(NamedTuple):
     max_msg_timeout: float
 
 
-class Turn(NamedTuple):
+class Turn(NamedTuple, Generic[K]):
     """What to do in one turn.
 
     Attributes:
@@ -46,8 +49,8 @@ class Turn(NamedTuple):
         over: The messages that can no longer be kept; each is named once.
     """
 
-    touched: list[Hashable]
-    over: list[Hashable]
+    touched: list[K]
+    over: list[K]
 
 
 def interval(seconds: float | None, msg_timeout: float) -> float:
@@ -74,8 +77,8 @@ class _Known:
         self.is_over = False
 
 
-class Touches:
-    """The messages that were held at the last turn.
+class Touches(Generic[K]):
+    """The messages that were held at the last turn; ``K`` is the type of their keys.
 
     Args:
         seconds: The option: seconds between two TOUCHes of a message. None for the default.
@@ -85,16 +88,16 @@ class Touches:
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
-        self._known: dict[Hashable, _Known] = {}
+        self._known: dict[K, _Known] = {}
 
     def is_urgent(self, now: float, held: Held) -> bool:
         """Return whether a message that is handed out now must be touched at once, since it waited for long."""
         return now + gap(self._seconds, held.msg_timeout) > held.arrived_at + held.msg_timeout * LONGEST_SHARE
 
-    def turn(self, now: float, held: Mapping[Hashable, Held]) -> Turn:
+    def turn(self, now: float, held: Mapping[K, Held]) -> Turn[K]:
         """Return what to do with the messages that are held now; call it once in each :func:`gap`."""
-        turn = Turn([], [])
-        known: dict[Hashable, _Known] = {}
+        turn: Turn[K] = Turn([], [])
+        known: dict[K, _Known] = {}
         for key, one in held.items():
             known[key] = seen = self._known.get(key) or _Known(one)
             ends_at = seen.since + one.max_msg_timeout
@@ -108,7 +111,7 @@ class Touches:
         self._known = known
         return turn
 
-    def touched(self, now: float, key: Hashable, held: Held) -> None:
+    def touched(self, now: float, key: K, held: Held) -> None:
         """Record a TOUCH outside of a turn."""
         self._known[key] = seen = _Known(held)
         seen.kept_until = now + held.msg_timeout

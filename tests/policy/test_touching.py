@@ -18,13 +18,14 @@ def test_the_interval(seconds: float | None, msg_timeout: float, each: float) ->
 
 
 def test_a_message_is_touched_at_its_second_turn_and_every_other_one() -> None:
-    touches, held = Touches(None), {"a": Held(0.0, 60.0, 900.0)}
+    touches: Touches[str] = Touches(None)
+    held = {"a": Held(0.0, 60.0, 900.0)}
     touched = [now for now in range(1, 200, 15) if touches.turn(float(now), held).touched]
     assert touched == [16, 46, 76, 106, 136, 166, 196]
 
 
 def test_an_answered_message_is_forgotten() -> None:
-    touches = Touches(None)
+    touches: Touches[str] = Touches(None)
     one = Held(0.0, 60.0, 900.0)
     assert touches.turn(20.0, {"a": one}).touched == ["a"]
     assert touches.turn(30.0, {}).touched == []
@@ -32,7 +33,7 @@ def test_an_answered_message_is_forgotten() -> None:
 
 
 def test_a_message_that_waited_is_touched_at_once() -> None:
-    touches = Touches(None)
+    touches: Touches[str] = Touches(None)
     assert not touches.is_urgent(20.0, Held(0.0, 60.0, 900.0))
     held = Held(0.0, 60.0, 900.0)
     assert touches.is_urgent(40.0, held)
@@ -42,7 +43,8 @@ def test_a_message_that_waited_is_touched_at_once() -> None:
 
 
 def test_no_message_is_touched_for_longer_than_the_server_keeps_it_and_that_is_said_once() -> None:
-    touches, held = Touches(None), {"a": Held(0.0, 10.0, 25.0)}
+    touches: Touches[str] = Touches(None)
+    held = {"a": Held(0.0, 10.0, 25.0)}
     turns = [(now, touches.turn(now, held)) for now in [number * 2.5 for number in range(20)]]
     assert [now for now, turn in turns if turn.touched] == [5.0, 10.0, 15.0]
     assert [now for now, turn in turns if turn.over] == [25.0]
@@ -60,7 +62,8 @@ def test_a_held_message_never_times_out_before_its_limit(
 ) -> None:
     """However long it waited, wherever its first turn is, and if each turn is a little late."""
     longest = max(longest, msg_timeout)
-    touches, held = Touches(seconds), Held(0.0, msg_timeout, longest)
+    touches: Touches[str] = Touches(seconds)
+    held = Held(0.0, msg_timeout, longest)
     step = gap(seconds, msg_timeout)
     now = waited * 0.95 * msg_timeout
     until = msg_timeout
