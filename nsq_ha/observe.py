@@ -3,10 +3,16 @@
 Every producer and consumer has one :class:`Observer` and passes it down to the parts that know. A part reports each
 change once, at the place that decides it, as one of the types in ``nsq_ha.events``.
 
-Two kinds of things happen. Changes are rare, so they may cost an object each: :meth:`Observer.event`. Messages are
-not: for them the parts count once per read or write, and ask the process-wide switch of ``nsq_ha.tracelog``, which
-costs one attribute if it is off. Telemetry belongs here, too: spans of messages beside the trace log, metrics read
-from the counts of ``stats()``, and both kinds of listeners in :meth:`Observer.event`.
+Three kinds of things are observed:
+
+* Changes are rare, so each may cost an object: :meth:`Observer.event`, for one client.
+* Single messages must cost nothing if nobody watches. A part checks ``watched.is_any``, one attribute, and only then
+  calls :func:`published`, :func:`delivered`, :func:`finished` or :func:`requeued`. They write the trace log, and are
+  for the whole process, as the trace log's switch is. A tracer of spans belongs here and turns ``is_any`` on.
+* Counts are kept by the parts, once per batch, and read when somebody asks: ``stats()``. Metrics are read there.
+
+Bytes are observed elsewhere: the wire log wraps a connection's stream when it opens (``transport.wire``), so that
+other connections do not even check a switch.
 
 The invariant: nothing that a listener does can hurt the client. It runs in the event loop after the code that
 reports, so it may call any method of the client, and its errors end here.
@@ -21,17 +27,55 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha import tracelog
 from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.errors import ServerError
     from nsq_ha.events import Event
+    from nsq_ha.message import Message, Receipt
     from nsq_ha.policy.timing import Warned
 
 log: logging.Logger = logging.getLogger("nsq_ha.events")
+
+watched: Final = tracelog.switch
+"""Whether anybody watches single messages: check ``watched.is_any`` before a call of the functions below."""
+
+
+def published(topic: str, receipts: Iterable[Receipt], began_ns: int) -> None:
+    """Report a publish that the server has acknowledged; untraced messages have no id and are left out.
+
+    Args:
+        topic: The topic.
+        receipts: The receipts.
+        began_ns: When the publish was called, in nanoseconds since the epoch.
+    """
+    if tracelog.switch.is_on(topic):
+        for receipt in receipts:
+            if receipt.offset is not None:
+                tracelog.log_publish(receipt, began_ns)
+
+
+def delivered(topic: str, messages: Iterable[Message]) -> None:
+    """Report messages that have just arrived."""
+    if tracelog.switch.is_on(topic):
+        for message in messages:
+            tracelog.log_message("delivery", message)
+
+
+def finished(topic: str, message: Message) -> None:
+    """Report that a message is being finished."""
+    if tracelog.switch.is_on(topic):
+        tracelog.log_message("finish", message)
+
+
+def requeued(topic: str, message: Message) -> None:
+    """Report that a message is being requeued."""
+    if tracelog.switch.is_on(topic):
+        tracelog.log_message("requeue", message)
 
 
 class Observer:

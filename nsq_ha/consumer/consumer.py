@@ -20,7 +20,7 @@ from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
-from nsq_ha.consumer.statistics import consumer_stats, consumer_troubles
+from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
@@ -200,7 +200,7 @@ class Consumer(SingleUseClient):
         return consumer_troubles(self._watch, self._partitions, self._subscriptions, self._opened_at, now)
 
     def _notes(self) -> list[str]:
-        return [] if self.max_in_flight else ["paused: max_in_flight=0"]
+        return consumer_notes(self._inbox)
 
     def _is_subscribed(self) -> bool:
         return self._partitions is not None and self._partitions.are_subscribed()

@@ -14,7 +14,7 @@ import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha import tracelog
+from nsq_ha import observe
 from nsq_ha.consumer.causes import with_cause
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.policy.overrun import Granted
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.option_types import Backoff
     from nsq_ha.transport.connection import Connection
 
-_tracing: Final = tracelog.switch
+_watched: Final = observe.watched
 
 
 class Delivery:
@@ -251,14 +251,14 @@ class Delivery:
                 self.in_flight = 0
                 connection.write_now(encode_fin(message.id))
                 self._on_freed()
-                if _tracing.is_any and _tracing.is_on(self.topic):
-                    tracelog.log_message("finish", message)
+                if _watched.is_any:
+                    observe.finished(self.topic, message)
                 return
             if not self.is_arriving:
                 self._loop.call_soon(self.flush)
         finished.append(message.id)
-        if _tracing.is_any and _tracing.is_on(self.topic):
-            tracelog.log_message("finish", message)
+        if _watched.is_any:
+            observe.finished(self.topic, message)
 
     def finish_unseen(self, message_id: bytes) -> None:
         """Finish a message that is not handed out."""
@@ -294,8 +294,8 @@ class Delivery:
             return
         if delay is None:
             delay = delay_after(self._backoff, message.attempts, _no_chance)
-        if tracelog.switch.is_on(self.topic):
-            tracelog.log_message("requeue", message)
+        if _watched.is_any:
+            observe.requeued(self.topic, message)
         if self.is_ordered and delay > 0:
             self._hold(message, delay)
         else:

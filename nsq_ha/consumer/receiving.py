@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from nsq_ha import tracelog
+from nsq_ha import observe
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.redelivery import is_damaged_for_good
@@ -93,9 +93,8 @@ class Receiver:
         delivery.peak = max(delivery.peak, delivery.in_flight)
         if delivery.is_ordered:
             delivery.arrived_at = self._loop.time()
-        if tracelog.switch.is_any and tracelog.switch.is_on(self._topic):
-            for message in messages:
-                tracelog.log_message("delivery", message)
+        if observe.watched.is_any:
+            observe.delivered(self._topic, messages)
         delivery.is_arriving = True
         # This resumes the task that waits for messages, so that its answers are sent together, below.
         self._arrived(messages)

@@ -100,6 +100,16 @@ def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription,
     )
 
 
+def consumer_notes(inbox: ConsumerInbox) -> list[str]:
+    """Return what an operator may want to know, though it is no trouble."""
+    notes = [] if inbox.flow.max_in_flight else ["paused: max_in_flight=0"]
+    backoffs = tuple(inbox.backoff.states)
+    if backoffs:
+        where = "all partitions" if None in backoffs else f"partitions {', '.join(map(str, backoffs))}"
+        notes.append(f"handlers failed: backing off on {where}")
+    return notes
+
+
 def consumer_troubles(
     watch: TopicWatch, partitions: Partitions, subscriptions: Mapping[int, Subscription], opened_at: float, now: float
 ) -> list[Trouble]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nsq_ha import tracelog
+from nsq_ha import observe
 from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
@@ -125,8 +125,8 @@ class Outcomes:
         receipts = entry.receipts(answer, self._partition, self._nsqd)
         self._pending.stored(entry.original or entry, receipts)
         self.counts.published += entry.count - 1
-        if answer != OK:
-            _log_trace(entry, receipts)
+        if answer != OK and observe.watched.is_any:
+            observe.published(entry.topic, receipts, entry.began_ns)
         if entry.original is not None:
             # It was stored here after all: it need not be written again if it is still queued.
             entry.original.give_up()
@@ -179,14 +179,6 @@ class Outcomes:
         """Fail a publish of the lane."""
         self._lane.give_up(entry)
         self.fail(entry, error)
-
-
-def _log_trace(request: Request, receipts: list[Receipt]) -> None:
-    """Write the trace log for answers that carry an offset."""
-    if tracelog.switch.is_on(request.topic):
-        for receipt in receipts:
-            if receipt.offset is not None:
-                tracelog.log_publish(receipt, request.began_ns)
 
 
 class OutageLog:

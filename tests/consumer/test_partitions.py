@@ -13,6 +13,7 @@ from nsq_ha import Backoff, ConsumerConfig, tracelog
 from nsq_ha.admin.nsqd_http import EMPTY_LOG
 from nsq_ha.consumer import opening, starting
 from nsq_ha.consumer import partitions as partitions_module
+from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.opening import Opener
 from nsq_ha.consumer.partitions import Partitions
@@ -88,6 +89,7 @@ class FakeSubscription:
 
     def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - what a Subscription takes
         self.watch, self.channels, self.channel, self.partition, self.config, self.inbox = parts
+        self.counts = DeliveryCounts()
         self.delivery: object = None
         self.is_subscribed = False
         self.trouble: NsqError | None = None

@@ -722,6 +722,7 @@ async def test_an_answer_of_its_own_ends_the_oldest(part: Partition, monkeypatch
     lines: list[object] = []
     monkeypatch.setattr(tracelog, "log_publish", lambda *line: lines.append(line))
     monkeypatch.setattr(tracelog.TraceSwitch, "is_on", lambda _, topic: topic == TOPIC)
+    monkeypatch.setattr(tracelog.switch, "is_any", True)
     traced, plain, wrong = pub(trace_id=7, is_plain=False, began_ns=99), pub(), pub()
     part.queue(traced, plain, wrong)
     part.write()
