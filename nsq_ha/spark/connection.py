@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 256 * 1024
 """Maximum bytes of one read from the socket."""
 
-MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Largest size word of a frame that is read."""
-
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds from connecting to the last answer of the handshake."""
 
@@ -80,7 +77,7 @@ class BlockingConnection:
     """
 
     def __init__(self, node: Node, options: ConnectionOptions, *, extended: bool = False, gathers: bool = True) -> None:
-        self.protocol: ClientProtocol = ClientProtocol(max_frame_bytes=MAX_FRAME_BYTES)
+        self.protocol: ClientProtocol = ClientProtocol(max_frame_bytes=options.max_frame_bytes)
         self.early: list[Message] = []
         self._node = node
         self._options = options

@@ -205,6 +205,20 @@ def test_headers_that_the_server_would_refuse(columns: dict[str, Any], match: st
     refused(HEADED, {"value": ["a"], **columns}, match)
 
 
+@pytest.mark.parametrize("target", [PLAIN, HEADED], ids=["plain", "extended"])
+def test_a_value_is_as_large_as_the_option_says(target: Target) -> None:
+    head = 2 * target.extended
+    rows = rows_of(target, {"value": ["a", "x" * (3_000_000 - head)]}, options(maxMessageBytes="3000000"))
+    assert len(rows[1].body) == 3_000_000 - head
+    refused(
+        target,
+        {"value": ["a", "x" * (3_000_001 - head)]},
+        f"^row 1 of the task has a value of {3_000_001 - head} bytes: with headers and trace id the limit is 3000000:"
+        " set 'maxMessageBytes' if nsqd accepts more, as its --max-msg-size says$",
+        maxMessageBytes="3000000",
+    )
+
+
 # ---------------------------------------------------------------- the wire
 
 

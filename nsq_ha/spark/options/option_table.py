@@ -98,9 +98,12 @@ class ConnectionOptions:
         join=_tls,
     )
     compression: Compression = row(BSW, of.COMPRESSION, "between Spark and nsqds, if nsqd offers it", "none")
-    msg_timeout: float | None = row(BS, of.duration(1.0, 900.0), "of the read's channel; default: nsqd's")
+    msg_timeout: float | None = row(
+        BS, of.duration(1.0, 864_000.0), "of the read's channel, up to nsqd's --max-msg-timeout; default: nsqd's"
+    )
     # The server raises 1..9 ms to 10; the last part of a range waits that long.
-    output_buffer_timeout: float = row(BS, of.duration(0.001, 1.0), "how long nsqd gathers messages to send", "10ms")
+    output_buffer_timeout: float = row(BS, of.duration(0.001, 600.0), "how long nsqd gathers messages to send", "10ms")
+    max_frame_bytes: int = row(BS, of.size(1024, 2**31 - 1), "largest message to read, with its head", "16m")
 
     def __post_init__(self) -> None:
         """Hide the secret in errors and logs."""
@@ -167,7 +170,9 @@ class ReadOptions:
     report_channel: str | None = row(
         S, of.DURABLE_CHANNEL, "a channel to set to the committed offsets, for NSQ's tools"
     )
-    rdy: int = row(BS, of.count(1, 2500), "maximum messages in flight to a task", "2500")
+    rdy: int = row(
+        BS, of.count(1, 1_000_000), "maximum messages in flight to a task, up to nsqd's --max-rdy-count", "2500"
+    )
     arrow_batch_rows: int = row(BS, of.count(1, 1_000_000), "rows of an Arrow batch", "8192")
     pushdown: bool = row(
         B, of.FLAG, "read less by filters; needs spark.sql.python.filterPushdown.enabled=true", "false"
@@ -274,7 +279,15 @@ class WriteOptions:
         "column",
     )
     batch_messages: int = row(W, of.count(1, 100_000), "maximum messages of one MPUB", "1000")
-    batch_bytes: int = row(W, of.size(1024, 5 * 2**20 - 4096), "maximum bytes of one MPUB", "1m")
+    batch_bytes: int = row(
+        W,
+        of.size(1024, 2**31 - 1),
+        "maximum bytes of one MPUB, below nsqd's --max-body-size; one message may have more",
+        "1m",
+    )
+    max_message_bytes: int = row(
+        W, of.size(1, 2**31 - 1), "largest message with trace id and headers: nsqd's --max-msg-size", "1m"
+    )
     trace: bool = row(W, of.FLAG, "publish with trace ids, which stay the same if a task runs again", "false")
     trace_id_column: str | None = row(W, of.TEXT, "column with the trace id, instead of a generated one")
     on_bad_row: str = row(

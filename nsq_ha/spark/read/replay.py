@@ -20,7 +20,7 @@ from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import Ready, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_fins
-from nsq_ha.spark.connection import CONNECT_TIMEOUT, MAX_FRAME_BYTES, BlockingConnection
+from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
 from nsq_ha.spark.read.frames import LARGEST_BYTES, Frames, cut
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Replay:
         frames: Frames | None = None
         if not self._asked.extended and connection.protocol.unfinished_bytes <= LARGEST_BYTES:
             data = connection.protocol.take_unfinished() + data
-            frames = cut(data, MAX_FRAME_BYTES, self)
+            frames = cut(data, self._options.connection.max_frame_bytes, self)
         if frames is None:
             return self._accept(data)
         connection.early += self._accept(data[int(frames.ends[-1]) :])

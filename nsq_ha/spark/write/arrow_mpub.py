@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES, encode_mpub, encode_mpub_ext, encode_mpub_of, encode_mpub_trace
+from nsq_ha.protocol.encoding import encode_mpub, encode_mpub_ext, encode_mpub_of, encode_mpub_trace
 from nsq_ha.spark.write.row_converter import as_binary, columns_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _are_publishable(lengths: Any, options: WriteOptions) -> bool:  # noqa: ANN4
     sizes = pc.min_max(lengths).as_py()
     most = options.batch_messages * (pc.mean(lengths).as_py() + _SIZE_BYTES)
     # An MPUB holds few large bodies, so there is nothing to gain, and copying all of them takes memory.
-    return bool(sizes["min"] >= 1 and sizes["max"] <= MAX_MESSAGE_BYTES and most <= options.batch_bytes)
+    return bool(sizes["min"] >= 1 and sizes["max"] <= options.max_message_bytes and most <= options.batch_bytes)
 
 
 def _big_endian(lengths: Any) -> Any:  # noqa: ANN401

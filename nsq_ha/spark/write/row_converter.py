@@ -22,7 +22,7 @@ import pyarrow as pa
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY
 from nsq_ha.policy.sharding import partition_for
-from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
+from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_TRACE_ID
 from nsq_ha.protocol.server.headers import TRACE_KEY
 from nsq_ha.spark.options import DEAD_LETTER, FAIL
 
@@ -226,7 +226,7 @@ class RowConverter:
         partitions = self._partitions(columns, topics)
         traces = self._traces(columns, count)
         exts = self._headers(columns, topics, traces)
-        if max(map(len, bodies), default=0) > MAX_MESSAGE_BYTES - _MAX_HEAD:
+        if max(map(len, bodies), default=0) > self._options.max_message_bytes - _MAX_HEAD:
             self._check_sizes(topics, bodies, exts)
         self._number += count
         return map(Row, topics, partitions, bodies, traces, exts)
@@ -237,10 +237,11 @@ class RowConverter:
     def _check_sizes(self, topics: Sequence[str], bodies: Sequence[bytes], exts: Sequence[bytes]) -> None:
         for number, (topic, body, ext) in enumerate(zip(topics, bodies, exts, strict=True)):
             head = 2 + len(ext) if self._targets[topic].extended else 8 * self._options.trace
-            if len(body) + head > MAX_MESSAGE_BYTES:
+            if len(body) + head > self._options.max_message_bytes:
                 raise ConfigError(
                     f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
-                    f"id the limit is {MAX_MESSAGE_BYTES}"
+                    f"id the limit is {self._options.max_message_bytes}: set 'maxMessageBytes' if nsqd accepts more, as"
+                    f" its --max-msg-size says"
                 )
 
     def passed(self, count: int) -> None:
