@@ -1,19 +1,43 @@
-"""Helpers for DataFrames: compute the partition of a key, group rows by partition, drop repeats."""
+"""Helpers for DataFrames: partitions of keys, dropping repeats, decoding JSON and setting bad rows aside.
+
+The dead letters that :func:`split_bad` makes have the forms of ``nsq_ha.dead_letters``, whose readers and commands
+understand them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from nsq_ha.dead_letters.provenance import MAX_ERROR
+from nsq_ha.dead_letters.writing import MAGIC, PREFIX, VERSION
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import sharding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 Rule = Literal["murmur3", "java"]
 """The hash of a key: that of the Go clients or that of the Java client."""
+
+
+_CORRUPT: Final = "_nsq_ha_corrupt"
+_ORIGIN: Final = ("value", "topic", "partition", "timestamp", "message_id", "trace_id", "attempts")
+_UNSIGNED: Final = "18446744073709551616"  # 2 to the 64th, too large for an int of Java
+
+
+class Split(NamedTuple):
+    """Rows set apart by :func:`split_bad`.
+
+    Attributes:
+        good: The rows without an error, without the column of the error.
+        bad: A dead letter for each other row: ``key``, ``value`` and, unless in envelopes, ``headers``.
+    """
+
+    good: DataFrame
+    bad: DataFrame
 
 
 def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") -> Column:
@@ -95,3 +119,116 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     else:
         kept = named.withWatermark("timestamp", within).dropDuplicatesWithinWatermark(["topic", "_repeat"])
     return kept.drop("_repeat")
+
+
+def decode_json(
+    frame: DataFrame,
+    schema: StructType | str,
+    *,
+    column: str = "value",
+    required: Sequence[str] = (),
+    into: str = "data",
+    error: str = "error",
+) -> DataFrame:
+    """Decode JSON bodies, and say for each row what is wrong with it instead of failing the query.
+
+    Args:
+        frame: Rows with the column.
+        schema: The fields to read from the JSON object: a StructType, or DDL such as ``"id bigint, total double"``.
+        column: Name of the column with the JSON, binary or string.
+        required: Names of fields that must be there and not null.
+        into: Name of the new column with the fields. Null in bad rows.
+        error: Name of the new column with the reason. Null in good rows.
+
+    Returns:
+        ``frame`` with both columns; see :func:`split_bad`.
+
+    Raises:
+        ConfigError: A required field is not in the schema.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
+
+    text = f.col(column).cast("string")
+    whole: StructType | str
+    if isinstance(schema, str):
+        whole = f"{schema}, {_CORRUPT} string"
+    else:
+        whole = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    decoded = frame.withColumn(into, f.from_json(text, whole, options))
+    fields = decoded.schema[into].dataType
+    known = [field.name for field in fields.fields if field.name != _CORRUPT] if isinstance(fields, StructType) else []
+    if unknown := [name for name in required if name not in known]:
+        raise ConfigError(
+            f"decode_json requires the field {unknown[0]!r}, which is not in the schema: {', '.join(known)}"
+        )
+    data = f.col(into)
+    reason = (
+        f.when(f.col(column).isNull(), "there is no body")
+        .when(data.isNull() | data[_CORRUPT].isNotNull(), f"the body is not a JSON object with {', '.join(known)}")
+        .otherwise(None)
+    )
+    for name in required:
+        reason = f.coalesce(reason, f.when(data[name].isNull(), f"field {name} is missing or null"))
+    is_good = f.col(error).isNull()
+    return decoded.withColumn(error, reason).withColumn(into, f.when(is_good, data.dropFields(_CORRUPT)))
+
+
+def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False) -> Split:
+    """Set rows with an error apart, as dead letters for a write to a dead-letter topic.
+
+    Each dead letter has the body and where it came from: topic, partition, id, trace id and time of the publish, the
+    error, and the time of this query. ``nsq_ha.dead_letters.DeadLetter`` reads it. ``key`` keeps the order of a
+    partition.
+
+    Args:
+        frame: Rows of ``format("nsq")`` with ``value``, ``topic``, ``partition``, ``timestamp``, ``message_id``,
+            ``trace_id`` and ``attempts``, and with the error.
+        error: Name of the column with the reason; rows with null are good.
+        envelope: Whether to put all this in front of the body. Otherwise it goes into headers, which only extended
+            topics accept.
+
+    Raises:
+        ConfigError: A column is missing.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    if missing := [name for name in (*_ORIGIN, error) if name not in frame.columns]:
+        raise ConfigError(
+            f"split_bad needs the column {missing[0]!r} of format('nsq'); there are: {', '.join(frame.columns)}"
+        )
+    trace_id = f.col("trace_id").cast("decimal(20,0)")
+    fields = {
+        "topic": f.col("topic"),
+        "partition": f.col("partition").cast("string"),
+        "channel": f.lit("spark"),
+        "nsqd": f.lit(""),
+        "id": f.lower(f.hex("message_id")),
+        "trace_id": f.when(trace_id < 0, trace_id + f.lit(_UNSIGNED).cast("decimal(20,0)"))
+        .otherwise(trace_id)
+        .cast("string"),
+        "attempts": f.col("attempts").cast("string"),
+        "timestamp_ns": (f.unix_micros("timestamp") * 1000).cast("string"),
+        "given_up_at": f.date_format(f.current_timestamp(), "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx"),
+        "reason": f.lit("failed"),
+        "error_type": f.lit("BadRow"),
+        "error": f.substring(f.col(error).cast("string"), 1, MAX_ERROR),
+    }
+    rows = frame.where(f.col(error).isNotNull())
+    key = f.concat_ws("-", "topic", fields["partition"]).cast("binary")
+    body = f.coalesce(f.col("value").cast("binary"), f.lit(b""))
+    if envelope:
+        line = f.to_json(
+            f.struct(*[text.alias(name) for name, text in fields.items()], f.length(body).cast("string").alias("size"))
+        )
+        begin = f.lit(f"{MAGIC.decode()}{VERSION} ")
+        bad = rows.select(
+            key.alias("key"), f.concat(f.concat(begin, line, f.lit("\n")).cast("binary"), body).alias("value")
+        )
+    else:
+        headers = [f.lit(f"{PREFIX}version"), f.lit(VERSION)]
+        for name, text in fields.items():
+            headers += [f.lit(f"{PREFIX}{name}"), text]
+        bad = rows.select(key.alias("key"), body.alias("value"), f.create_map(*headers).alias("headers"))
+    return Split(frame.where(f.col(error).isNull()).drop(error), bad)
