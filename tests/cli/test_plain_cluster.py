@@ -120,7 +120,7 @@ def test_the_partitioned_server_defers_nothing(invoke: Invoke, topic: str) -> No
     assert refused.stderr == "Error: remove --defer: the partitioned server cannot delay a message\n"
 
 
-@pytest.mark.parametrize("seconds", ["-1", "3600.5", "nan"])
+@pytest.mark.parametrize("seconds", ["-1", "1e11", "nan"])
 def test_a_wrong_delay_is_wrong_usage(invoke: Invoke, topic: str, seconds: str) -> None:
     assert invoke("pub", topic, "--defer", seconds, stdin="a").exit_code == 2
 
