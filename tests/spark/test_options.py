@@ -129,6 +129,8 @@ EXAMPLES = {
     "maxRecordsPerPartition": "1000",
     "failOnDataLoss": "false",
     "includeHeaders": "true",
+    "fetch": "bulk",
+    "bulkWithoutTls": "true",
     "fetchTimeout": "2s",
     "fetchRetries": "3",
     "metadataRefresh": "50ms",
@@ -377,3 +379,25 @@ def test_what_is_neither_a_word_nor_json_is_shown_with_what_it_must_be() -> None
     with pytest.raises(ConfigError, match=r"must be JSON such as .*\{\.\.\.' \(Expecting property name") as found:
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "assign": "{" * 1000})
     assert len(str(found.value)) < 300
+
+
+# ---------------------------------------------------------------- fetch
+
+
+@pytest.mark.parametrize("protection", [{"authSecret": "hush"}, {"tls": "true"}])
+def test_bulk_reads_go_around_protection_only_if_that_is_said(protection: dict[str, str]) -> None:
+    given = {**LEAST, **protection, "fetch": "Bulk"}
+    with pytest.raises(
+        ConfigError, match=f"^option 'fetch': bulk .* {next(iter(protection))!r} is set.* fetch=subscribe"
+    ):
+        ReadOptions.parse(given)
+    assert ReadOptions.parse({**given, "bulkWithoutTls": "true"}).fetch == "bulk"
+    assert ReadOptions.parse({**given, "fetch": "subscribe"}).fetch == "subscribe"
+    assert ReadOptions.parse(LEAST).fetch == "subscribe"
+
+
+@pytest.mark.parametrize("name", ["fetch", "bulkWithoutTls"])
+def test_servers_without_offsets_have_no_bulk_reads(name: str) -> None:
+    value = {"fetch": "bulk", "bulkWithoutTls": "true"}[name]
+    with pytest.raises(ConfigError, match=f"^option '{name}': cannot be combined with delivery=ack"):
+        ReadOptions.parse({**LEAST, **ACK, name: value}, "stream")

@@ -170,6 +170,13 @@ class ReadOptions:
     report_channel: str | None = row(
         S, of.DURABLE_CHANNEL, "a channel to set to the committed offsets, for NSQ's tools"
     )
+    fetch: str = row(
+        BS,
+        of.word("subscribe", "bulk"),
+        "bulk copies ranges of the log through the port of the replicas, which is faster, but has neither AUTH nor TLS",
+        "subscribe",
+    )
+    bulk_without_tls: bool = row(BS, of.FLAG, "allow fetch=bulk though authSecret or tls is set", "false")
     rdy: int = row(
         BS, of.count(1, 1_000_000), "maximum messages in flight to a task, up to nsqd's --max-rdy-count", "2500"
     )
@@ -252,6 +259,13 @@ class ReadOptions:
     def _check_replay(self, given: Texts) -> None:
         if needless := sorted({"nsqd", "spool", "maxSpoolBytes"} & set(given)):
             raise wrong(needless[0], "needs delivery=ack; a read by offsets uses 'lookupd'")
+        protected = [name for name, value in _PROTECTION.items() if getattr(self.connection, value) is not None]
+        if self.fetch == "bulk" and protected and not self.bulk_without_tls:
+            raise wrong(
+                "fetch",
+                f"bulk reads through a port without AUTH and TLS, though {protected[0]!r} is set: set "
+                "bulkWithoutTls=true if that is allowed, or fetch=subscribe",
+            )
         if self.channel is not None and (self.min_partitions or self.max_records_per_partition):
             name = "minPartitions" if self.min_partitions else "maxRecordsPerPartition"
             raise wrong(name, "cannot be combined with 'channel', which serves one reader at a time")
@@ -327,8 +341,11 @@ class WriteOptions:
 KNOWN: Final = table(ReadOptions, WriteOptions, ConnectionOptions)
 """Every option, by its name."""
 
+_PROTECTION: Final = {"tls": "tls", "authSecret": "auth_secret"}
+"""Options whose protection ``fetch=bulk`` would go around, and their fields."""
+
 _REPLAY_ONLY: Final = {
-    *("assign", "channelPrefix", "driverBytes", "includeHeaders", "metadataRefresh", "reportChannel"),
-    *("startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp"),
-    "subscribePattern",
+    *("assign", "bulkWithoutTls", "channelPrefix", "driverBytes", "fetch", "includeHeaders", "metadataRefresh"),
+    *("reportChannel", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("startingTimestamp", "subscribePattern"),
 }

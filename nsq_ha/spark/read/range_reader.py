@@ -28,6 +28,7 @@ from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
+from nsq_ha.spark.read.bulk.reader import BulkFetch
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
 from nsq_ha.spark.read.replay import Replay
@@ -69,9 +70,12 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
         NsqError: See :meth:`RangeReader.batches`. Spark runs the task again if it is set to.
     """
     with seldom_collected(), Cluster(options.lookupd) as cluster:
+        bulk = BulkFetch(options, cluster, projection)
         for part in ranges:
-            for rows in RangeReader(part, options, cluster).batches():
-                yield projection.batch(rows)
+            rest = yield from bulk.batches(part)
+            if rest is not None:
+                for rows in RangeReader(rest, options, cluster).batches():
+                    yield projection.batch(rows)
 
 
 @contextmanager

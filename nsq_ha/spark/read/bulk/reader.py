@@ -1,0 +1,355 @@
+"""Read a range in bulk, as far as that is possible.
+
+The reader asks the partition's leader for entries of the log, proves the chain on whole arrays (``cutting``) and builds
+Arrow batches. What it cannot do is left to a subscription, which also decides about data loss.
+
+The invariants: rows leave in the order of the log, each once, and none is left out; ``position`` is where the rows that
+left end. Only rows of a leader leave: any replica answers, and another one may hold messages that were never
+committed. So after each answer the node must confirm that it leads; a leader sends committed messages only.
+
+**Source:** Spark reference, bulk reads; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import random
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from nsq_ha.checks import EPHEMERAL_SUFFIX
+from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
+from nsq_ha.option_types import Backoff
+from nsq_ha.policy.timing import delay_after
+from nsq_ha.protocol.pull import MAX_ENTRIES, Pull, Pulled, Refused, entries_of
+from nsq_ha.spark.plan.boundaries import no_progress
+from nsq_ha.spark.read.bulk.batches import batch
+from nsq_ha.spark.read.bulk.cutting import DamagedLogError, Rows, cut
+from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
+from nsq_ha.spark.read.bulk.search import Found, Missing, Place, find_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.plan.batch_planner import Range
+    from nsq_ha.spark.read.columns import Projection
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+PULL_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of the log to ask for at once; with entries of different sizes it may become more."""
+
+HELD_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of rows that wait until the node confirms that it leads; and of a batch."""
+
+_REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
+_UNFLUSHED_PAUSE: Final = 0.05
+
+_DISPATCHER: Final = "gorpc.Dispatcher"
+_MISSING: Final = {
+    "less than segment start": Missing.CLEANED,
+    "has been cleaned": Missing.CLEANED,
+    "out of bound": Missing.LATER,
+    "mismatch queue data end": Missing.LATER,
+    "overflowed the end": Missing.LATER,
+}
+"""Parts of the server's errors about entries. It has codes only for others."""
+
+
+class BulkUnavailableError(NsqError):
+    """A subscription must read the rest of the range.
+
+    Attributes:
+        is_general: Whether that is so for other ranges of the node, too: the port is closed, or its answers are not
+            understood.
+    """
+
+    def __init__(self, text: str, *, is_general: bool) -> None:
+        super().__init__(text)
+        self.is_general: bool = is_general
+
+
+class BulkReader:
+    """Reads one range, blocking.
+
+    Args:
+        asked: The range.
+        options: Options of the read.
+        cluster: Used for lookups; the caller closes it.
+        projection: The columns to build.
+
+    Attributes:
+        position: Where the rows that left end, in bytes of the partition's queue.
+        opened: Number of connections so far; more than one after a failure.
+    """
+
+    def __init__(self, asked: Range, options: ReadOptions, cluster: Cluster, projection: Projection) -> None:
+        self.position: int = asked.start
+        self.opened: int = 0
+        self._asked = asked
+        self._options = options
+        self._cluster = cluster
+        self._projection = projection
+        self._progress_at = 0.0
+        self._failures = 0
+
+    def batches(self) -> Iterator[Any]:
+        """Yield Arrow record batches of the range in order.
+
+        The caller may take any time between two batches.
+
+        Raises:
+            BulkUnavailableError: A subscription must read the rest, from :attr:`position` on.
+            NsqError: No progress for ``fetchTimeout`` times (``fetchRetries`` + 1); the last failure is the cause.
+        """
+        self._progress_at = time.monotonic()
+        while self.position < self._asked.end:
+            try:
+                yield from self._connection()
+            except NsqError as error:
+                if not error.retriable:
+                    raise
+                self._failed(error)
+
+    def _connection(self) -> Iterator[Any]:
+        """Read through one connection until the range is complete or that fails."""
+        node = self._leader()
+        address = copy_port(node)
+        if address is None:
+            raise self._unavailable(f"no lookup names the port of nsqd {node.address} for copying", is_general=True)
+        extent = self._extent(node)
+        link = BulkLink(node, address)
+        try:
+            with link:
+                self.opened += 1
+                yield from self._pull(link, node, self._find(link, node, extent))
+        except DamagedLogError as error:
+            raise self._unavailable(str(error)) from error
+        except RemoteProtocolError as error:
+            text = f"the answer of nsqd {node.address} is not understood: {error}"
+            raise self._unavailable(text, is_general=True) from error
+        except NsqError as error:
+            if error.retriable and not link.answered:
+                # If the node is gone, this fails, and the next connection goes to another leader.
+                self._extent(node)
+                raise self._unavailable(str(error), is_general=True) from error
+            raise
+
+    def _leader(self) -> Node:
+        """Return the planned leader first, and the current one after a failure."""
+        if not self._failures and not self.opened and self._asked.leader is not None:
+            return self._asked.leader
+        view = self._cluster.view(self._asked.topic)
+        leader = view.leaders.get(self._asked.partition)
+        if leader is None:
+            raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader{view.cause}")
+        return leader
+
+    def _extent(self, node: Node) -> Extent:
+        """Return the extent of the log, from a node that leads it.
+
+        Raises:
+            NoLeaderError: It does not lead the partition.
+            NsqError: It does not answer.
+        """
+        extent = self._cluster.extents(self._asked.topic, node).get(self._asked.partition)
+        if extent is None:
+            raise NoLeaderError(f"nsqd {node.address} no longer leads {self._asked.topic}-{self._asked.partition}")
+        return extent
+
+    # ---------------------------------------------------------------- entries
+
+    def _find(self, link: BulkLink, node: Node, extent: Extent) -> Found:
+        """Return the entry to begin with."""
+
+        def look(number: int) -> Place | Missing:
+            link.ask(self._request(number, 1))
+            answer = self._accepted(link.answer(self._options.fetch_timeout), node)
+            entries = entries_of(answer) if isinstance(answer, Pulled) else ()
+            if not entries:
+                return answer if isinstance(answer, Missing) else Missing.LATER
+            return Place(entries[0].offset, len(entries[0].data))
+
+        found = find_entry(self.position, extent, look)
+        if found is None:
+            # Perhaps the messages before the position are not flushed.
+            self._flush(node)
+            found = find_entry(self.position, extent, look)
+        if found is None:
+            raise self._unavailable("the entries of the log do not contain it")
+        return found
+
+    def _request(self, number: int, count: int) -> Pull:
+        return Pull(self._asked.topic, self._asked.partition, number, count)
+
+    def _accepted(self, answer: Pulled | Refused, node: Node) -> Pulled | Missing:
+        """Return an answer, or why there is none.
+
+        Raises:
+            NoLeaderError: The node does not have the partition, or has other trouble.
+            BulkUnavailableError: The server does not know the call.
+        """
+        if isinstance(answer, Pulled):
+            return answer
+        for part, missing in _MISSING.items():
+            if part in answer.text:
+                return missing
+        text = f"nsqd {node.address} refused to send the log of {self._asked.topic}-{self._asked.partition}"
+        if answer.text.startswith(_DISPATCHER):
+            raise self._unavailable(f"{text}: {answer.text}", is_general=True)
+        raise NoLeaderError(f"{text}: {answer.text}")
+
+    def _pull(self, link: BulkLink, node: Node, found: Found) -> Iterator[Any]:
+        """Ask for entries from ``found`` on until the range is complete."""
+        number, size, end = found.number, found.size, self._asked.end
+        held: list[Rows] = []
+        following = self.position
+        count = self._count(size, end - following)
+        link.ask(self._request(number, count))
+        while following < end:
+            answer = self._accepted(link.answer(self._options.fetch_timeout), node)
+            got = cut(answer, self._asked.partition) if isinstance(answer, Pulled) else None
+            if got is None:
+                yield from self._leave(held, node)
+                held = []
+                if answer is Missing.CLEANED:
+                    raise self._unavailable("the log was cleaned")
+                if count == 1:
+                    self._wait_for_more(node)
+                # One of several entries may not be readable yet; then the server sends none.
+                count = 1
+                link.ask(self._request(number, count))
+                continue
+            number += got.entries
+            size = int(got.sizes.sum()) // got.entries
+            rows = self._following(got.rows, following)
+            following = rows.end if len(rows) else following
+            if following < end:
+                # The server works on the next answer, while this one becomes rows.
+                count = self._count(size, end - following)
+                link.ask(self._request(number, count))
+            held.append(rows)
+            if following == end or following - self.position >= HELD_BYTES:
+                yield from self._leave(held, node)
+                held = []
+
+    def _count(self, size: int, left: int) -> int:
+        """Return how many entries of about this size to ask for."""
+        if not size:
+            return 1
+        return max(1, min(MAX_ENTRIES, PULL_BYTES // size, left // size + left // size // 8 + 1))
+
+    def _following(self, rows: Rows, position: int) -> Rows:
+        """Return the rows from ``position`` on, up to the end of the range.
+
+        Raises:
+            DamagedLogError: No message begins at ``position``, or the end lies inside one.
+        """
+        first = int(np.searchsorted(rows.offsets, position))
+        if first == len(rows) and rows.end <= position:
+            return rows.part(0, 0)
+        if first == len(rows) or int(rows.offsets[first]) != position:
+            raise DamagedLogError(f"no message begins at offset {position}")
+        part = rows.part(first, int(np.searchsorted(rows.offsets, self._asked.end)))
+        if part.end > self._asked.end:
+            raise DamagedLogError(f"the end {self._asked.end} lies inside a message")
+        return part
+
+    def _leave(self, held: list[Rows], node: Node) -> Iterator[Any]:
+        """Yield rows as batches, after the node has confirmed that it leads."""
+        if not any(map(len, held)):
+            return
+        self._extent(node)
+        for rows in held:
+            first, count = 0, len(rows)
+            most = -(-count // max(1, -(-count // self._options.arrow_batch_rows)))
+            while first < count:
+                last = int(np.searchsorted(rows.offsets, int(rows.offsets[first]) + HELD_BYTES))
+                part = rows.part(first, max(first + 1, min(first + most, last)))
+                made = batch(part, self._asked.topic, self._asked.partition, self._projection)
+                first += len(part)
+                self.position = part.end
+                yield made
+                # The time that the caller took does not count against the server.
+                self._progress_at = time.monotonic()
+                self._failures = 0
+
+    # ---------------------------------------------------------------- failures
+
+    def _wait_for_more(self, node: Node) -> None:
+        """Wait a little for messages that are acknowledged but not flushed."""
+        self._extent(node)
+        waited = time.monotonic() - self._progress_at
+        if waited >= self._options.fetch_timeout:
+            raise self._unavailable(f"no more of the log was readable for {waited:.1f} s")
+        self._flush(node)
+        time.sleep(_UNFLUSHED_PAUSE)
+
+    def _flush(self, node: Node) -> None:
+        channel = f"{self._options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+        # A topic that accepts only registered channels is flushed by its leader's clock.
+        with contextlib.suppress(NsqError):
+            self._cluster.flush(self._asked.topic, self._asked.partition, node, channel)
+
+    def _failed(self, error: NsqError) -> None:
+        """Decide whether to continue, and wait a little."""
+        self._failures += 1
+        limit = self._options.patience
+        if time.monotonic() - self._progress_at >= limit:
+            raise no_progress(self._where, limit, error) from error
+        log.info("%s: connecting again after %s", self._where, error)
+        time.sleep(delay_after(_REOPEN, self._failures, random.random))
+
+    def _unavailable(self, text: str, *, is_general: bool = False) -> BulkUnavailableError:
+        return BulkUnavailableError(f"{self._where}: {text}", is_general=is_general)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._asked.name} at offset {self.position}"
+
+
+class BulkFetch:
+    """Reads the ranges of one task in bulk, and says what is left to subscriptions.
+
+    Args:
+        options: Options of the read.
+        cluster: Used for lookups; the caller closes it.
+        projection: The columns to build.
+    """
+
+    def __init__(self, options: ReadOptions, cluster: Cluster, projection: Projection) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._projection = projection
+        self._works = options.fetch == "bulk"
+
+    def batches(self, asked: Range) -> Generator[Any, None, Range | None]:
+        """Yield Arrow record batches of a range.
+
+        Returns:
+            What a subscription must read. None if the range is complete.
+
+        Raises:
+            NsqError: See :meth:`BulkReader.batches`.
+        """
+        if not self._works:
+            return asked
+        reader = BulkReader(asked, self._options, self._cluster, self._projection)
+        try:
+            yield from reader.batches()
+        except BulkUnavailableError as error:
+            if error.is_general:
+                self._works = False
+                log.warning("fetch=bulk is not possible, so a subscription reads the rest: %s", error)
+            else:
+                log.info("a subscription reads the rest of a range: %s", error)
+            return dataclasses.replace(asked, start=reader.position)
+        return None

@@ -1,0 +1,268 @@
+"""Cutting many entries with numpy: what the plain decoders give, and an error for everything else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.message import Message
+from nsq_ha.protocol.gob import decode_uint
+from nsq_ha.protocol.pull import ENTRY, Answers, Pulled, entries_of
+from nsq_ha.protocol.server.pull import AnswerWriter, StoredEntry
+from nsq_ha.protocol.stored import EXT_MARK, encode_stored
+from nsq_ha.spark.read.bulk.batches import _NoDelivery, batch
+from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
+from nsq_ha.spark.read.columns import COLUMNS, Projection
+
+PARTITION = 3
+BASE = PARTITION << 50
+TYPES: dict[str, DataType] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "smallint": ShortType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+ALL = Projection(StructType([StructField(name, TYPES[column.spark_type]) for name, column in COLUMNS.items()]))
+
+
+@dataclass
+class Source:
+    topic: str = "flights"
+    partition: int = PARTITION
+    channel: str = ""
+    nsqd: str = ""
+
+    def finish(self, message: Message) -> None: ...
+    def requeue(self, message: Message, delay: float | None) -> None: ...
+    def touch(self, message: Message) -> None: ...
+
+
+@dataclass
+class Written:
+    """Entries, and the messages that a subscription would deliver."""
+
+    entries: list[StoredEntry]
+    messages: list[Message]
+
+
+def write(
+    lots: Sequence[Sequence[tuple[bytes, bytes | None]]], *, extended: bool, offset: int = 0, first: int = 2
+) -> Written:
+    entries: list[StoredEntry] = []
+    messages: list[Message] = []
+    number = first
+    for lot in lots:
+        begin, parts = offset, []
+        for body, ext in lot:
+            id_ = BASE + number
+            stored = encode_stored(1_700_000_000_123_456_789 + number, id_, number, body, ext, extended=extended)
+            whole_id = id_.to_bytes(8, "big") + number.to_bytes(8, "big")
+            time = 1_700_000_000_123_456_789 + number
+            messages.append(Message(whole_id, body, 1, time, Source(), offset, len(stored), ext if extended else None))
+            parts.append(stored)
+            offset += len(stored)
+            number += 1
+        count = len(lot)
+        entries.append(
+            StoredEntry(BASE + number - count, BASE + number - 1, begin, number - count, count, b"".join(parts))
+        )
+    return Written(entries, messages)
+
+
+def pulled(entries: list[StoredEntry]) -> Pulled:
+    stream = AnswerWriter().answer(1, entries)
+
+    def messages() -> Iterator[memoryview]:
+        at = 0
+        while at < len(stream):
+            size, at = decode_uint(stream, at)
+            yield memoryview(stream)[at : at + size]
+            at += size
+
+    found = messages()
+    _, answer = Answers(lambda: next(found)).read()
+    assert isinstance(answer, Pulled)
+    return answer
+
+
+def check(written: Written) -> Cut:
+    found = cut(pulled(written.entries), PARTITION)
+    assert found is not None
+    assert found.entries == len(written.entries)
+    assert found.offsets.tolist() == [entry.offset for entry in written.entries]
+    assert found.sizes.tolist() == [len(entry.data) for entry in written.entries]
+    assert found.rows.offsets.tolist() == [message.offset for message in written.messages]
+    assert found.rows.sizes.tolist() == [message.raw_size for message in written.messages]
+    made = batch(found.rows, "flights", PARTITION, ALL)
+    assert made.equals(ALL.batch(written.messages)), made.to_pydict()
+    return found
+
+
+bodies = st.binary(max_size=300)
+headers = st.none() | st.sampled_from([b"{}", b'{"key":"k"}', b'{"key":7,"a":{"b":1}}', b"\xff", b""])
+lots = st.lists(st.lists(st.tuples(bodies, headers), min_size=1, max_size=5), min_size=1, max_size=40)
+
+
+@given(lots, st.booleans(), st.integers(0, 2**40), st.integers(0, 2**33))
+def test_any_entries_become_what_a_subscription_would_deliver(
+    parts: list[list[tuple[bytes, bytes | None]]], extended: bool, offset: int, first: int
+) -> None:
+    check(write(parts, extended=extended, offset=offset, first=first))
+
+
+@pytest.mark.parametrize("sizes", [range(200, 201), range(50, 350), range(1, 3), range(60, 70), range(65000, 70000)])
+@pytest.mark.parametrize("lot", [1, 3, 100])
+def test_many_entries_of_equal_and_of_mixed_sizes(sizes: range, lot: int) -> None:
+    chance = random.Random(1)
+    count = max(2, 2000 // lot) if sizes[0] < 1000 else max(2, 120 // lot)
+    parts = [[(bytes(chance.choice(sizes)), None) for _ in range(lot)] for _ in range(count)]
+    for offset in (0, 2**31 - 4000):
+        check(write(parts, extended=False, offset=offset))
+
+
+def test_an_answer_without_entries_has_no_rows() -> None:
+    assert cut(pulled([]), PARTITION) is None
+
+
+def test_old_messages_of_an_extended_topic_have_no_header() -> None:
+    old = write([[(b"\4\0\2{}", None)] * 2], extended=False)
+    new = write([[(b"body", b"{}"), (b"body", None)]], extended=True, offset=2 * 35, first=4)
+    check(Written([*old.entries, *new.entries], [*old.messages, *new.messages]))
+
+
+def entry(*messages: bytes, offset: int = 0) -> StoredEntry:
+    return StoredEntry(BASE + 2, BASE + 2, offset, 0, len(messages), b"".join(messages))
+
+
+def stored(body: bytes = b"body", *, size: int | None = None, id_: int = BASE + 2, tail: bytes = b"") -> bytes:
+    data = encode_stored(1, id_, 0, body) + tail
+    return data if size is None else size.to_bytes(4, "big") + data[4:]
+
+
+def marked(part: bytes) -> bytes:
+    """A message with an ext part."""
+    data = encode_stored(1, BASE + 2, 0, part)
+    return data[:12] + EXT_MARK.to_bytes(2, "big") + data[14:]
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ([entry(stored()), entry(stored(), offset=35)], "do not follow each other"),
+        ([entry(stored()), entry(stored(), offset=33)], "do not follow each other"),
+        ([entry(stored(), tail) for tail in (b"x", b"x" * 30)][:1], "do not fill it"),
+        ([entry(stored(), b"x" * 30)], "do not fill it"),
+        ([entry(stored(size=29))], "do not fill it"),
+        ([entry(stored(size=31))], "do not fill it"),
+        ([entry(stored(size=25, tail=b"x" * 30))], "do not fill it|smaller than its head"),
+        ([entry(stored(b"", size=0), *[bytes(4)] * 26)], "smaller than its head|do not fill it"),
+        ([entry(b"x" * 29)], "smaller than a message"),
+        ([entry(b"")], "do not follow each other"),
+        ([entry(stored(id_=2))], "belongs to partition 0"),
+        ([entry(stored(size=4, tail=b""))], "do not fill it|smaller than its head"),
+    ],
+)
+def test_a_damaged_log_is_refused(entries: list[StoredEntry], problem: str) -> None:
+    with pytest.raises(DamagedLogError, match=problem):
+        cut(pulled(entries), PARTITION)
+
+
+@pytest.mark.parametrize("part", [b"", b"\4", b"\4\0", b"\4\0\3ab"])
+def test_a_header_longer_than_its_message_is_refused(part: bytes) -> None:
+    found = cut(pulled([entry(marked(part), marked(b"\4\0\2{}"))]), PARTITION)
+    assert found is not None
+    with pytest.raises(DamagedLogError, match=r"extension header|version of its header"):
+        batch(found.rows, "flights", PARTITION, ALL)
+
+
+FIELDS = ("MsgOffset", "MsgSize")
+ONE = b"\x01\x01\x01\x02\x01\x3c\0"  # an entry of 30 bytes at offset 1
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"\x01", "cut"),
+        (b"\x02\x01", "without entries"),
+        (b"\x01\x00\x00", "without entries"),
+        (b"\x01\x7f\x00", "without entries"),
+        (b"\x01\x02\x01\x02\x01", "entries that are cut"),
+        (ONE, "cut"),
+        (ONE + b"\x02\x01", "1 entries, but the messages of 0"),
+        (ONE + b"\x01\x02", "1 entries, but the messages of 2"),
+        (ONE + b"\x01\x01\x1e" + bytes(30), "another size"),
+        (ONE + b"\x01\x01\x1e" + bytes(30) + b"\x01", "another size"),
+        (ONE + b"\x01\x01\x1d" + bytes(31), "another size"),
+        (ONE.replace(b"\x3c", b"\xfe\x07\xd0") + b"\x01\x01\x1e" + bytes(31), "larger than the answer"),
+        (b"\x01\x01\x03\x02\0" + bytes(50), "more fields than its type"),
+        (b"\x01\x01\x01\xf0" + bytes(50), "a number of 16 bytes"),
+    ],
+)
+def test_an_answer_that_does_not_fit_together_is_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        cut(Pulled(memoryview(data), FIELDS), PARTITION)
+
+
+REAL_FIELDS = tuple(name for name, _ in ENTRY.fields)
+ANSWER = bytes(pulled(write([[(bytes(40), None)]] * 40 + [[(b"x" * 9, None)] * 70], extended=False).entries).data)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(ANSWER) - 1), st.integers(0, 255)), min_size=1, max_size=3))
+def test_damage_is_refused_or_within_messages(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(ANSWER)
+    for place, byte in changes:
+        data[place] = byte
+    answer = Pulled(memoryview(data), REAL_FIELDS)
+    try:
+        found = cut(answer, PARTITION)
+    except RemoteProtocolError:
+        return
+    assert found is not None
+    plain = entries_of(answer)
+    assert found.offsets.tolist() == [each.offset for each in plain]
+    assert (np.diff(found.rows.offsets) == found.rows.sizes[:-1]).all()
+    assert found.rows.end == plain[-1].offset + len(plain[-1].data)
+
+
+@given(st.integers(0, len(ANSWER) - 1))
+def test_a_cut_answer_is_refused(size: int) -> None:
+    with pytest.raises(RemoteProtocolError):
+        cut(Pulled(memoryview(ANSWER)[:size], REAL_FIELDS), PARTITION)
+
+
+def test_parts_of_rows_are_batches_of_their_own() -> None:
+    written = write([[(b"%d" % number, None)] for number in range(50)], extended=False)
+    found = check(written)
+    parts = [batch(found.rows.part(low, low + 10), "flights", PARTITION, ALL) for low in range(0, 50, 10)]
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([ALL.batch(written.messages)]))
+    assert found.rows.part(3, 7).end == written.messages[7].offset
+
+
+def test_a_copied_message_cannot_be_answered() -> None:
+    message = Message(b"", b"", 1, 0, _NoDelivery())
+    for answer in (_NoDelivery().finish, _NoDelivery().touch, lambda each: _NoDelivery().requeue(each, None)):
+        with pytest.raises(LocalProtocolError, match="copied"):
+            answer(message)
