@@ -9,6 +9,7 @@ change.
 from nsq_ha._version import __version__
 from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
 from nsq_ha.consumer import Consumer
+from nsq_ha.consumer.batches import Batch
 from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import (
@@ -31,6 +32,7 @@ from nsq_ha.start_from import StartFrom
 
 __all__ = [
     "Backoff",
+    "Batch",
     "ClientConfig",
     "ClosedError",
     "Compression",

@@ -11,6 +11,7 @@ from nsq_ha import errors
 
 PUBLIC = [
     "Backoff",
+    "Batch",
     "ClientConfig",
     "ClosedError",
     "Compression",
@@ -101,6 +102,7 @@ async def test_a_consumer_shows_only_what_users_call() -> None:
     shown = {name for name in dir(nsq_ha.Consumer("t", "c", lookupd="http://127.0.0.1:1")) if not name.startswith("_")}
     assert shown == {
         "aclose",
+        "batches",
         "channel",
         "config",
         "from_env",

@@ -215,6 +215,12 @@ class HandlerBackoff:
         """The state of each back-off, by partition; None stands for all partitions together. Empty in normal times."""
         return {partition: pause.policy.state for partition, pause in self._pauses.items()}
 
+    @property
+    def is_in_test(self) -> bool:
+        """Whether all partitions wait for the outcome of one message."""
+        pause = self._pauses.get(None)
+        return pause is not None and pause.policy.state is State.IN_TEST
+
     def wants_test(self, partition: int | None) -> bool | None:
         """Return whether one message is wanted as a test. None if messages flow.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy
+from nsq_ha.consumer.batches import Batches, check_batches
 from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from types import TracebackType
 
+    from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
@@ -363,6 +365,40 @@ class Consumer(SingleUseClient):
     def _messages_of_task(self) -> Messages:
         self._check_loop()
         return self._inbox.iterate()
+
+    def batches(self, max_messages: int = 100, max_wait: float = 1.0) -> AsyncIterator[Batch]:
+        """Iterate over batches of messages until the consumer is closed.
+
+        A batch is handed out when it is full, ``max_wait`` seconds after its first message, when the consumer closes,
+        or when no message will come before one is answered. The last means at most ``max_in_flight`` messages, on an
+        ordered topic at most one message of each partition, and one message after a failure.
+
+        What is said of a single message holds for each one of a batch: answer it, and ``break``, an exception or a
+        close treat it as they do in an iteration over messages. Several tasks may iterate; they share the messages.
+
+        Args:
+            max_messages: Most messages of a batch.
+            max_wait: Longest time between the first message and handing out the batch, in seconds. 0 takes what is
+                there.
+
+        Raises:
+            ConfigError: An argument is wrong, :meth:`run` is active, or this is another event loop than the one that
+                entered the consumer.
+        """
+        check_batches(max_messages, max_wait)
+        self._warn_of_batches(max_messages)
+        return Batches(self._messages_of_task, self._inbox, max_messages, max_wait)
+
+    def _warn_of_batches(self, max_messages: int) -> None:
+        """Warn if batches can never be full."""
+        if 0 < self.max_in_flight < max_messages:
+            log.warning(
+                "%s/%s: batches get at most max_in_flight=%d messages: raise it to max_messages=%d or more",
+                self.topic,
+                self.channel,
+                self.max_in_flight,
+                max_messages,
+            )
 
     async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
         """Call ``handler`` for each message until the consumer is closed; one call at a time.

@@ -78,6 +78,12 @@ class Flow:
         """Number of messages delivered and not answered."""
         return sum(one.in_flight + one.replaced_in_flight for one in self._subscriptions.values())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing will be delivered until a message is answered."""
+        live = [one for one in self._subscriptions.values() if one.max_ready > 0]
+        return self.in_flight >= self._fitting or (bool(live) and all(one.in_flight >= one.max_ready for one in live))
+
     def limit_to(self, count: int | None) -> None:
         """Limit the messages in flight to ``count``, as the handlers' speed allows; None removes the limit."""
         if count == self._paced:

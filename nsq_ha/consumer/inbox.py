@@ -290,7 +290,11 @@ class ConsumerInbox:
         else:
             self._attempts.give_back(message, why)
 
-    # -- what iterators ask (consumer.messages.Owner)
+    # -- what iterators ask (consumer.messages.Owner, consumer.batches.Source)
+
+    def is_exhausted(self) -> bool:
+        """Return whether no message will come until one is answered."""
+        return not self.waiting and (self.flow.is_full or self.backoff.is_in_test)
 
     def check_iterable(self) -> None:
         """Check that ``run`` does not take the messages.

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 import nsq_ha.sync.producer
 from nsq_ha import _portal
 from nsq_ha.config import ConsumerConfig
+from nsq_ha.consumer.batches import check_batches
 from nsq_ha.errors import ConfigError
 from nsq_ha.settings import config_from_env
 from nsq_ha.sync.engine import Engine, is_called_by
-from nsq_ha.sync.facade import Facade, client_of, does, reads, waits
+from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
 from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from types import TracebackType
 
     from nsq_ha._portal import Portal
+    from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
@@ -139,12 +141,27 @@ class Consumer(Facade[Engine]):
             ServerError: A refusal that no retry cures.
             ConfigError: :meth:`run` is active.
         """
+        return self._taker("__next__").take()
+
+    def _batches(self, max_messages: int = 100, max_wait: float = 1.0) -> Iterator[Batch]:
+        check_batches(max_messages, max_wait)
+        self._client.warn_of_batches(max_messages)
+        return _Batches(lambda: self._taker("batches").take_batch(max_messages, max_wait))
+
+    batches: Final = described(_batches, nsq_ha.Consumer.batches, returns="Iterator[Batch]")
+
+    def _taker(self, call: str) -> Taker:
+        """Return what takes messages for this thread.
+
+        Raises:
+            StopIteration: The consumer was closed.
+        """
         handle: Handle | None = getattr(self._local, "handle", None)
         if handle is None or self._portal is None or self._portal.is_inherited:
             if self._is_stopped:
                 raise StopIteration
-            handle = self._new_handle(self._started("__next__"))
-        return handle.taker.take()
+            handle = self._new_handle(self._started(call))
+        return handle.taker
 
     def _new_handle(self, portal: Portal) -> Handle:
         taker = Taker(portal, self._client)
@@ -197,3 +214,16 @@ class Consumer(Facade[Engine]):
         for taker in [*self._takers]:
             await taker.end()
         self._takers.clear()
+
+
+class _Batches:
+    """An iterator over batches; each thread that uses it gets batches of its own."""
+
+    def __init__(self, take: Callable[[], Batch]) -> None:
+        self._take = take
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        return self._take()

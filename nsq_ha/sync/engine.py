@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import nsq_ha
+from nsq_ha.consumer.batches import Batches
 from nsq_ha.consumer.handling import check_handler
 from nsq_ha.threads import is_async
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsq_ha.config import ConsumerConfig
+    from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
 
@@ -57,6 +59,19 @@ class Engine(nsq_ha.Consumer):
             if not waiting or waiting[0].attempts >= messages.fine_below:  # would take more than a look at it
                 return
             ready.append(await anext(messages))
+
+    def warn_of_batches(self, max_messages: int) -> None:
+        """Warn if batches can never be full."""
+        self._warn_of_batches(max_messages)
+
+    async def take_batch(self, max_messages: int, max_wait: float) -> Batch:
+        """Wait for a batch, see :meth:`nsq_ha.Consumer.batches`.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+            NsqError: As for an iteration.
+        """
+        return await anext(Batches(self._messages_of_task, self._inbox, max_messages, max_wait))
 
     def take_back(self, message: Message, why: str) -> None:
         """Put a message that no thread has seen back to the head of the queue; ``why`` is for the log."""

@@ -243,13 +243,27 @@ def reads(
 
 
 def described(
-    function: Callable[_P, _Result], method: Callable[..., object], doc: str | None = None
+    function: Callable[_P, _Result],
+    method: Callable[..., object],
+    doc: str | None = None,
+    returns: str | None = None,
 ) -> Callable[_P, _Result]:
-    """Return ``function`` with name and signature of ``method``, and its docstring unless ``doc`` is given."""
+    """Return ``function`` with name and signature of ``method``, and its docstring unless ``doc`` is given.
+
+    Args:
+        function: The function to describe.
+        method: The async method that it stands for.
+        doc: Another docstring.
+        returns: The type that it returns, if another one.
+    """
     # Not by functools.wraps: from __wrapped__ tools would conclude that the function returns a coroutine.
     for name in ("__name__", "__qualname__", "__annotations__"):
         setattr(function, name, getattr(method, name))
-    function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    signature = inspect.signature(method)
+    if returns is not None:
+        signature = signature.replace(return_annotation=returns)
+        function.__annotations__ = {**function.__annotations__, "return": returns}
+    function.__signature__ = signature  # type: ignore[attr-defined]
     function.__module__ = "nsq_ha.sync"
     function.__doc__ = doc or method.__doc__
     return function

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha._portal import Portal
+    from nsq_ha.consumer.batches import Batch
     from nsq_ha.message import Message
     from nsq_ha.sync.engine import Engine
 
@@ -57,6 +58,8 @@ class Taker:
         self._portal = portal
         self._engine = engine
         self._ready: deque[Message] = deque()
+        self._batches: deque[Batch] = deque()  # one at most
+        self._wish: tuple[int, float] | None = None
         self._fresh_until = 0.0
         self._failure: BaseException | None = None
         self._wanting: LockType | None = None
@@ -87,11 +90,23 @@ class Taker:
             else:
                 self._ask()
 
-    def _ask(self) -> None:
+    def take_batch(self, max_messages: int, max_wait: float) -> Batch:
+        """Wait for the next batch and return it.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            NsqError: As for an async iteration.
+        """
+        while True:
+            self._ask((max_messages, max_wait))
+            with contextlib.suppress(IndexError):  # the consumer closes, and has taken it back
+                return self._batches.popleft()
+
+    def _ask(self, wish: tuple[int, float] | None = None) -> None:
         wanting = allocate_lock()
         wanting.acquire()
         try:
-            self._portal.post(partial(self._wanted, wanting))
+            self._portal.post(partial(self._wanted, wanting, wish))
             wanting.acquire()
         except BaseException:
             self._portal.post(self._unwanted)
@@ -107,6 +122,9 @@ class Taker:
         while self._ready:
             with contextlib.suppress(IndexError):  # the thread takes it just now
                 self._engine.take_back(self._ready.pop(), _NOT_TAKEN)
+        with contextlib.suppress(IndexError):
+            for message in reversed(self._batches.popleft()):
+                self._engine.take_back(message, _NOT_TAKEN)
 
     async def end(self) -> None:
         """End the task: the messages that the thread has not answered go back when the consumer closes."""
@@ -124,9 +142,10 @@ class Taker:
     def _begin(self) -> None:
         self.task = self._portal.loop.create_task(self._run(), name="nsq_ha takes messages for a thread")
 
-    def _wanted(self, wanting: LockType) -> None:
+    def _wanted(self, wanting: LockType, wish: tuple[int, float] | None) -> None:
         self.give_back()
         self._wanting = wanting
+        self._wish = wish
         if self.task is None or self.task.done():
             self._answer(StopIteration())
             return
@@ -161,7 +180,10 @@ class Taker:
     async def _fill(self) -> None:
         self._is_taking = True
         try:
-            await self._engine.take_into(self._ready, self._most)
+            if self._wish is None:
+                await self._engine.take_into(self._ready, self._most)
+            else:
+                self._batches.append(await self._engine.take_batch(*self._wish))
         except StopAsyncIteration:
             self._answer(StopIteration())
         except asyncio.CancelledError:

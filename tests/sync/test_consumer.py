@@ -55,6 +55,44 @@ def test_iterating_hands_out_every_message(cluster: DevCluster, topic: str, prod
         assert some(consumer, 1) == last
 
 
+def test_batches(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    bodies = publish(producer, topic, 250)
+    found: list[bytes] = []
+    sizes: list[int] = []
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        for batch in consumer.batches(max_messages=100, max_wait=0.5):
+            with batch:
+                found += [message.body for message in batch]
+            sizes.append(len(batch))
+            if len(found) == 250:
+                break
+        with pytest.raises(ConfigError, match="max_messages"):
+            consumer.batches(0)
+    assert sorted(found) == sorted(bodies)
+    assert max(sizes) <= 100
+    assert list(consumer.batches()) == []
+
+
+def test_batches_of_several_threads_and_what_a_stop_does(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    found: list[bytes] = []
+
+    def collect() -> None:
+        for batch in consumer.batches(10, 60.0):
+            with batch:
+                found.extend(message.body for message in batch)
+
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        threads = [in_thread(collect), in_thread(collect)]
+        publish(producer, topic, 47)
+        until(lambda: len(found) >= 30)
+        consumer.stop()
+        for thread in threads:
+            thread.result(LIMIT)
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        found += some(consumer, 47 - len(found))
+    assert sorted(found) == sorted(b"%d" % number for number in range(47))
+
+
 def test_several_threads_share_the_messages(cluster: DevCluster, topic: str, producer: Producer) -> None:
     bodies = publish(producer, topic, 400)
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
