@@ -198,14 +198,3 @@ def test_options_are_checked_before_anything_is_connected(cluster: ClusterUnderT
             Consumer(topic, channel, lookupd=cluster.lookupd, **options)
     with pytest.raises(ConfigError, match="lookupd"):
         Consumer("t", "ch")
-
-
-@pytest.mark.tags
-async def test_tagged_messages_go_to_the_consumer_with_the_tag(
-    producer: Producer, consume: Consumers, extended: str, mark: bytes
-) -> None:
-    async with consume(extended, tag="blue") as tagged, consume(extended) as untagged:
-        for number in range(6):
-            await producer.publish(extended, mark + b"%d" % number, tag="blue" if number % 2 else None)
-        assert sorted(bodies(await read(tagged, mark, 3), mark)) == [b"1", b"3", b"5"]
-        assert sorted(bodies(await read(untagged, mark, 3), mark)) == [b"0", b"2", b"4"]

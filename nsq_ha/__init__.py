@@ -22,6 +22,7 @@ from nsq_ha.errors import (
     ServerError,
     TransportError,
 )
+from nsq_ha.ext_filter import ExtFilter
 from nsq_ha.message import Message, OutgoingMessage, Receipt
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.options import ConsumerOptions, ProducerOptions
@@ -41,6 +42,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerOptions",
     "DiscoveryError",
+    "ExtFilter",
     "JavaInt",
     "LookupAnswer",
     "LookupClient",

@@ -43,11 +43,15 @@ from nsq_ha.checks import (
 )
 from nsq_ha.errors import ConfigError
 from nsq_ha.events import Event
+from nsq_ha.ext_filter import ExtFilter
 from nsq_ha.option_types import TLS, Backoff, Compression, TlsConfig, check_lookupd_tls
 from nsq_ha.redaction import conceal
 from nsq_ha.start_from import StartFrom, check_read, start_position
 
 _DAY: Final = 86400.0
+
+MAX_HEADER_BYTES: Final = 65535
+"""Maximum length of an extension header, and so of a name in it."""
 
 MAX_ATTEMPTS: Final = 4000
 """Largest ``max_attempts``: the partitioned nsqd counts no further."""
@@ -304,6 +308,19 @@ GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
 DeadLetterFormat = Literal["auto", "headers", "envelope", "bare"]
 """How a dead letter carries where it comes from: see :attr:`ConsumerConfig.dead_letter_format`."""
 
+
+def _skipped_headers(name: str, value: object) -> str | Mapping[str, object]:
+    names = value if isinstance(value, Mapping) else (value,)
+    if not names:
+        raise ConfigError(f"{name} names no header: give None to skip nothing")
+    for each in names:
+        if not isinstance(each, str):
+            wanted = "the name of a header, or a mapping from names to values"
+            raise ConfigError(f"{name} must be {wanted}, not {shown(value)}")
+        text_of(MAX_HEADER_BYTES, "None skips nothing")(name, each)
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
 _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     **_CLIENT_RULES,
     "ordered": Check("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
@@ -318,6 +335,8 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     ),
     "sample_rate": whole(0, 99),
     "tag": optional(text_of(MAX_TAG_BYTES, "None receives all messages")),
+    "ext_filter": optional(Check("an ExtFilter", lambda value: isinstance(value, ExtFilter))),
+    "skip_header": optional(_skipped_headers),
     "requeue_backoff": _BACKOFF,
     "handler_backoff": optional(_BACKOFF),
     "handler_backoff_scope": one_of("auto", "consumer", "connection"),
@@ -365,6 +384,12 @@ class ConsumerConfig(ClientConfig):
     """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all."""
     tag: str | None = None
     """Receive only messages with this dispatch tag. Only extended topics have tags; with others, `async with` fails."""
+    ext_filter: ExtFilter | None = None
+    """Receive only messages whose headers match; the server *confirms* the others for the channel. Only extended topics
+    have headers; with others, `async with` fails."""
+    skip_header: str | Mapping[str, object] | None = None
+    """Finish messages that have this header without handing them out, or, with a mapping, that have one of these
+    headers with the given value."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue without ``delay``; it grows with the message's attempts."""
     handler_backoff: Backoff | None = Backoff(initial=1.0, maximum=120.0, factor=2.0, jitter=0.3)
@@ -442,6 +467,7 @@ def check_plain(config: ConsumerConfig) -> None:
         "partitions": "has no partitions",
         "start_from": "supports no start positions",
         "tag": "has no tags and would deliver every message",
+        "ext_filter": "has no headers and would deliver every message",
     }
     for option, reason in reasons.items():
         if getattr(config, option) is not None:

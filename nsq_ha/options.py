@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
 from nsq_ha.config import DeadLetterFormat, EventFunction, GiveUp, Secret, Sharding
+from nsq_ha.ext_filter import ExtFilter
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.start_from import StartFrom
 
@@ -79,6 +80,8 @@ class ConsumerOptions(ClientOptions, total=False):
     auto_touch: bool | float
     sample_rate: int
     tag: str | None
+    ext_filter: ExtFilter | None
+    skip_header: str | Mapping[str, object] | None
     requeue_backoff: Backoff
     handler_backoff: Backoff | None
     handler_backoff_scope: Literal["auto", "consumer", "connection"]

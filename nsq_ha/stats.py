@@ -127,6 +127,7 @@ class ConsumerPartition:
         timed_out: Number of messages that the server took back, as far as the client noticed, since they were not
             answered within ``msg_timeout``. Copies of a message that is being handled count, too.
         returned: Number of messages that were unanswered when their connection ended; they are delivered again.
+        skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
         reconnects: Number of subscriptions after the first one.
         heartbeat_age: Seconds since the last heartbeat, or since connecting. None without a connection.
         trouble: Why the partition is not read. None if it is.
@@ -144,6 +145,7 @@ class ConsumerPartition:
     requeued: int
     timed_out: int
     returned: int
+    skipped: int
     reconnects: int
     heartbeat_age: float | None
     trouble: str | None
@@ -166,6 +168,7 @@ class ConsumerStats:
         requeued: Number of messages whose REQ was sent.
         timed_out: Number of messages that the server took back, see :class:`ConsumerPartition`.
         returned: Number of messages that were unanswered when their connection ended.
+        skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
         given_up: Number of messages that were given up (``max_attempts``).
         reconnects: Number of subscriptions after the first one of each partition.
     """
@@ -182,5 +185,6 @@ class ConsumerStats:
     requeued: int
     timed_out: int
     returned: int
+    skipped: int
     given_up: int
     reconnects: int

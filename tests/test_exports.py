@@ -20,6 +20,7 @@ PUBLIC = [
     "ConsumerConfig",
     "ConsumerOptions",
     "DiscoveryError",
+    "ExtFilter",
     "JavaInt",
     "LookupAnswer",
     "LookupClient",

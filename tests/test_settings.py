@@ -26,6 +26,7 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.admin import AdminClient
+from nsq_ha.ext_filter import ExtFilter
 from nsq_ha.option_types import Backoff as BackoffFields
 from nsq_ha.settings import FILE_VARIABLE, config_of, settings_of
 
@@ -82,6 +83,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "sample_rate": ("5", 5),
     "tag": ("blue", "blue"),
     "handler_backoff_scope": ("connection", "connection"),
+    "skip_header": ("test", "test"),
     "start_timeout": ("0", 0.0),
     "max_attempts": ("3", 3),
     "warn_attempts": ("0", 0),
@@ -90,6 +92,7 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "dead_letter_format": ("envelope", "envelope"),
 }
 GROUPS: dict[str, tuple[dict[str, str], object]] = {
+    "ext_filter": ({"key": "k", "value": "v"}, ExtFilter.equals("k", "v")),
     "backoff": ({"initial": "0.1", "jitter": "0"}, Backoff(initial=0.1, jitter=0.0)),
     "handler_backoff": ({"maximum": "10"}, Backoff(1.0, 10.0, 2.0, 0.3)),
     "requeue_backoff": ({"maximum": "10"}, dataclasses.replace(ConsumerConfig().requeue_backoff, maximum=10.0)),
@@ -152,7 +155,7 @@ def test_an_option_that_consists_of_several(name: str) -> None:
     assert options(ConsumerConfig, {f"NSQ_HA_{name}_{part}".upper(): text for part, text in parts.items()}) == {
         name: value
     }
-    words = {"off": "false", "": '""', "ca.pem": '"ca.pem"', "1.3": '"1.3"'}
+    words = {"off": "false", "": '""', "ca.pem": '"ca.pem"', "1.3": '"1.3"', "k": '"k"', "v": '"v"'}
     lines = "\n".join(f"{part} = {words.get(text, text)}" for part, text in parts.items())
     assert options(ConsumerConfig, {}, f"[{name}]\n{lines}") == {name: value}
     assert options(ConsumerConfig, {}, f"[consumer.{name}]\n{lines}") == {name: value}

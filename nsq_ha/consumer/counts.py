@@ -17,6 +17,7 @@ class DeliveryCounts:
     requeued: int = 0
     timed_out: int = 0
     returned: int = 0
+    skipped: int = 0
     reconnects: int = 0
 
     def add(self, other: DeliveryCounts) -> None:

@@ -184,6 +184,14 @@ class Partitions:
                 )
             )
             return True
+        if config.ext_filter is not None and not meta.extend_support:
+            self._inbox.refused(
+                ConfigError(
+                    f"messages of topic {topic!r} have no headers, so nsqd would ignore ext_filter= and deliver every"
+                    f" message: remove ext_filter=, or create the topic as an extended one"
+                )
+            )
+            return True
         if config.ordered is True and not meta.ordered and not self._is_warned:
             self._is_warned = True
             log.warning(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError, ServerError
     from nsq_ha.message import Message
     from nsq_ha.policy.overrun import Granted
+    from nsq_ha.policy.skipping import Skipping
     from nsq_ha.protocol import DamagedMessage
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -35,6 +36,7 @@ class Receiver:
         start: Checks the first messages after a start position.
         arrived: Receives the messages of one read.
         refused: Called with each error that answers no request, and the nsqd's address.
+        skipping: Decides which messages are finished unhandled. None hands out all.
     """
 
     def __init__(
@@ -44,7 +46,10 @@ class Receiver:
         start: Start,
         arrived: Callable[[list[Message]], None],
         refused: Callable[[ServerError, str], None] = lambda _error, _nsqd: None,
+        *,
+        skipping: Skipping | None = None,
     ) -> None:
+        self._skipping = skipping
         self._refused = refused
         self._topic = topic
         self._partition = partition
@@ -72,10 +77,8 @@ class Receiver:
             return
         if self._start.is_checked:
             self._start.check(messages)
-        if delivery.may_repeat:
-            messages = delivery.without_repeat(messages)
-            if not messages:
-                return
+        if (self._skipping is not None or delivery.may_repeat) and not (messages := self._kept(messages, delivery)):
+            return
         delivery.delivered += len(messages)
         delivery.counts.delivered += len(messages)
         before = delivery.in_flight
@@ -100,6 +103,28 @@ class Receiver:
         self._arrived(messages)
         delivery.is_arriving = False
         delivery.flush()
+
+    def _kept(self, messages: list[Message], delivery: Delivery) -> list[Message]:
+        """Return the messages without those that are skipped, and without the copy of the first one."""
+        if self._skipping is not None:
+            messages = self._without_skipped(messages, delivery, self._skipping)
+        return delivery.without_repeat(messages) if delivery.may_repeat else messages
+
+    def _without_skipped(self, messages: list[Message], delivery: Delivery, skipping: Skipping) -> list[Message]:
+        """Finish the messages that the options skip, and return the others."""
+        kept: list[Message] = []
+        for message in messages:
+            why = skipping.why(message.ext)
+            if why is None:
+                kept.append(message)
+            else:
+                delivery.counts.skipped += 1
+                delivery.finish_unseen(message.id)
+                if observe.watched.is_any:
+                    observe.delivered(self._topic, (message,))
+                    observe.finished(self._topic, message)
+                log.debug("%s-%d: finished %r unhandled: %s", self._topic, self._partition, message, why)
+        return kept
 
     def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
         for message in damaged:

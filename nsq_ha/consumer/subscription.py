@@ -29,6 +29,7 @@ from nsq_ha.consumer.trouble import Trouble
 from nsq_ha.errors import ConnectionLostError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.ready import Seen
+from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol.encoding import encode_ready
@@ -92,7 +93,14 @@ class Subscription:
         self._is_closing = False
         self._start = Start(watch, channels, channel, partition, config)
         self._opener = Opener(watch.topic, channel, partition, config, inbox, counts=self.counts)
-        self._receiver = Receiver(watch.topic, partition, self._start, inbox.arrived, self._reports.refused)
+        self._receiver = Receiver(
+            watch.topic,
+            partition,
+            self._start,
+            inbox.arrived,
+            self._reports.refused,
+            skipping=skipping_of(config.skip_header, config.ext_filter),
+        )
         self._wake = asyncio.Event()
         self._replaced = Replaced(inbox.freed, inbox.left)
         self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")

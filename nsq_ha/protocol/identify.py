@@ -12,7 +12,6 @@ Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -22,6 +21,7 @@ from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
 from nsq_ha.option_types import Compression
 from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.ext_filter import FilterRule, rule_of
 from nsq_ha.protocol.frames import OK
 
 LEAST_GATHER_MS: Final = 10
@@ -83,7 +83,7 @@ class Offer:
     deflate_level: int = 6
     desired_tag: str = ""
     extend_support: bool = False
-    ext_filter: Mapping[str, Any] | None = None
+    ext_filter: FilterRule | None = None
 
     @classmethod
     def of(
@@ -121,6 +121,7 @@ class Offer:
             deflate_level=config.deflate_level,
             desired_tag=(consumer.tag if consumer else None) or "",
             extend_support=extend_support,
+            ext_filter=rule_of(consumer.ext_filter) if consumer and consumer.ext_filter else None,
         )
 
     def command(self) -> Identify:

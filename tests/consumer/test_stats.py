@@ -71,6 +71,7 @@ async def test_messages_of_all_kinds(stage: Stage) -> None:
             requeued=1,
             timed_out=0,
             returned=0,
+            skipped=0,
             reconnects=0,
             heartbeat_age=None,
             trouble=None,

@@ -153,6 +153,16 @@ def two_consumers(replay: Replay) -> None:
         stage.publish("proto_ord", 0, f"m{number}".encode())
 
 
+def subscribed_together(replay: Replay) -> None:
+    """All connections are subscribed before the first message is read, as they were when this was recorded."""
+    put_messages(replay.stage, replay.exchange)
+    steps = replay.exchange["steps"]
+    ready = [number for number, step in enumerate(steps) if step.get("cmd") == "RDY"]
+    first = [n for last in ready for n, s in enumerate(steps) if n <= last and s.get("conn") == steps[last].get("conn")]
+    rest = [step for number, step in enumerate(steps) if number not in first]
+    replay.exchange = {**replay.exchange, "steps": [*(steps[number] for number in first), *rest]}
+
+
 def duplicate(replay: Replay) -> None:
     put_messages(replay.stage, replay.exchange, ordered=False)
 
@@ -258,6 +268,7 @@ PREFACES: dict[str, Preface] = {
     "ordered/plain_sub_on_ordered_channel": switched_channel,
     "ordered/setorder_false_disconnects": order_switched_off,
     "publish/pub_wrong_node": elsewhere,
+    "tag_filter/tag_dispatch": subscribed_together,
     "publish/pub_wrong_partition_on_leader_node": partition_0,
     "publish/pub_on_follower": follower,
     "publish/mpub_on_follower": follower,

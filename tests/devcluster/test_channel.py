@@ -24,6 +24,7 @@ class Client:
         self.client_id = next(_numbers)
         self.ready = ready
         self.holds = 0
+        self.tag = ""
         self.msg_timeout = msg_timeout
         self.max_msg_timeout = 900.0
         self.wanted = True
@@ -344,3 +345,60 @@ class AnyClients(RuleBasedStateMachine):
 
 TestAnyClients = AnyClients.TestCase
 TestAnyClients.settings = settings(max_examples=150, stateful_step_count=40)
+
+
+# ------------------------------------------------------------ tags
+
+
+def tagged(ready: int, tag: str) -> Client:
+    client = Client(ready)
+    client.tag = tag
+    return client
+
+
+def channel_with_tags(*tags: str | None) -> Channel:
+    log = Log(0, extended=True)
+    channel = Channel("billing", log, Cursor(0), functools.partial(refresh, log), lambda _: None)
+    for number, tag in enumerate(tags):
+        ext = None if tag is None else b'{"##client_dispatch_tag":"%s"}' % tag.encode()
+        log.append(Draft(b"%d" % number, 0, ext), 0)
+    log.commit()
+    log.flush()
+    channel.grow(log.flushed)
+    return channel
+
+
+def test_a_tagged_message_waits_for_a_consumer_with_its_tag() -> None:
+    channel = channel_with_tags("blue", "red", "blue", None)
+    blue, other = tagged(9, "blue"), Client(9)
+    channel.add(other)
+    channel.add(blue)
+    blue.ready = 0
+    channel.dispatch(0)
+    assert other.got == []  # the first one waits for the consumer that is not ready
+    blue.ready = 9
+    channel.dispatch(0)
+    assert [body for body, _ in blue.got] == [b"0", b"2"]
+    assert [body for body, _ in other.got] == [b"1", b"3"]
+
+
+def test_when_the_last_consumer_with_a_tag_leaves_others_get_its_messages() -> None:
+    channel = channel_with_tags("blue", "blue")
+    blue, other = tagged(0, "blue"), Client(9)
+    channel.add(blue)
+    channel.add(other)
+    channel.dispatch(0)
+    assert other.got == []
+    channel.remove(blue, 0)
+    assert [body for body, _ in other.got] == [b"0", b"1"]
+
+
+def test_an_untagged_message_blocks_tagged_ones() -> None:
+    channel = channel_with_tags(None, "blue")
+    blue, other = tagged(9, "blue"), Client(9)
+    channel.add(blue)
+    channel.dispatch(0)
+    assert blue.got == []
+    channel.add(other)
+    channel.dispatch(0)
+    assert ([body for body, _ in blue.got], [body for body, _ in other.got]) == ([b"1"], [b"0"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nsq_ha import ExtFilter
 from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import ConfigError, RemoteProtocolError, server_error
 from nsq_ha.option_types import Compression, TlsConfig
@@ -93,8 +94,9 @@ def test_a_consumer_without_wishes_takes_the_servers_defaults() -> None:
 
 
 def test_a_filter_is_passed_on() -> None:
-    rule = {"type": 1, "filter_ext_key": "k", "filter_data": "v"}
-    assert fields(Offer(ext_filter=rule))["ext_filter"] == rule
+    found = fields(offered(ConsumerConfig(ext_filter=ExtFilter.equals("k", "v"))))
+    assert found["ext_filter"] == {"type": 1, "filter_ext_key": "k", "filter_data": "v"}
+    assert "ext_filter" not in fields(offered(ConsumerConfig()))
 
 
 def test_a_host_name_of_other_bytes_can_be_sent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsq_ha.errors import MessageRefusedError
-from nsq_ha.protocol.server.headers import trace_id_of
+from nsq_ha.protocol.server.headers import tag_of, trace_id_of
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,19 @@ def test_a_fault_in_the_json_is_told_in_the_servers_words(header: bytes, text: s
     with pytest.raises(MessageRefusedError) as raised:
         trace_id_of(header)
     assert raised.value.detail == f"fail to parse json header:{text}"
+
+
+@pytest.mark.parametrize(
+    ("header", "tag"),
+    [
+        (b'{"##client_dispatch_tag":"blue"}', "blue"),
+        (b'{"##client_dispatch_tag":"a","##client_dispatch_tag":"b"}', "a"),
+        (b'{"##client_dispatch_tag":7}', ""),
+        (b"{}", ""),
+        (b'["##client_dispatch_tag"]', ""),
+        (b"{", ""),
+        (b"[" * 100_000, ""),
+    ],
+)
+def test_the_tag_of_a_header(header: bytes, tag: str) -> None:
+    assert tag_of(header) == tag

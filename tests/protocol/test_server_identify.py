@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nsq_ha.protocol.ext_filter import FilterRule, Pair
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
@@ -94,13 +95,14 @@ def test_what_is_out_of_range_is_refused(fields: dict[str, Any], text: str) -> N
         b'{"snappy":1}',
         b'{"heartbeat_interval":"5"}',
         b'{"ext_filter":[]}',
+        b'{"ext_filter":{"type":"1"}}',
         b'{"sample_rate":3000000000}',
         b'{"msg_timeout":1e3}',
         b'{"msg_timeout":9223372036854775808}',
         b"[" * 100_000,
         b"\xff",
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_what_is_not_the_json_it_should_be_is_refused(data: bytes) -> None:
     answer = read_identify(data)
@@ -130,6 +132,14 @@ def test_the_answer_repeats_the_settings() -> None:
     assert (answer.desired_tag, answer.deflate, answer.deflate_level) == ("blue", False, 0)
 
 
+def test_a_filter_is_read_with_names_in_any_case() -> None:
+    found = read(
+        ext_filter={"Type": 4, "FILTER_EXT_KEY": "any", "inverse": True, "filter_data_list": [{"Filter_Data": "v"}]}
+    )
+    assert found.ext_filter == FilterRule(4, True, "any", None, [Pair(None, "v")])
+    assert read(ext_filter=None).ext_filter is None
+
+
 def test_what_is_just_within_range_is_taken() -> None:
     found = read(output_buffer_timeout=1000, desired_tag="é" * 50, ext_filter={"type": 1})
-    assert (found.output_buffer_timeout, found.desired_tag, found.ext_filter) == (1000, "é" * 50, {"type": 1})
+    assert (found.output_buffer_timeout, found.desired_tag, found.ext_filter) == (1000, "é" * 50, FilterRule(1))

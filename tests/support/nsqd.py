@@ -86,7 +86,7 @@ def message_data(
     ext: bytes | None = None,
 ) -> bytes:
     """Return the data of a message frame."""
-    raw_size = 30 + len(body)
+    raw_size = 30 + len(body) + layout.ext * (1 if ext is None else 3 + len(ext))
     return encode_message(Message(id, body, attempts, timestamp_ns, _NO_SOURCE, 0, raw_size, ext), layout)
 
 

@@ -151,6 +151,10 @@ class PlainSubscriber(AnySubscriber):
         if self._channel.ephemeral and not self._channel.consumers:
             self._node.delete_channel(self._topic, self._channel)
 
+    def wants(self, _message: Queued) -> bool:
+        """Return whether to deliver the message; sampling leaves others out."""
+        return self.is_sampled()
+
     def deliver(self, message: Queued) -> None:
         """Write the message; at once if the client can take no more."""
         self.count(received=1)

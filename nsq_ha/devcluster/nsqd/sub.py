@@ -14,6 +14,7 @@ from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.devcluster.storage.unanswered import Refusal
 from nsq_ha.protocol import commands
+from nsq_ha.protocol.ext_filter import Filter
 from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.gotext import byte_list
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.log import Record
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.devcluster.storage.replicas import StorageNode
+    from nsq_ha.protocol.ext_filter import FilterRule
     from nsq_ha.protocol.messages import Layout
 
 NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
@@ -47,6 +49,8 @@ class Subscriber(AnySubscriber):
         self.channel = channel
         extended = replica.options.extended and connection.settings.extend_support
         self._layout = layout_for(detail=detail, ext=extended)
+        self.tag = connection.settings.desired_tag if extended else ""
+        self._filter = _filter_of(connection.settings.ext_filter) if extended else None
 
     def leave(self) -> None:
         """Return the unanswered messages and leave the channel."""
@@ -55,6 +59,10 @@ class Subscriber(AnySubscriber):
         self.replica.leave(self.channel)
 
     # ------------------------------------------------------------ Consumer
+
+    def wants(self, record: Record) -> bool:
+        """Return whether to deliver the message; sampling and the client's filter leave others out."""
+        return self.is_sampled() and (self._filter is None or self._filter.passes(record.ext))
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
         """Write the message; at once if RDY allows no more."""
@@ -168,6 +176,16 @@ def _subscribe(
     subscriber = Subscriber(connection, replica, channel, detail=command.word != b"SUB")
     channel.add(subscriber)
     subscribed(subscriber)
+
+
+def _filter_of(rule: FilterRule | None) -> Filter | None:
+    """Return the client's filter. None if it has none, or a wrong one, which nsqd ignores."""
+    if rule is None or not rule.type:
+        return None
+    try:
+        return Filter(rule)
+    except ValueError:
+        return None
 
 
 def _start_of(command: commands.Sub) -> str | None:

@@ -16,6 +16,7 @@ class AnySubscriber(ABC):
         connection: The client's connection.
         client_id: Number of the connection, as in error texts.
         closing: The client sent CLS.
+        tag: Which messages the client gets, see ``storage.channel``; empty for those without a tag.
         ready: RDY.
         holds: Messages in flight here.
         msg_timeout: Seconds until an unanswered message comes again.
@@ -30,6 +31,7 @@ class AnySubscriber(ABC):
         self.connection: Connection = connection
         self.client_id: int = connection.client_id
         self.closing: bool = False
+        self.tag: str = ""
         self.ready: int = 0
         self.holds: int = 0
         self.received: int = 0
@@ -41,8 +43,8 @@ class AnySubscriber(ABC):
         self._silent = False
         self._sample = settings.sample_rate
 
-    def wants(self, _message: object) -> bool:
-        """Return whether to deliver the message; sampling leaves the others out."""
+    def is_sampled(self) -> bool:
+        """Return whether to deliver a message; sampling leaves the others out."""
         return not self._sample or self._host.chance.randrange(100) <= self._sample
 
     def count(self, *, received: int = 0, finished: int = 0, requeued: int = 0) -> None:

@@ -2,6 +2,9 @@
 
 A channel does not know frames or sockets: a consumer is anything that takes a record.
 
+If some consumer has the tag of a message, only consumers with that tag get it. All other messages go to consumers
+without a tag, and wait for one.
+
 The invariants: a message is in flight with at most one consumer; an ordered
 channel has at most one message in flight in total; only flushed records are
 delivered, up to the channel's own end.
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.storage.log import is_ephemeral
 from nsq_ha.devcluster.storage.unanswered import Delayed, InFlight, Refusal
+from nsq_ha.protocol.server.headers import tag_of
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.log import Cursor, Log
@@ -81,6 +85,7 @@ class Channel:
         self._stray = False  # the reader was reset while this message was in hand
         self._restarts = False  # reset the reader after the message in hand is delivered
         self._turn = 0
+        self._tags = frozenset[str]()  # of the consumers
         self._earliest = float("inf")
 
     # ------------------------------------------------------------ delivery
@@ -88,18 +93,20 @@ class Channel:
     def add(self, consumer: Consumer) -> None:
         """Add a consumer; it gets no messages until it is ready."""
         self.consumers.append(consumer)
+        self._tags = frozenset(each.tag for each in self.consumers if each.tag)
 
     def remove(self, consumer: Consumer, now: float) -> None:
         """Requeue the messages of a consumer that left, last delivered first; attempts do not change."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        self._tags = frozenset(each.tag for each in self.consumers if each.tag)
         held = [entry for entry in self.in_flight.values() if entry.consumer is consumer]
         for entry in reversed(held):
             del self.in_flight[entry.record.internal_id]
             self._give_back(entry.index, entry.attempts - 1)
         consumer.holds = 0
-        if held:
+        if held or consumer.tag:
             self.dispatch(now)
 
     def _give_back(self, index: int, attempts: int) -> None:
@@ -158,14 +165,21 @@ class Channel:
 
     def _next_place(self) -> int | None:
         """Return the index of the next ready consumer in turn, or None."""
-        consumers = self.consumers
+        consumers, tag = self.consumers, self._tag_in_hand() if self._tags else ""
         count = len(consumers)
         for step in range(count):
             place = (self._turn + step) % count
             consumer = consumers[place]
-            if consumer.holds < consumer.ready:
+            if consumer.holds < consumer.ready and consumer.tag == tag:
                 return place
         return None
+
+    def _tag_in_hand(self) -> str:
+        """Return the tag that a consumer must have to get the message in hand; empty for none."""
+        index = self._hand[0] if self._hand is not None else -1
+        header = self._log.records[index].ext if index >= self._log.start else None
+        tag = tag_of(header) if header else ""
+        return tag if tag in self._tags else ""
 
     def _next_item(self) -> tuple[int, int] | None:
         """Return index and attempts of the next message: requeued ones first, then the queue."""

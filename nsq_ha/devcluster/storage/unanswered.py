@@ -20,13 +20,14 @@ class Consumer(Protocol):
     """One subscribed connection."""
 
     client_id: int
+    tag: str
     ready: int
     holds: int
     msg_timeout: float
     max_msg_timeout: float
 
     def wants(self, record: Record) -> bool:
-        """Return whether to deliver the record here; False confirms it for the channel (sampling)."""
+        """Return whether to deliver the record here; False confirms it for the channel (sampling, filters)."""
 
     def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
         """Send one message; ``at_once`` forbids buffering."""

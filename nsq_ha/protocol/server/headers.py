@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from nsq_ha.errors import MessageRefusedError
+from nsq_ha.message import TAG_KEY
 from nsq_ha.protocol.encoding import MAX_TRACE_ID
 from nsq_ha.protocol.server.gotext import quote
 
@@ -48,6 +49,16 @@ def trace_id_of(header: bytes) -> int | None:
     if decimal is None or int(decimal[1]) > MAX_TRACE_ID:
         raise MessageRefusedError("INVALID_TRACE_ID", "invalid trace id")
     return int(decimal[1])
+
+
+def tag_of(header: bytes) -> str:
+    """Return the dispatch tag in a header; empty if there is none."""
+    try:
+        value = json.loads(header.decode("utf-8", "surrogateescape"), object_pairs_hook=_first_wins)
+    except (ValueError, RecursionError):
+        return ""
+    tag = value.get(TAG_KEY) if isinstance(value, dict) else None
+    return tag if isinstance(tag, str) else ""
 
 
 def _first_wins(pairs: list[tuple[str, object]]) -> dict[str, object]:

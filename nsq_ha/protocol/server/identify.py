@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from nsq_ha.protocol.ext_filter import FilterRule
 from nsq_ha.protocol.identify import Identity
 from nsq_ha.protocol.server.command_lines import Malformed, refusal
 from nsq_ha.protocol.server.stream import Limits
@@ -60,7 +61,7 @@ class SessionSettings:
     deflate_level: int = 0
     desired_tag: str = ""
     extend_support: bool = False
-    ext_filter: dict[str, Any] | None = None
+    ext_filter: FilterRule | None = None
 
     def identity(self, version: str, *, tls: bool, limits: Limits = HA_LIMITS) -> Identity:
         """Return the answer to IDENTIFY.
@@ -111,7 +112,7 @@ class IdentifyBody(msgspec.Struct):
     msg_timeout: _Int | None = None
     desired_tag: str | None = None
     extend_support: bool | None = None
-    ext_filter: dict[str, Any] | None = None
+    ext_filter: FilterRule | None = None
 
 
 def decode_identify(data: bytes) -> IdentifyBody:
@@ -122,9 +123,16 @@ def decode_identify(data: bytes) -> IdentifyBody:
     """
     try:
         content = msgspec.json.decode(data.decode("utf-8", "replace"), type=dict[str, Any] | None)
-        return msgspec.convert({name.lower(): value for name, value in (content or {}).items()}, IdentifyBody)
+        return msgspec.convert(_lowered(content or {}), IdentifyBody)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def _lowered(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return ``value`` with the names of all its objects in lower case."""
+    if isinstance(value, dict):
+        return {name.lower(): _lowered(inside) for name, inside in value.items()}
+    return [_lowered(each) for each in value] if isinstance(value, list) else value
 
 
 def read_identify(

@@ -1,0 +1,158 @@
+"""A filter on extension headers that nsqd applies before it delivers a message.
+
+nsqd ignores a wrong filter silently and delivers everything, so everything is checked when a filter is created.
+
+Source: youzan/nsq ``nsqd/ext_filter.go`` ``NewExtFilter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+from nsq_ha.checks import one_of, shown, text_of
+from nsq_ha.errors import ConfigError
+from nsq_ha.patterns.glob import compile_glob
+from nsq_ha.patterns.regexp import compile_regexp
+
+FilterKind = Literal["equals", "regexp", "glob", "all_of", "any_of"]
+
+_KINDS: Final = one_of("equals", "regexp", "glob", "all_of", "any_of")
+_SEVERAL: Final = frozenset(("all_of", "any_of"))
+_MOST_PAIRS: Final = 1000
+_MOST_BYTES: Final = 4096
+_TEXT: Final = text_of(_MOST_BYTES, "nsqd ignores a filter with an empty key or value")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtFilter:
+    """Which messages nsqd delivers, by their headers. Create one with a class method.
+
+    nsqd finishes all other messages for the whole *channel*: consumers of one channel should all have the same filter.
+
+    Only the value of a header at the top of the JSON object counts, and only if it is text. ``equals``, ``all_of`` and
+    ``any_of`` find no other value. For ``regexp`` and ``glob`` the value is empty if there is no such header or it is
+    not text. A message without any header never matches, so ``inverse=True`` delivers it.
+
+    Attributes:
+        kind: How to compare.
+        key: Name of the header; empty for ``all_of`` and ``any_of``.
+        value: The value, or the pattern; empty for ``all_of`` and ``any_of``.
+        pairs: Names and values, for ``all_of`` and ``any_of``.
+        inverse: Deliver the messages that do not match.
+    """
+
+    kind: FilterKind = "equals"
+    key: str = ""
+    value: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
+    inverse: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: nsqd would ignore the filter, or would end because of it.
+        """
+        _KINDS("kind", self.kind)
+        object.__setattr__(self, "pairs", _pairs(self.pairs))
+        if not isinstance(self.inverse, bool):
+            raise ConfigError(f"inverse must be True or False, not {shown(self.inverse)}")
+        if self.kind in _SEVERAL:
+            if self.key or self.value:
+                raise ConfigError(f"a filter of the kind {self.kind!r} has pairs, but no key and no value")
+            if not 1 <= len(self.pairs) <= _MOST_PAIRS:
+                raise ConfigError(f"{self.kind} needs 1..{_MOST_PAIRS} pairs of a header and its value")
+            return
+        if self.pairs:
+            raise ConfigError(f"a filter of the kind {self.kind!r} has a key and a value, but no pairs")
+        _check("key", self.key)
+        _check("value", self.value)
+        try:
+            if self.kind == "regexp":
+                compile_regexp(self.value)
+            elif self.kind == "glob":
+                compile_glob(self.value)
+        except ValueError as error:
+            raise ConfigError(f"{self.kind} {shown(self.value)} is not one that nsqd knows: {error}") from error
+
+    @classmethod
+    def equals(cls, key: str, value: str, *, inverse: bool = False) -> Self:
+        """Match messages whose header ``key`` is the text ``value``.
+
+        Raises:
+            ConfigError: An argument is empty, too long or not text.
+        """
+        return cls("equals", key, value, inverse=inverse)
+
+    @classmethod
+    def regexp(cls, key: str, pattern: str, *, inverse: bool = False) -> Self:
+        r"""Match messages whose header ``key`` contains a match of a regular expression.
+
+        Args:
+            key: Name of the header.
+            pattern: An expression of Go's ``regexp``, which knows no look-around and no back-references. Use ``^`` and
+                ``$`` to match the whole value.
+            inverse: Deliver the messages that do not match.
+
+        Raises:
+            ConfigError: nsqd does not know such an expression, or an argument is empty, too long or not text.
+        """
+        return cls("regexp", key, pattern, inverse=inverse)
+
+    @classmethod
+    def glob(cls, key: str, pattern: str, *, inverse: bool = False) -> Self:
+        r"""Match messages whose whole header ``key`` matches a glob.
+
+        Args:
+            key: Name of the header.
+            pattern: ``*`` for any text, ``?`` for one character, ``[abc]``, ``[!abc]`` or ``[a-c]`` for one of a
+                class, ``{one,two}`` for one of several patterns; ``\`` before an ordinary character.
+            inverse: Deliver the messages that do not match.
+
+        Raises:
+            ConfigError: The pattern is not legal, or an argument is empty, too long or not text.
+        """
+        return cls("glob", key, pattern, inverse=inverse)
+
+    @classmethod
+    def all_of(cls, pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, inverse: bool = False) -> Self:
+        """Match messages that have all these headers with these values.
+
+        Raises:
+            ConfigError: There are no pairs, or a name or value is empty, too long or not text.
+        """
+        return cls("all_of", pairs=_pairs(pairs), inverse=inverse)
+
+    @classmethod
+    def any_of(cls, pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, inverse: bool = False) -> Self:
+        """Match messages that have at least one of these headers with its value; a name may occur more than once.
+
+        Raises:
+            ConfigError: As for :meth:`all_of`.
+        """
+        return cls("any_of", pairs=_pairs(pairs), inverse=inverse)
+
+
+def _check(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be text, not {shown(value)}: nsqd compares no other values")
+    return str(_TEXT(name, value))
+
+
+def _pairs(pairs: object) -> tuple[tuple[str, str], ...]:
+    """Return pairs of text; one may also be written ``name=value``, as in a variable."""
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise ConfigError(f"pairs must be a mapping or pairs of text, not {shown(pairs)}")
+    found: list[tuple[str, str]] = []
+    for item in items:
+        pair: object = item
+        if isinstance(item, str):
+            key, equals, value = item.partition("=")
+            pair = (key, value) if equals else None
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ConfigError(f"pairs must consist of a name and a value each, not {shown(item)}")
+        found.append((_check("the name of a header", pair[0]), _check("the value of a header", pair[1])))
+    return tuple(found)

@@ -1,0 +1,141 @@
+"""Go's regular expressions and globs. What they match was compared with Go's libraries."""
+
+import pytest
+
+from nsq_ha.patterns.automaton import MAX_STATES
+from nsq_ha.patterns.glob import compile_glob
+from nsq_ha.patterns.regexp import compile_regexp
+
+REGEXPS = [
+    ("b", "abc", "ac"),
+    ("^b", "bc", "ab"),
+    ("b$", "ab", "ab\n"),
+    ("(?m)^b$", "a\nb\nc", "ab"),
+    (r"\Aab\z", "ab", "abc"),
+    ("a.c", "abc", "a\nc"),
+    ("(?s)a.c", "a\nc", "ac"),
+    ("(?s:a.)c.d", "a\ncbd", "a\nc\nd"),
+    ("(?i)É", "é", "e"),
+    ("(?i)k", "\u212a", "l"),
+    ("(?i)a(?-i)b", "Ab", "AB"),
+    ("a(?i)b|c", "C", "A"),
+    ("a|b|", "", None),
+    ("^(?:ab|c)+$", "abcab", "abca"),
+    ("^a{2,3}$", "aaa", "aaaa"),
+    ("^a{2}$", "aa", "a"),
+    ("^a{2,}$", "aaaaa", "a"),
+    ("^a{,2}$", "a{,2}", "aa"),
+    ("^(a*)*$", "aaa", "b"),
+    ("^a*?b+?c??$", "aabb", "aacc"),
+    ("c(?i)+$", "ccc", "b"),
+    (r"^\d\D\w\W\s\S$", "1ab! x", "1a!b x"),
+    (r"\bab\b", "x ab y", "xab"),
+    (r"\Bb", "ab", "b"),
+    (r"^\pL\PL\p{Lu}\p{^Lu}\p{Any}$", "é1Ée.", "1é1ée"),
+    (r"^[^\pL]$", "1", "a"),
+    (r"^[[:alpha:]_-]+$", "ab_-", "a1"),
+    (r"^[[:^digit:]]$", "a", "1"),
+    ("^[^a-c]$", "\n", "b"),
+    ("^[]a]$", "]", "b"),
+    ("^[a-]$", "-", "b"),
+    (r"^[\x41-\x{43}\]\d]$", "B", "D"),
+    ("(?i)^[^a]$", "b", "A"),
+    (r"^[[:b]$", ":", "a"),
+    (r"^\101\x41\x{1F600}\a\.\_$", "AA\U0001f600\a._", "AA"),
+    (r"^\Qa.b\E*$", "a.bbb", "axb"),
+    (r"\Qa.", "a.", "ab"),
+    ("(?P<one>a)(?P<two>b)", "ab", "a"),
+    ("}", "}", "{"),
+    ("(|a)b", "b", "a"),
+    ("^a{0}b$", "b", "ab"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "text", "other"), REGEXPS)
+def test_regexps(pattern: str, text: str, other: str | None) -> None:
+    found = compile_regexp(pattern)
+    assert found.matches(text)
+    assert other is None or not found.matches(other)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", ")", "a)", "(a", "[", "[a", "[]", "[b-a]", "[a-\\d]", "[[:nothing:]]", "a\\"),
+        *("*", "a|*", "(+)", "a**", "a+{2}", "(?i)*", "{2}", "a{1001}", "a{3,2}", "a{99999999999}", "(a{40}){40}"),
+        *("(?=a)", "(?!a)", "(?<=a)", "(?<n>a)", "(?#x)", "(?P=n)", "(?P<n>a)(?P<n>b)", "(?)", "(?x)a", "(?"),
+        *(r"\1", r"\Z", r"\C", r"\q", r"\x4", r"\x{110000}", r"\é", r"\p", r"\pQ", r"\p{Greek}", r"[\p{Greek}]"),
+        "(" * 101 + ")" * 101,
+        "a{1000}" * (MAX_STATES // 1000),
+    ],
+)
+def test_wrong_regexps(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        compile_regexp(pattern)
+
+
+GLOBS = [
+    ("a*c", "abbc", "abcd"),
+    ("**", "", None),
+    ("a?c", "abc", "ac"),
+    ("?", "", "ab"),
+    ("[!a]", "", "a"),
+    ("[ab]c", "bc", "cc"),
+    ("[!ab]c", "cc", "ac"),
+    ("[a-c]", "b", "d"),
+    ("[!a-c]x", "dx", "bx"),
+    ("[-a]", "-", "b"),
+    (r"[\]a]", "]", "\\"),
+    ("{ab,c*,{d,e}f}g", "efg", "abc"),
+    (r"\*a\{", "*a{", "xa{"),
+    ("a,b}", "a,b}", "a"),
+    ("a\\", "a", "a\\"),
+    ("*.eu.*", "x.eu.y", "x.us.y"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "text", "other"), GLOBS)
+def test_globs(pattern: str, text: str, other: str | None) -> None:
+    found = compile_glob(pattern)
+    assert found.matches(text)
+    assert other is None or not found.matches(other)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[",
+        "[a",
+        "[]",
+        "[!]",
+        "[a-",
+        "[a-zA-Z]",
+        "[c-a]",
+        "{",
+        "{a",
+        "{a,",
+        "{}",
+        "{a,}",
+        "*{,a}",
+        "\0",
+        "\ufffd",
+        "{" * 101,
+    ],
+)
+def test_wrong_globs(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        compile_glob(pattern)
+
+
+def test_no_pattern_takes_exponential_time() -> None:
+    """Python's re needs hours for each of these."""
+    for pattern in ("^(a+)+$", "^(a|aa)*$", "^(a?){30}a{30}$", r"^(\w+\s?)*$"):
+        assert not compile_regexp(pattern).matches("a" * 1000 + "!")
+    assert not compile_glob("*a" * 20 + "b").matches("a" * 1000)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    found = compile_regexp("x.{0,30}y|[a-z]*q")
+    text = "".join(chr(0x4E00 + number) for number in range(12_000))
+    assert not found.matches(text)
+    assert found.matches(text + "xabcy")
