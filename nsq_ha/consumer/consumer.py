@@ -26,6 +26,7 @@ from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
 from nsq_ha.settings import config_from_env
+from nsq_ha.signals import StopSignals
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.transport.waiting import is_foreign
 
@@ -104,6 +105,7 @@ class Consumer(SingleUseClient):
         self._partitions: Partitions | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._is_signalled = False
 
     @classmethod
     def from_env(
@@ -400,7 +402,13 @@ class Consumer(SingleUseClient):
                 max_messages,
             )
 
-    async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
+    async def run(
+        self,
+        handler: Callable[[Message], Awaitable[object] | object],
+        *,
+        concurrency: int = 1,
+        install_signal_handlers: bool = False,
+    ) -> None:
         """Call ``handler`` for each message until the consumer is closed; one call at a time.
 
         When a handler returns, its message is finished. If it raises, the message is requeued after
@@ -412,10 +420,14 @@ class Consumer(SingleUseClient):
         Args:
             handler: A coroutine function or a plain one that takes a :class:`~nsq_ha.Message`.
             concurrency: Maximum number of handlers at a time, 1..10000.
+            install_signal_handlers: During this call, SIGTERM or SIGINT closes the consumer: running handlers may end
+                within ``close_timeout``, then this call returns. A second signal cancels them and closes at once. At
+                the end the previous handlers are back.
 
         Raises:
             ConfigError: ``concurrency`` is not an int of 1..10000, ``handler`` is not a function of one argument,
-                another call is active, or this is another event loop than the one that entered it.
+                another call is active, this is another event loop than the one that entered it, or signal handlers
+                are asked for outside the main thread.
             ServerError: nsqd refused, and retrying cannot help.
             ClosedError: The consumer was closed before this call, or not entered; or its own task died.
 
@@ -438,4 +450,26 @@ class Consumer(SingleUseClient):
                 concurrency,
                 self.max_in_flight,
             )
-        await inbox.run(handling, concurrency, self._over)
+        if not install_signal_handlers:
+            await inbox.run(handling, concurrency, self._over)
+            return
+        with StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once):
+            await inbox.run(handling, concurrency, self._over)
+            await self._wait_stopped()
+
+    def _stop_gently(self, signal_name: str) -> None:
+        """Close the consumer after a signal."""
+        log.info("%s/%s: closing after %s; a second signal closes at once", self.topic, self.channel, signal_name)
+        self._is_signalled = True
+        if not self._close.has_begun:
+            self._inbox.close()
+        self._close.begin()
+
+    def _stop_at_once(self) -> None:
+        log.warning("%s/%s: closing at once: running handlers are cancelled", self.topic, self.channel)
+        self._close.hurry()
+
+    async def _wait_stopped(self) -> None:
+        """Wait until the consumer is closed, if a signal closes it."""
+        if self._is_signalled:
+            await self._close.wait()

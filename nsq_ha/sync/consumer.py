@@ -11,6 +11,7 @@ from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.batches import check_batches
 from nsq_ha.errors import ConfigError
 from nsq_ha.settings import config_from_env
+from nsq_ha.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.engine import Engine, is_called_by
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
@@ -18,7 +19,7 @@ from nsq_ha.sync.taking import Handle, Taker
 from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
     from types import TracebackType
 
     from nsq_ha._portal import Portal
@@ -93,7 +94,25 @@ class Consumer(Facade[Engine]):
         """Create a consumer from the environment, see :meth:`nsq_ha.Consumer.from_env`."""
         return cls(topic, channel, producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
-    run: Final = waits(nsq_ha.Consumer.run)
+    def _run(
+        self,
+        handler: Callable[[Message], Awaitable[object] | object],
+        *,
+        concurrency: int = 1,
+        install_signal_handlers: bool = False,
+    ) -> None:
+        if install_signal_handlers:
+            check_main_thread()
+        portal = self._started("run")
+        engine = self._client
+        running = engine.run(handler, concurrency=concurrency, install_signal_handlers=install_signal_handlers)
+        if not install_signal_handlers:
+            portal.wait(running)
+            return
+        with engine.signals(portal.loop):  # they arrive in this thread, while it waits
+            wait_for_signals(portal.submit(running))
+
+    run: Final = described(_run, nsq_ha.Consumer.run)
     wait_ready: Final = waits(nsq_ha.Consumer.wait_ready)
     stats: Final = reads(nsq_ha.Consumer.stats)
     health: Final = reads(nsq_ha.Consumer.health)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 import nsq_ha
 from nsq_ha.consumer.batches import Batches
 from nsq_ha.consumer.handling import check_handler
+from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 
 if TYPE_CHECKING:
+    import asyncio
     from collections import deque
     from collections.abc import Awaitable, Callable
 
@@ -35,11 +37,36 @@ class Engine(nsq_ha.Consumer):
             config = dataclasses.replace(config, on_give_up=self._known(config.on_give_up))
         super().__init__(topic, channel, producer=producer, config=config)
 
-    async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
-        """Run handlers, see :meth:`nsq_ha.Consumer.run`; :func:`is_called_by` knows plain ones."""
+    async def run(
+        self,
+        handler: Callable[[Message], Awaitable[object] | object],
+        *,
+        concurrency: int = 1,
+        install_signal_handlers: bool = False,
+    ) -> None:
+        """Run handlers, see :meth:`nsq_ha.Consumer.run`; :func:`is_called_by` knows plain ones.
+
+        Args:
+            handler: The function.
+            concurrency: Handlers at a time.
+            install_signal_handlers: A thread waits in :meth:`signals`, and this call does not end before the close.
+        """
         check_handler(handler)
         known = handler if is_async(handler) else self._known(handler)
         await super().run(known, concurrency=concurrency)
+        if install_signal_handlers:
+            await self._wait_stopped()
+
+    def signals(self, loop: asyncio.AbstractEventLoop) -> StopSignals:
+        """Return what closes the consumer at a signal, for the main thread.
+
+        Args:
+            loop: The consumer's event loop.
+
+        Raises:
+            ConfigError: This is not the main thread.
+        """
+        return StopSignals(loop, self._stop_gently, self._stop_at_once)
 
     async def take_into(self, ready: deque[Message], most: int) -> None:
         """Wait for a message and append it to ``ready``, with those that can be handed out at once.

@@ -1,0 +1,165 @@
+"""SIGTERM and SIGINT as requests to stop: the first one gently, the second one at once.
+
+The handlers are Python's (``signal.signal``), not the event loop's: those cannot be restored, need a loop in the main
+thread, and do not exist on Windows. They run in the main thread and call into the loop.
+
+Python only notes a signal that comes while the main thread is about to wait, and runs the handler after the wait. So a
+loop in the main thread is woken through a socket, and a main thread that waits for a loop of another thread looks for
+signals twice a second.
+
+The invariant: a signal is never lost. One that comes too late to stop anything is sent again when the previous handlers
+are back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from nsq_ha.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from types import FrameType, TracebackType
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+LONGEST_WAIT: Final = 0.5
+"""Seconds after which a main thread that waits for another one looks for signals."""
+
+_Result = TypeVar("_Result")
+
+
+def check_main_thread() -> None:
+    """Check that this thread may install signal handlers.
+
+    Raises:
+        ConfigError: It is not the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            f"install_signal_handlers=True works only in the main thread, and this is thread"
+            f" {threading.current_thread().name!r}: call run() in the main thread, or leave it out and stop from your"
+            f" own handlers"
+        )
+
+
+class StopSignals:
+    """Handles SIGTERM and SIGINT in its ``with`` block, then restores the previous handlers.
+
+    A third signal has its previous effect, so that a program whose event loop is blocked can be ended, too.
+
+    Args:
+        loop: The event loop in which to call; it may run in another thread.
+        stop: Called at the first signal, with its name.
+        hurry: Called at the second one.
+
+    Raises:
+        ConfigError: This is not the main thread.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stop: Callable[[str], object], hurry: Callable[[], object]
+    ) -> None:
+        check_main_thread()
+        self._loop = loop
+        self._stop = stop
+        self._hurry = hurry
+        self._previous: dict[signal.Signals, Any] = {}
+        self._received: list[int] = []
+        self._is_over = False
+        self._has_stopped = False
+        self._mutex = threading.Lock()  # the loop may be another thread's
+        self._wakeup = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+            if asyncio.get_running_loop() is self._loop:
+                self._wakeup.enter_context(_woken(self._loop))
+        for number in SIGNALS:
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Restore the previous handlers; send a signal again that stopped nothing."""
+        self._restore()
+        self._wakeup.close()
+        with self._mutex:
+            self._is_over = True
+            is_unused = self._received and not self._has_stopped
+        if is_unused:
+            signal.raise_signal(self._received[0])
+
+    def _restore(self) -> None:
+        for number in SIGNALS:
+            previous = self._previous.pop(number, signal.SIG_DFL)
+            if signal.getsignal(number) == self._handle:
+                # None: a handler that was not installed from Python, which Python cannot install again.
+                signal.signal(number, signal.SIG_DFL if previous is None else previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal, in the main thread between any two steps."""
+        self._received.append(number)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: see __exit__
+            if len(self._received) == 1:
+                self._loop.call_soon_threadsafe(self._stop_now, signal.Signals(number).name)
+            else:
+                self._restore()
+                self._loop.call_soon_threadsafe(self._hurry)
+
+    def _stop_now(self, name: str) -> None:
+        with self._mutex:
+            if self._is_over:
+                return
+            self._has_stopped = True
+        self._stop(name)
+
+
+def wait_for_signals(running: Future[_Result]) -> _Result:
+    """Return the result of what runs in another thread; meanwhile handle signals in this one, the main thread.
+
+    If an exception such as KeyboardInterrupt ends the wait, what runs is cancelled.
+    """
+    try:
+        while not running.done():
+            wait([running], LONGEST_WAIT)
+        return running.result()
+    except BaseException:
+        running.cancel()
+        raise
+
+
+@contextlib.contextmanager
+def _woken(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Have signals wake the loop of this thread."""
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        far.setblocking(False)
+        previous = signal.set_wakeup_fd(far.fileno(), warn_on_full_buffer=False)
+        if previous != -1:  # as uvloop and loop.add_signal_handler() set it: then signals wake the loop already
+            signal.set_wakeup_fd(previous)
+            yield
+            return
+
+        def drain() -> None:
+            with contextlib.suppress(BlockingIOError):
+                near.recv(4096)
+
+        loop.add_reader(near, drain)
+        try:
+            yield
+        finally:
+            loop.remove_reader(near)
+            current = signal.set_wakeup_fd(-1)
+            if current != far.fileno():  # set by others meanwhile
+                signal.set_wakeup_fd(current)
