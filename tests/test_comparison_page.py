@@ -1,0 +1,43 @@
+"""The page that compares clients: each yes of ours links to a test that exists, and each no has a reason."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.examples import ROOT
+from tests.support.pages import names_in
+
+PAGE = ROOT / "docs" / "reference" / "comparison.md"
+TEXT = PAGE.read_text("utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in TEXT.partition("\n## ")[2].splitlines()
+    if line.startswith("| ") and not line.startswith("| |")
+]
+LINK = re.compile(r'\[yes\]\(\.\./\.\./((?:tests|integration)/[\w/]+\.py) "(test_\w+)"\)')
+TESTS = sorted(set(LINK.findall(TEXT)))
+
+
+def test_the_page_is_about_something() -> None:
+    assert len(ROWS) >= 100
+    assert len({row[0] for row in ROWS}) == len(ROWS)
+    assert all(len(row) == 6 and all(row) for row in ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_each_yes_of_ours_has_a_test_and_each_no_a_reason(row: list[str]) -> None:
+    ours = row[1]
+    assert LINK.match(ours) or re.match(r"no: .{12}", ours)
+    assert ours.count("yes") == len(LINK.findall(ours))
+
+
+@pytest.mark.parametrize(("path", "name"), TESTS, ids=[name for _, name in TESTS])
+def test_a_test_that_the_page_names_exists(path: str, name: str) -> None:
+    assert name in names_in(path)
+
+
+def test_what_others_have_and_we_lack_is_little() -> None:
+    lacking = [row[0] for row in ROWS if row[1].startswith("no")]
+    assert len(lacking) <= 14, lacking
