@@ -26,7 +26,8 @@ from nsq_ha.protocol.server.pull import (
     StoredEntry,
     within_limits,
 )
-from tests.protocol.gorpc_bytes import ANSWERS, REQUESTS
+from nsq_ha.protocol.stored import encode_stored
+from tests.protocol.gorpc_bytes import ANSWERS, REQUESTS, SERVER
 
 METHOD = "NsqdCoordRpcServer.PullCommitLogsAndData"
 PULLS = [Pull(topic, 1, 7, 3) for topic in ("flights", "missing", "empty", "flights")]
@@ -74,6 +75,23 @@ def test_the_answers_of_go_are_understood() -> None:
     assert (one, second, three, four) == (1, (2, Refused(MISSING)), 3, 4)
     assert entries(first) == entries(fourth) == [(1610, bytes(33)), (1643, b"\1" * 34), (1677, b"\2" * 63)]
     assert entries(third) == []
+
+
+def test_the_answers_of_a_real_server_are_understood() -> None:
+    answers = Answers(source(SERVER))
+    whole, beyond, other, none, second = (answers.read()[1] for _ in range(5))
+    assert beyond == Refused("commit log offset is out of bound")
+    assert other == Refused(MISSING)
+    assert entries(none) == []
+    times = 0x18EA767B4B89A3B7, 0x18EA767B4EED4165, 0x18EA767B4EED6DC2
+    ids = [(1 << 50) + number for number in (2, 3, 4)]
+    parts = [(b"first", b'{"key":"k"}'), (b"second", b"{}"), (b"third", b'{"n":"1"}')]
+    stored = [
+        encode_stored(time, id_, 0, body, ext, extended=True)
+        for time, id_, (body, ext) in zip(times, ids, parts, strict=True)
+    ]
+    assert entries(whole) == [(0, stored[0]), (49, stored[1] + stored[2])]
+    assert entries(second) == entries(whole)[1:]
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, len(REQUESTS)])

@@ -25,7 +25,7 @@ from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
 from nsq_ha.spark.read.bulk.reader import BulkFetch, BulkReader, BulkUnavailableError
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
-from tests.spark.test_bulk_cutting import ALL
+from tests.spark.projections import ALL
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster

@@ -11,18 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
 from nsq_ha.message import Message
@@ -32,20 +20,10 @@ from nsq_ha.protocol.server.pull import AnswerWriter, StoredEntry
 from nsq_ha.protocol.stored import EXT_MARK, encode_stored
 from nsq_ha.spark.read.bulk.batches import _NoDelivery, batch
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
-from nsq_ha.spark.read.columns import COLUMNS, Projection
+from tests.spark.projections import ALL
 
 PARTITION = 3
 BASE = PARTITION << 50
-TYPES: dict[str, DataType] = {
-    "binary": BinaryType(),
-    "string": StringType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "timestamp": TimestampType(),
-    "smallint": ShortType(),
-    "map<string,string>": MapType(StringType(), StringType()),
-}
-ALL = Projection(StructType([StructField(name, TYPES[column.spark_type]) for name, column in COLUMNS.items()]))
 
 
 @dataclass

@@ -1,0 +1,31 @@
+"""All columns, for reads without Spark."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from nsq_ha.spark.read.columns import COLUMNS, Projection
+
+TYPES: Final[dict[str, DataType]] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "smallint": ShortType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+ALL: Final = Projection(StructType([StructField(name, TYPES[column.spark_type]) for name, column in COLUMNS.items()]))
