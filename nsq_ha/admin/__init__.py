@@ -1,6 +1,7 @@
 """Administer a cluster: topics, partitions, channels, nodes, and their statistics."""
 
 from nsq_ha.admin.client import AdminClient
+from nsq_ha.admin.cluster import ClusterState, LookupdState, NodeLoad
 from nsq_ha.admin.description import (
     ChannelStats,
     ClientStats,
@@ -12,6 +13,7 @@ from nsq_ha.admin.description import (
     TopicDescription,
     TopicStats,
 )
+from nsq_ha.admin.nsqd_http import StoredMessage
 from nsq_ha.options import AdminOptions
 from nsq_ha.policy.topology import TopicView
 
@@ -20,11 +22,15 @@ __all__ = [
     "AdminOptions",
     "ChannelStats",
     "ClientStats",
+    "ClusterState",
     "ClusterStats",
     "Latency",
+    "LookupdState",
+    "NodeLoad",
     "NodeStats",
     "PartitionDescription",
     "PartitionStats",
+    "StoredMessage",
     "TopicDescription",
     "TopicStats",
     "TopicView",

@@ -8,7 +8,7 @@ Source: protocol reference 13; youzan/nsq ``nsqdserver/http.go``, upstream ``nsq
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.bounded import Bounded
@@ -23,10 +23,13 @@ from nsq_ha.start_from import StartFrom, start_position
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from nsq_ha.admin.description import ChannelStats
+    from nsq_ha.admin.description import ChannelStats, PartitionStats
     from nsq_ha.admin.nsqd_http import NsqdHttp
-    from nsq_ha.admin.spread import Absent, Apply, Shows
+    from nsq_ha.admin.spread import Absent, Apply
     from nsq_ha.policy.topology import TopicView
+
+    Shows = Callable[[ChannelStats | None, ChannelStats | None], bool]
+    """Whether a channel shows a change; takes it now, and before."""
 
 _DOING: Final[Mapping[ChannelAction, str]] = {
     "pause": "pausing",
@@ -72,7 +75,7 @@ class ChannelAdmin(Opened):
                 params = {"topic": topic, "channel": channel}
                 await self._leading.change("/channel/create", params, call, known="already registered")
                 apply = None
-            spread = Spread(self._leading, topic, channel, call)
+            spread = Spread(self._leading, topic, channel, call, _named(channel))
             await spread.run(
                 apply,
                 lambda now, _: now is not None,
@@ -104,7 +107,7 @@ class ChannelAdmin(Opened):
                         raise
                     raise ChannelNotFoundError(f"topic {topic!r} has no channel {channel!r}") from error
                 apply = None
-            spread = Spread(self._leading, topic, channel, call)
+            spread = Spread(self._leading, topic, channel, call, _named(channel))
             await spread.run(
                 apply,
                 lambda now, _: now is None,
@@ -241,7 +244,7 @@ class ChannelAdmin(Opened):
                     f" empty_channel drops those that wait"
                 )
             chosen = None if isinstance(start, StartFrom) else start
-            spread = Spread(self._leading, topic, channel, call, partitions=chosen)
+            spread = Spread(self._leading, topic, channel, call, _named(channel), partitions=chosen)
             shows = _is_past_the_end if start == StartFrom.end() else None
             await spread.run(apply, shows, absent="wrong")
 
@@ -261,7 +264,7 @@ class ChannelAdmin(Opened):
                     f"channel {channel!r} of topic {topic!r} cannot {action}: plain nsqd has no such state; pause the"
                     f" channel, or empty it"
                 )
-            spread = Spread(self._leading, topic, channel, call)
+            spread = Spread(self._leading, topic, channel, call, _named(channel))
             await spread.run(_does(action, topic, channel), shows, absent=absent)
 
     @staticmethod
@@ -289,6 +292,10 @@ class ChannelAdmin(Opened):
             except LookupUnavailableError as error:
                 call.open["nsqlookupd"] = str(error)
             await asyncio.sleep(PAUSE)
+
+
+def _named(channel: str) -> Callable[[PartitionStats], ChannelStats | None]:
+    return lambda entry: next((known for known in entry.channels if known.name == channel), None)
 
 
 def _does(action: ChannelAction, topic: str, channel: str) -> Apply:

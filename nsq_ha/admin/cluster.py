@@ -1,4 +1,4 @@
-"""Nodes and leaders of a cluster.
+"""Nodes and leaders of a cluster, and its state.
 
 ``client`` has the promises that all calls keep.
 
@@ -8,14 +8,28 @@ Source: protocol reference 12; failures reference 3.7.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.opened import Opened
-from nsq_ha.checks import check_partition, check_topic
-from nsq_ha.errors import ConfigError, NoLeaderError
+from nsq_ha.checks import check_partition, check_topic, shown
+from nsq_ha.discovery.body import decode_json
+from nsq_ha.discovery.http import ask
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import (
+    ConfigError,
+    LookupUnavailableError,
+    NoLeaderError,
+    NsqError,
+    RemoteProtocolError,
+    TopicNotFoundError,
+    TransportError,
+)
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
@@ -23,8 +37,218 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
 
 
+class _Load(msgspec.Struct):
+    broadcast_address: str = ""
+    tcp_port: int = 0
+    leader_load_factor: float = 0.0
+    node_load_factor: float = 0.0
+
+
+class _State(msgspec.Struct):
+    stable: bool
+    node_stat_list: list[_Load] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupdState:
+    """One nsqlookupd.
+
+    Attributes:
+        url: Base URL of its HTTP.
+        leads: It leads the cluster; False on a plain one, where none leads.
+        error: Why it gave no usable answer; empty if it did.
+    """
+
+    url: str
+    leads: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """The load of an nsqd, as the leading nsqlookupd estimates it. Compare it with that of the others.
+
+    Attributes:
+        nsqd: ``host:port`` of its TCP.
+        leading: The load of the partitions that it leads.
+        total: The load of all partitions that it holds.
+    """
+
+    nsqd: str
+    leading: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The nsqlookupds of a cluster, and what the leading one says.
+
+    Attributes:
+        is_plain: It is a plain cluster.
+        stable: All partitions have their replicas, and no node joins or leaves; topics can be expanded and leaders
+            moved. None on a plain cluster, or if no leading nsqlookupd answers.
+        lookupds: The configured nsqlookupds, and those that they list.
+        loads: Of each nsqd, by address; empty on a plain cluster.
+    """
+
+    is_plain: bool
+    stable: bool | None
+    lookupds: tuple[LookupdState, ...]
+    loads: tuple[NodeLoad, ...]
+
+
 class ClusterAdmin(Opened):
     """The calls that concern nodes."""
+
+    async def cluster(self, *, timeout: float = 10.0) -> ClusterState:
+        """Return the state of the nsqlookupds, and whether the cluster is stable.
+
+        Raises:
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
+        """
+        leading = self._leading
+        async with Bounded("reading the state of the cluster", timeout, changes=False):
+            await leading.servers.refresh_lists()
+            urls = leading.servers.urls
+            answers = await asyncio.gather(*(self._answers(url) for url in urls))
+            if all(answers):
+                causes = tuple((url, error) for url, error in zip(urls, answers, strict=True))
+                raise LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
+            leader = leading.servers.leader
+            lookupds = tuple(LookupdState(u, leads=u == leader, error=e) for u, e in zip(urls, answers, strict=True))
+            state = None if leader is None else await self._state(leader)
+            loads = (
+                (f"{load.broadcast_address}:{load.tcp_port}", load.leader_load_factor, load.node_load_factor)
+                for load in (state.node_stat_list or [] if state is not None else [])
+            )
+            return ClusterState(
+                is_plain=not leading.servers.has_lists,
+                stable=None if state is None else state.stable,
+                lookupds=lookupds,
+                loads=tuple(NodeLoad(*load) for load in sorted(loads)),
+            )
+
+    async def _answers(self, url: str) -> str:
+        """Return why an nsqlookupd gives no usable answer; empty if it does."""
+        try:
+            await LookupClient(url, timeout=self._leading.timeout, client=self._leading.http).nodes()
+        except LookupUnavailableError as error:
+            return "; ".join(text for _, text in error.causes)
+        return ""
+
+    async def _state(self, leader: str) -> _State | None:
+        """Return what the leading nsqlookupd says. None if it does not answer, or leads no longer."""
+        try:
+            body = await ask(self._leading.http, "GET", f"{leader}/cluster/stats", timeout=self._leading.timeout)
+            return decode_json(body.data, _State) if body.status == 200 else None
+        except (TransportError, RemoteProtocolError):
+            return None
+
+    async def tombstone_node(self, topic: str, nsqd: str, *, delete: bool = False, timeout: float = 30.0) -> None:
+        """Hide an nsqd from those who look a topic up, at every nsqlookupd; wait until all list it so.
+
+        On a plain cluster new consumers do not find it, for nsqlookupd's ``-tombstone-lifetime`` (by default 45 s). On
+        a partitioned one publishers do not, until :meth:`restore_node` or until nsqlookupd restarts; consumers do.
+
+        Args:
+            topic: The topic.
+            nsqd: ``host:port`` of its TCP.
+            delete: Then delete the topic with its messages at this nsqd, as nsqadmin does. Only on a plain cluster;
+                producers that publish there create it again.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            ConfigError: The cluster has no such nsqd, or ``delete`` on a partitioned cluster.
+            TopicNotFoundError: The nsqd does not have the topic, or leads none of its partitions.
+            ChangeIncompleteError: Not every server confirmed it in time; the error names those that did not.
+        """
+        async with Bounded(f"tombstoning nsqd {nsqd} for topic {check_topic(topic)}", timeout) as call:
+            node = await self._node_with(topic, nsqd)
+            if delete and not node.is_plain:
+                raise ConfigError(f"topic {topic!r} cannot be deleted at one nsqd: remove delete=")
+            await self._mark(topic, node, call, restore=False)
+            if delete:
+                await self._delete_at(topic, node, call)
+
+    async def restore_node(self, topic: str, nsqd: str, *, timeout: float = 30.0) -> None:
+        """Show an nsqd again to those who look a topic up: take :meth:`tombstone_node` back.
+
+        Args:
+            topic: The topic.
+            nsqd: ``host:port`` of its TCP.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            ConfigError: The cluster has no such nsqd, or is a plain one.
+            TopicNotFoundError: The nsqd leads no partition of the topic.
+            ChangeIncompleteError: Not every nsqlookupd confirmed it in time; the error names those that did not.
+        """
+        async with Bounded(f"restoring nsqd {nsqd} for topic {check_topic(topic)}", timeout) as call:
+            node = await self._node_with(topic, nsqd)
+            if node.is_plain:
+                raise ConfigError(
+                    f"nsqd {nsqd} cannot be restored: plain nsqlookupds forget a tombstone after -tombstone-lifetime"
+                )
+            await self._mark(topic, node, call, restore=True)
+
+    async def _node_with(self, topic: str, nsqd: str) -> Node:
+        if not isinstance(nsqd, str):
+            raise ConfigError(f"nsqd must be the host:port of an nsqd, not {shown(nsqd)}")
+        await self._leading.servers.refresh_lists()
+        infos = await self.nodes()
+        found = next((info for info in infos if info.node.address == nsqd), None)
+        if found is None:
+            known = ", ".join(sorted(info.node.address for info in infos)) or "none"
+            raise ConfigError(f"the cluster has no nsqd {nsqd}; it has {known}")
+        if topic not in found.topics:
+            raise TopicNotFoundError(f"nsqd {nsqd} does not have topic {topic!r}, or leads none of its partitions")
+        return found.node
+
+    async def _mark(self, topic: str, node: Node, call: Bounded, *, restore: bool) -> None:
+        """Set or clear the tombstone at every nsqlookupd that lists the nsqd for the topic."""
+        params = {"topic": topic, "node": node.http_url.removeprefix("http://")} | (
+            {"restore": "true"} if restore else {}
+        )
+        while True:
+            await asyncio.gather(*(self._mark_at(url, topic, node, call, params) for url in self._leading.servers.urls))
+            if not call.open:
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _mark_at(self, url: str, topic: str, node: Node, call: Bounded, params: dict[str, str]) -> None:
+        place = f"nsqlookupd {url}"
+        if place in call.done:
+            return
+        call.open.setdefault(place, "it has not answered yet")
+        text = await plain.tell(self._leading, f"{url}/topic/tombstone", params)
+        if not text:
+            try:
+                infos = await LookupClient(url, timeout=self._leading.timeout, client=self._leading.http).nodes()
+            except LookupUnavailableError as error:
+                text = str(error)
+            else:
+                listed = next((info for info in infos if info.node == node and topic in info.topics), None)
+                if listed is None or (topic in listed.tombstoned) is ("restore" not in params):
+                    call.done.add(place)
+                    del call.open[place]
+                    return
+                text = "it does not show the change yet"
+        call.open[place] = text
+
+    async def _delete_at(self, topic: str, node: Node, call: Bounded) -> None:
+        place = f"nsqd {node.address}"
+        while True:
+            call.open.setdefault(place, "it has not answered yet")
+            outcome = await plain.delete_at(self._leading, node, topic)
+            if isinstance(outcome, NsqError):
+                call.open[place] = str(outcome)
+            else:
+                infos = await self.nodes()
+                if not any(info.node == node and topic in info.topics for info in infos):
+                    call.open.pop(place)
+                    return
+                call.open[place] = "it has the topic again: stop the producers that publish to it"
+            await asyncio.sleep(PAUSE)
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
         """Return the nsqds of the cluster; of a plain one, those that any nsqlookupd lists.

@@ -40,6 +40,9 @@ Search = Literal["id", "count", "virtual_offset"]
 ChannelAction = Literal["create", "delete", "pause", "unpause", "skip", "unskip", "empty"]
 """A change of a channel; each has a route of its name. Plain nsqds cannot skip."""
 
+TopicAction = Literal["pause", "unpause", "empty"]
+"""A change of a topic of a plain nsqd; each has a route of its name."""
+
 EMPTY_LOG: Final = "commit log end of file"
 """Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
@@ -180,6 +183,10 @@ class NsqdHttp(HttpPeer):
             if (entry.name, entry.partition) == (topic, partition)
             for replica in entry.isr_stats or []
         )
+
+    async def change_topic(self, action: TopicAction, topic: str) -> None:
+        """Change a topic of a plain nsqd."""
+        await self._ask("POST", f"/topic/{action}", {"topic": check_topic(topic)})
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic of a plain nsqd with all its messages."""

@@ -110,7 +110,7 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         # First the nsqlookupds, so that consumers do not find the topic again.
         failed = await _tell_lookupds(leading, "/topic/delete", {"topic": topic}) if exists or listed else []
         asked = [info.node for info in nodes]
-        outcomes = await asyncio.gather(*(_delete_at(leading, node, topic) for node in asked))
+        outcomes = await asyncio.gather(*(delete_at(leading, node, topic) for node in asked))
         errors = {node: outcome for node, outcome in zip(asked, outcomes, strict=True) if isinstance(outcome, NsqError)}
         is_found = is_found or exists or bool(listed) or True in outcomes
         _raise_first([*failed, *(error for node, error in errors.items() if node in listed or not is_found)])
@@ -135,6 +135,15 @@ async def tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
     except (TransportError, RemoteProtocolError) as error:
         return str(error)
     return "" if body.status == 200 else body.message or f"HTTP status {body.status}"
+
+
+async def delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError:
+    """Delete a topic at one nsqd. Return whether the nsqd had it, or the error."""
+    try:
+        await leading.nsqd(node).delete_topic(topic)
+    except NsqError as error:
+        return False if isinstance(error, ServerError) and _NO_TOPIC in str(error) else error
+    return True
 
 
 def merge_topics(lists: Iterable[Iterable[TopicInfo]]) -> tuple[TopicInfo, ...]:
@@ -176,15 +185,6 @@ async def _tell_lookupds(leading: Leading, path: str, params: Mapping[str, str])
     causes = tuple((url, text) for url, text in zip(urls, outcomes, strict=True) if text)
     what = f"not every nsqlookupd confirmed {path} for topic {params['topic']!r}: repeat the call when all answer"
     return [LookupUnavailableError(what, causes)] if causes else []
-
-
-async def _delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError:
-    """Return whether the nsqd had the topic, or the error."""
-    try:
-        await leading.nsqd(node).delete_topic(topic)
-    except NsqError as error:
-        return False if isinstance(error, ServerError) and _NO_TOPIC in str(error) else error
-    return True
 
 
 def _raise_first(errors: Iterable[BaseException]) -> None:

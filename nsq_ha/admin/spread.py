@@ -1,7 +1,7 @@
-"""Make one change of a channel everywhere: at the leader of each partition, or at each nsqd of a plain topic.
+"""Make one change of a channel or topic everywhere: at the leader of each partition, or at each nsqd of a plain topic.
 
 Repeats what fails for a reason that may pass (a leader moves, a node does not answer), and waits until the statistics
-of all nsqds show the change. ``channels`` has the changes, ``bounded`` the time limit and its error.
+of all nsqds show the change. ``channels`` and ``topics`` have the changes, ``bounded`` the time limit and its error.
 
 The invariant: a change goes to every place that can be reached, even if another one fails; then the error names the
 places that do not show it. So a repeated call completes it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.nsqd_http import NO_CHANNEL
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from nsq_ha.admin.bounded import Bounded
-    from nsq_ha.admin.description import ChannelStats
+    from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.leading import Leading
     from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.policy.topology import Node, TopicView
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     Apply = Callable[[NsqdHttp, int | None], Awaitable[None]]
     """Makes the change at one nsqd, in a partition; None on a plain nsqd."""
 
-    Shows = Callable[[ChannelStats | None, ChannelStats | None], bool]
-    """Takes the channel's statistics, or None if the place does not have it: now, and before the change."""
+T = TypeVar("T")
 
 Absent = Literal["wanted", "fine", "wrong"]
-"""What a place without the channel means: the change creates it; there is nothing to change; it is an error."""
+"""What a place without the channel or topic means: the change creates it, there is nothing to do, or it is an error."""
 
 _AT_ONCE: Final = 16
 """Number of requests of one call that wait for answers at the same time."""
@@ -56,6 +55,7 @@ _LASTING: Final = (AuthError, BadNameError, InvalidCommandError, SubscribeRefuse
 """Refusals that a later attempt would get, too."""
 
 
+_ABSENT: Final = (NO_CHANNEL, "TOPIC_NOT_FOUND")
 _NSQD: Final = "nsqd "
 _UNKNOWN: Final = object()
 
@@ -82,28 +82,37 @@ def places_of(view: TopicView) -> tuple[Place, ...]:
     return tuple(Place(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
 
 
-class Spread:
-    """One change of a channel at all its places.
+class Spread(Generic[T]):
+    """One change at all its places.
 
     Args:
         leading: The cluster.
         topic: The topic.
-        channel: The channel.
+        channel: The channel. None if the topic is changed.
         call: The time limit; it gets the places that do not show the change yet.
+        pick: Returns what is changed from what an nsqd says of a partition. None if the partition does not have it.
         partitions: Change only these. None changes all. Plain nsqds have none.
     """
 
     def __init__(
-        self, leading: Leading, topic: str, channel: str, call: Bounded, *, partitions: Iterable[int] | None = None
+        self,
+        leading: Leading,
+        topic: str,
+        channel: str | None,
+        call: Bounded,
+        pick: Callable[[PartitionStats], T | None],
+        *,
+        partitions: Iterable[int] | None = None,
     ) -> None:
         self._leading = leading
         self._topic = topic
         self._channel = channel
         self._call = call
+        self._pick = pick
         self._only = None if partitions is None else frozenset(partitions)
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._applied: dict[str, str] = {}  # the nsqd that confirmed the change, by place
-        self._before: dict[str, ChannelStats | None] = {}
+        self._before: dict[str, T | None] = {}
         self._absent: set[str] = set()
         self._is_known = False  # by an nsqlookupd of a plain cluster
         self._refused: list[ServerError] = []
@@ -112,7 +121,7 @@ class Spread:
     async def run(
         self,
         apply: Apply | None,
-        shows: Shows | None,
+        shows: Callable[[T | None, T | None], bool] | None,
         *,
         absent: Absent,
         lookupd_path: str = "",
@@ -122,8 +131,8 @@ class Spread:
 
         Args:
             apply: Makes it at one place. None only waits.
-            shows: Whether a place shows it. None if the statistics do not show it.
-            absent: What a place without the channel means. There must be one place with it, unless it is wanted.
+            shows: Whether a place shows it: takes what is changed, now and before. None if no statistics show it.
+            absent: What a place without the channel or topic means. Unless it is wanted, one place must have it.
             lookupd_path: The route for this change of the nsqlookupds of a plain cluster. Empty if they have none.
             waits_for: What an nsqd does that does not show the change, for the error.
 
@@ -178,12 +187,12 @@ class Spread:
 
     async def _tell_lookupds(self, path: str) -> None:
         """Send the change to every nsqlookupd of a plain cluster that has not confirmed it."""
-        params = {"topic": self._topic, "channel": self._channel}
+        params = {"topic": self._topic} | ({} if self._channel is None else {"channel": self._channel})
         urls = [url for url in self._leading.servers.urls if f"nsqlookupd {url}" not in self._call.done]
         for url, text in zip(
             urls, await asyncio.gather(*(tell(self._leading, url + path, params) for url in urls)), strict=True
         ):
-            if text and NO_CHANNEL not in text:
+            if text and not any(word in text for word in _ABSENT):
                 self._fail(f"nsqlookupd {url}", text)
             else:
                 self._finish(f"nsqlookupd {url}")
@@ -217,7 +226,7 @@ class Spread:
         try:
             await apply(self._leading.nsqd(place.node), place.partition)
         except ServerError as error:
-            if NO_CHANNEL not in str(error):
+            if not any(text in str(error) for text in _ABSENT):
                 raise
             self._leave(name)
         else:
@@ -236,7 +245,9 @@ class Spread:
         self._call.done.add(name)
         self._call.open.pop(name, None)
 
-    async def _confirm(self, places: Iterable[Place], shows: Shows | None, waits_for: str) -> None:
+    async def _confirm(
+        self, places: Iterable[Place], shows: Callable[[T | None, T | None], bool] | None, waits_for: str
+    ) -> None:
         """Record which of these places show the change."""
         waiting = [place for place in places if place.name not in self._failing | self._call.done]
         if shows is None:
@@ -249,12 +260,12 @@ class Spread:
             else:
                 self._fail(place.name, f"nsqd {place.node.address} {waits_for}")
 
-    async def _stats(self, places: Iterable[Place]) -> list[tuple[Place, ChannelStats | None]]:
-        """Return the channel's statistics at these places; record those whose nsqd does not answer as open."""
+    async def _stats(self, places: Iterable[Place]) -> list[tuple[Place, T | None]]:
+        """Return what is changed at these places; record those whose nsqd does not answer as open."""
         by_node: dict[Node, list[Place]] = {}
         for place in places:
             by_node.setdefault(place.node, []).append(place)
-        found: list[tuple[Place, ChannelStats | None]] = []
+        found: list[tuple[Place, T | None]] = []
 
         async def ask(first: Place) -> None:
             asked = by_node[first.node]
@@ -265,14 +276,8 @@ class Spread:
                     self._fail(place.name, _reason(error, place.node))
                 raise
             for place in asked:
-                channels = [
-                    known
-                    for entry in entries
-                    if entry.topic == self._topic and entry.partition == (place.partition or 0)
-                    for known in entry.channels
-                    if known.name == self._channel
-                ]
-                found.append((place, channels[0] if channels else None))
+                own = [e for e in entries if e.topic == self._topic and e.partition == (place.partition or 0)]
+                found.append((place, self._pick(own[0]) if own else None))
 
         await self._each([asked[0] for asked in by_node.values()], ask)
         return found
@@ -280,6 +285,8 @@ class Spread:
     def _check_channel(self, places: Iterable[Place], *, is_needed: bool) -> None:
         absent = sorted(self._absent)
         if not self._is_known and all(place.name in self._absent for place in places):
+            if self._channel is None:
+                raise TopicNotFoundError(f"no nsqd has topic {self._topic!r}")
             raise ChannelNotFoundError(f"topic {self._topic!r} has no channel {self._channel!r}")
         if absent and is_needed:
             raise ChannelNotFoundError(

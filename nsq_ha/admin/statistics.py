@@ -1,4 +1,4 @@
-"""What a cluster says of itself: statistics, and descriptions of topics.
+"""What a cluster says of itself: statistics, descriptions of topics, and single messages.
 
 ``description`` has the values.
 
@@ -16,13 +16,17 @@ from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.opened import Opened
-from nsq_ha.checks import check_channel, check_topic
-from nsq_ha.errors import NsqError
+from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
+from nsq_ha.errors import ConfigError, NoLeaderError, NsqError
 
 if TYPE_CHECKING:
     from nsq_ha.admin.description import PartitionStats
+    from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node, TopicView
 
+
+_ID_BITS: Final = 50
+"""Number of bits of a message id below those of the partition."""
 
 _AT_ONCE: Final = 16
 """Number of nsqds that are asked at the same time."""
@@ -101,6 +105,50 @@ class StatsAdmin(Opened):
             )
             return TopicDescription(readable, tuple(partitions), writable.note)
 
+    async def find_message(
+        self,
+        topic: str,
+        *,
+        internal_id: int | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        number: int | None = None,
+        timeout: float = 10.0,
+    ) -> StoredMessage | None:
+        """Return one message of the log of a partition, finished or not; the server has no search by trace id.
+
+        Give either ``internal_id``, or ``partition`` with ``offset`` or ``number``. Receipts and consumed messages have
+        the id, and with a trace the offset.
+
+        Args:
+            topic: The topic.
+            internal_id: The server's id; it contains the partition.
+            partition: The partition.
+            offset: A position in bytes: finds the first message there or after it.
+            number: The number of the message in the partition; the first one has 1.
+            timeout: Seconds for the whole call.
+
+        Returns:
+            The message; a body or header that is not UTF-8 is damaged. None if the server cannot read it: it is not
+            flushed yet, was cleaned up, or does not exist; or ``internal_id`` is that of a message in a batch.
+
+        Raises:
+            ConfigError: The arguments do not name one message, or the cluster is a plain one.
+            TopicNotFoundError: The topic does not exist.
+            NoLeaderError: The partition has no leader now, or does not exist.
+            TransportError: The leader does not answer.
+        """
+        check_topic(topic)
+        mode, position, partition = _search(internal_id, partition, offset, number)
+        async with Bounded(f"searching a message of {topic}-{partition}", timeout, changes=False):
+            view = await self._leading.existing(topic)
+            if view.is_plain:
+                raise ConfigError(f"topic {topic!r} has no log to search: plain nsqd keeps no finished messages")
+            leader = view.leaders.get(partition)
+            if leader is None:
+                raise NoLeaderError(f"{topic}-{partition} has no leader now, or does not exist{view.cause}")
+            return await self._leading.nsqd(leader).message_get(topic, partition, mode, position)
+
     async def _describe(
         self, topic: str, partition: int, readable: TopicView, writable: TopicView, *, clients: bool
     ) -> PartitionDescription:
@@ -129,3 +177,24 @@ def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats
             for entry in partitions
         ]
     return dataclasses.replace(found, partitions=tuple(partitions))
+
+
+def _search(
+    internal_id: int | None, partition: int | None, offset: int | None, number: int | None
+) -> tuple[Search, int, int]:
+    """Return how and where to search for a message, and in which partition.
+
+    Raises:
+        ConfigError: The arguments do not name one message.
+    """
+    asked: dict[Search, object] = {"id": internal_id, "virtual_offset": offset, "count": number}
+    given = [(mode, position) for mode, position in asked.items() if position is not None]
+    if len(given) != 1 or (internal_id is None) is (partition is None):
+        raise ConfigError("give either internal_id=, or partition= with offset= or number=")
+    mode, position = given[0]
+    least = 0 if mode == "virtual_offset" else 1
+    if isinstance(position, bool) or not isinstance(position, int) or not least <= position <= MAX_INT64:
+        raise ConfigError(f"the position of a message must be {least}..{MAX_INT64}, not {shown(position)}")
+    if partition is not None:
+        return mode, position, check_partition(partition)
+    return mode, position, (position >> _ID_BITS) & MAX_PARTITION_ID

@@ -8,22 +8,34 @@ Source: protocol reference 12; failures reference 2, 3.6, 3.7, 3.8.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE, until_usable
 from nsq_ha.admin.opened import Opened
+from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import MAX_PARTITIONS, check_topic
-from nsq_ha.errors import ConfigError, NsqError, ServerError
+from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
 from nsq_ha.policy.topology import TopicMeta
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.admin.description import PartitionStats
+    from nsq_ha.admin.nsqd_http import NsqdHttp, TopicAction
     from nsq_ha.discovery.answers import TopicInfo
     from nsq_ha.policy.topology import TopicView
 
 MAX_REPLICAS: Final = 5
 """Maximum number of replicas of a partition."""
+
+_MAX_DAYS: Final = 60
+_MAX_SYNC: Final = 4000
+"""The largest values that the server accepts."""
+
+_DOING: Final[Mapping[TopicAction, str]] = {"pause": "pausing", "unpause": "unpausing", "empty": "emptying"}
 
 _SETTINGS: Final = {
     "partition_num": "partitions",
@@ -181,6 +193,147 @@ class TopicAdmin(Opened):
             # By default nsqlookupd hides a new partition without channel from publishers.
             return await until_usable(self._leading, topic, partitions, call, needs_channels=False)
 
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        replicas: int | None = None,
+        retention_days: int | None = None,
+        sync_every: int | None = None,
+        extended: Literal[True] | None = None,
+        disable_channel_auto_create: bool | None = None,
+        timeout: float = 60.0,
+    ) -> TopicView:
+        """Change settings of a topic; what is not given stays. Wait until the nsqlookupds and the leaders show it.
+
+        The cluster adds and removes replicas after that, which may take minutes: a description lists those in sync.
+        nsqlookupd does not show ``retention_days`` and ``sync_every``; for these, this returns as soon as it has
+        confirmed them.
+
+        Args:
+            topic: The topic.
+            replicas: Copies of each partition, 1..5.
+            retention_days: Days for which messages are kept; 0 uses the server's default.
+            sync_every: Messages after which the disk is synced; 0 uses the server's default.
+            extended: Let messages have headers. It cannot be taken back.
+            disable_channel_auto_create: Channels must be created with :meth:`create_channel`. The server deletes all
+                channels that exist, since none of them is registered.
+            timeout: Seconds for the whole call.
+
+        Returns:
+            A view of the topic with the new settings.
+
+        Raises:
+            ConfigError: A value is out of range, nothing is to be changed, or the cluster is a plain one.
+            TopicNotFoundError: The topic does not exist.
+        """
+        check_topic(topic)
+        if replicas is not None:
+            _in_range("replicas", replicas, MAX_REPLICAS)
+        for name, number, most in (
+            ("retention_days", retention_days, _MAX_DAYS),
+            ("sync_every", sync_every, _MAX_SYNC),
+        ):
+            if number is not None:
+                _in_range(name, number, most, least=0)
+        if extended not in (None, True):
+            raise ConfigError("extended must be True: headers of a topic cannot be taken back")
+        given = {
+            "replicator": None if replicas is None else str(replicas),
+            "retention": None if retention_days is None else str(retention_days),
+            "syncdisk": None if sync_every is None else str(sync_every),
+            "upgradeext": None if extended is None else _word(extended),
+            "disable_channel_auto_create": None
+            if disable_channel_auto_create is None
+            else _word(disable_channel_auto_create),
+        }
+        params = {name: value for name, value in given.items() if value is not None}
+        if not params:
+            raise ConfigError(f"give a setting of topic {topic!r} to change")
+        wanted = {
+            "replica": replicas,
+            "extend_support": extended,
+            "disable_channel_auto_create": disable_channel_auto_create,
+        }
+        async with Bounded(f"updating topic {topic}", timeout) as call:
+            if await self._leading.is_plain(topic, call):
+                raise ConfigError(f"topic {topic!r} has no settings: they need the partitioned server")
+            await self._leading.change("/topic/meta/update", {"topic": topic, **params}, call)
+            while True:
+                view = await self._leading.view(topic, "r", call)
+                if not view.exists:
+                    raise TopicNotFoundError(f"topic {topic!r} does not exist")
+                meta = view.meta
+                behind = [n for n, value in wanted.items() if value is not None and getattr(meta, n, None) != value]
+                if not behind and (not extended or await self._are_extended(view)):
+                    return view
+                call.last = NsqError(
+                    f"the nsqlookupds do not show the new {', '.join(_SETTINGS[name] for name in behind)}"
+                    if behind
+                    else "a leader does not show the new setting, or does not answer"
+                )
+                await asyncio.sleep(PAUSE)
+
+    async def _are_extended(self, view: TopicView) -> bool:
+        """Return whether all leaders know that messages may have headers."""
+        for node in set(view.leaders.values()):
+            try:
+                found = await self._leading.nsqd(node).stats(view.topic, leader_only=True)
+            except NsqError:
+                return False
+            if not all(entry.extended for entry in found if entry.topic == view.topic):
+                return False
+        return view.complete
+
+    async def pause_topic(self, topic: str, *, timeout: float = 30.0) -> None:
+        """Hold the messages of a plain topic back from its channels, until :meth:`unpause_topic`.
+
+        Channels still deliver what they have. Publishing goes on.
+
+        Raises:
+            ConfigError: The cluster is a partitioned one; pause the channels there.
+            TopicNotFoundError: The topic does not exist, or no nsqd has it.
+            ChangeIncompleteError: Not every nsqd paused it in time; the error names those that did not.
+        """
+        await self._change_plain("pause", topic, timeout, lambda now, _: now is None or now.paused)
+
+    async def unpause_topic(self, topic: str, *, timeout: float = 30.0) -> None:
+        """Let the messages of a paused plain topic go to its channels.
+
+        Raises:
+            ConfigError: The cluster is a partitioned one.
+            TopicNotFoundError: The topic does not exist, or no nsqd has it.
+            ChangeIncompleteError: It may still be paused at an nsqd; the error names it.
+        """
+        await self._change_plain("unpause", topic, timeout, lambda now, _: now is None or not now.paused)
+
+    async def empty_topic(self, topic: str, *, timeout: float = 30.0) -> None:
+        """Drop the messages of a plain topic that are in no channel yet, since it is paused or has no channel.
+
+        Raises:
+            ConfigError: The cluster is a partitioned one; empty the channels there.
+            TopicNotFoundError: The topic does not exist, or no nsqd has it.
+            ChangeIncompleteError: An nsqd did not confirm it in time; the error names it.
+        """
+        await self._change_plain("empty", topic, timeout, None)
+
+    async def _change_plain(
+        self,
+        action: TopicAction,
+        topic: str,
+        timeout: float,
+        shows: Callable[[PartitionStats | None, PartitionStats | None], bool] | None,
+    ) -> None:
+        async def apply(nsqd: NsqdHttp, _: int | None) -> None:
+            await nsqd.change_topic(action, topic)
+
+        async with Bounded(f"{_DOING[action]} topic {check_topic(topic)}", timeout) as call:
+            if not (await self._leading.view(topic, "r", call)).is_plain:
+                await self._leading.existing(topic)
+                raise ConfigError(f"topic {topic!r} cannot {action}: on the partitioned server, {action} its channels")
+            spread = Spread(self._leading, topic, None, call, lambda entry: entry)
+            await spread.run(apply, shows, absent="fine")
+
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Return all topics, by name; of a plain cluster, those of all nsqlookupds that answer.
 
@@ -207,9 +360,9 @@ class TopicAdmin(Opened):
         return "; ".join(found) or "retention_days or sync_every differs, which nsqlookupd does not show"
 
 
-def _in_range(name: str, value: object, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name} must be 1..{most}, not {value!r}")
+def _in_range(name: str, value: object, most: int, *, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(f"{name} must be {least}..{most}, not {value!r}")
 
 
 def _word(flag: bool) -> str:

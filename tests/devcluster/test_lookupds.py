@@ -160,10 +160,22 @@ def test_default_settings_demand_a_channel_before_writing() -> None:
             {"topic": "orders", "partition": "0", "move_to": "x", "move_from": "y"},
             (400, "the node is not found"),
         ),
-        ("/topic/meta/update", {"topic": "unknown"}, (400, "Key not found")),
+        ("/topic/meta/update", {"topic": "unknown"}, (400, "topic is not created")),
+        (
+            "/topic/meta/update",
+            {"topic": "orders", "replicator": "9"},
+            (400, "INVALID_ARG_TOPIC_REPLICATOR"),
+        ),
+        (
+            "/topic/meta/update",
+            {"topic": "orders", "retention": "90"},
+            (400, "max retention days allowed exceed"),
+        ),
+        ("/topic/meta/update", {"topic": "orders", "syncdisk": "9000"}, (400, "max sync every allowed exceed")),
+        ("/topic/tombstone", {"topic": "orders"}, (400, "MISSING_ARG_NODE")),
         ("/disable/write", {"type": "some"}, (400, "INVALID_ARG_TYPE")),
         (
-            "/channel/delete",
+            "/channel/create",
             {"topic": "orders", "channel": "x"},
             (400, "channel auto create NOT disabled in topic orders"),
         ),
@@ -179,7 +191,7 @@ def test_only_the_leading_one_takes_orders(plain: Probe) -> None:
         ("/topic/delete", {"topic": "orders", "partition": "**"}, (500, "Not nsqlookup leader")),
         ("/topic/partition/expand", {"topic": "orders", "partition_num": "2"}, (500, "Not nsqlookup leader")),
         ("/topic/partition/move", {"topic": "orders", "partition": "0"}, (400, "E_FAILED_ON_NOT_LEADER")),
-        ("/topic/meta/update", {"topic": "orders"}, (400, "E_FAILED_ON_NOT_LEADER")),
+        ("/topic/meta/update", {"topic": "orders"}, (400, "Not nsqlookup leader")),
         ("/disable/write", {"type": "none"}, (400, "E_FAILED_ON_NOT_LEADER")),
     ):
         got = plain.http.post(plain.cluster.lookupd[1] + path, params=params)

@@ -7,6 +7,7 @@ Source: failures reference 2, 3.7 - 3.9; protocol reference 12.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,43 @@ class Changes:
             self._make(topic, places)
 
         self._after(self._timing.expand, grow)
+
+    # ------------------------------------------------------------ update
+
+    def update(self, topic: Topic, options: TopicOptions) -> None:
+        """Change the options of a topic. Replicas that it gets copy the data first, and join then.
+
+        Raises:
+            ChangeRefusedError: There are not enough nodes.
+        """
+        nodes = [node for node in self._coordinator.nsqds if node.reachable and not node.exiting]
+        shared = options.ordered or options.multi_part
+        needed = options.replicas * (1 if shared else options.partitions)
+        if options.replicas > topic.options.replicas and len(nodes) < needed:
+            raise ChangeRefusedError("ErrType:9 ErrCode:1 : No node is available for topic")
+        topic.options = options
+        for partition in self._placement.partitions_of(topic):
+            for node in self._coordinator.nsqds:
+                held = node.replicas.get(partition.key)
+                if held is not None:
+                    held.update_options(options)
+            for node in [node for node in partition.replicas if node is not partition.leader][options.replicas - 1 :]:
+                self._drop(partition, node)
+            free = [node for node in nodes if node not in partition.replicas]
+            for node in free[: max(0, options.replicas - len(partition.replicas))]:
+                partition.replicas.append(node)
+                node.replica_of(partition)
+                self._after(self._timing.copy, functools.partial(self._coordinator.join, partition, node))
+        self._coordinator.announce_topic(topic.name, self._timing.meta_lag)
+
+    def _drop(self, partition: Partition, node: Nsqd) -> None:
+        partition.replicas.remove(node)
+        if node in partition.isr:
+            partition.isr.remove(node)
+        if partition.led is not None:
+            partition.led.set_followers(partition.followers)
+        node.drop_replica(partition)
+        self._coordinator.refresh(partition)
 
     # ------------------------------------------------------------ channels
 

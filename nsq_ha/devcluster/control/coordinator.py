@@ -297,6 +297,10 @@ class Coordinator:
         replica.update_refusal(waking=True)
         self.host.after(self._timing.waking, replica.update_refusal)
 
+    def join(self, partition: Partition, node: Nsqd) -> None:
+        """Add a new replica, which has copied the data, to the in-sync ones."""
+        self._rejoin(partition, node, 0.0)
+
     def _rejoin(self, partition: Partition, node: Nsqd, away: float) -> None:
         """Add a replica that caught up to the in-sync ones; writing pauses during that."""
         if partition.topic.deleted or node in partition.isr or node not in partition.replicas or not node.reachable:

@@ -44,6 +44,7 @@ class Nsqlookupd(Node):
     Attributes:
         options: Options of the topics that it knows.
         registered: Partitions whose leader it knows.
+        tombstones: Topics and nsqds that publishers should no longer find.
         listed: The others list it; a dead one stays listed for a while.
         requests: Number of lookups that it answered; tests of clients check it.
 
@@ -57,6 +58,7 @@ class Nsqlookupd(Node):
         super().__init__(name, host)
         self.options: dict[str, TopicOptions] = {}
         self.registered: dict[tuple[str, int], Registered] = {}
+        self.tombstones: set[tuple[str, Nsqd]] = set()
         self.listed = False
         self.requests = 0
         self._placement = placement
@@ -101,6 +103,10 @@ class Nsqlookupd(Node):
         for key in self.registered.keys() | {partition.key for partition in self._placement.partitions()}:
             self.learn(*key)
 
+    def is_tombstoned(self, topic: str, node: Nsqd) -> bool:
+        """Return whether publishers of a topic should no longer find an nsqd."""
+        return (topic, node) in self.tombstones
+
     # ------------------------------------------------------------ process
 
     def start(self) -> None:
@@ -108,6 +114,7 @@ class Nsqlookupd(Node):
         super().start()
         self.options.clear()
         self.registered.clear()
+        self.tombstones.clear()
         for name in self._placement.topics:
             self.learn_topic(name)
         self._web.open()

@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP: lookups, and changes of topics.
+"""nsqlookupd's HTTP: lookups; ``nsqlookupd_changes`` has the changes.
 
 Source: protocol reference 12; failures reference 2.
 """
@@ -6,16 +6,14 @@ Source: protocol reference 12; failures reference 2.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from nsq_ha.checks import MAX_PARTITIONS, is_valid_name
-from nsq_ha.devcluster.control.changes import ChangeRefusedError
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http.envelope import HttpError, bare, enveloped, not_found, plain, require, wrong_method
+from nsq_ha.devcluster.http.nsqlookupd_changes import NOT_LEADING, ChangeRoutes
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.storage.replica import TopicOptions
 
@@ -25,14 +23,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.control.changes import Changes
     from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd, Registered
-    from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.replica import Topic
-
-_MAX_REPLICAS: Final = 5
-_MAX_SYNC_EVERY: Final = 4000
-_NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"
-_TRUE: Final = "true"
 
 
 def lookupd_app(
@@ -65,6 +56,7 @@ def lookupd_app(
             Route("/topic/meta/update", bare(change.update_meta), methods=["POST"]),
             Route("/channel/create", bare(change.create_channel), methods=["POST"]),
             Route("/channel/delete", bare(change.delete_channel), methods=["POST"]),
+            Route("/topic/tombstone", bare(change.tombstone), methods=["POST"]),
             Route("/disable/write", bare(change.disable_write), methods=["POST"]),
         ],
         exception_handlers={404: not_found, 405: wrong_method},
@@ -135,7 +127,9 @@ class QueryRoutes:
         consistent = bool(request.query_params.get("consistent"))
         known = {}
         for (name, number), entry in self._lookupd.registered.items():
-            if name != topic or (access == "w" and not entry.writable) or (only and only != str(number)):
+            if name != topic or (only and only != str(number)):
+                continue
+            if access == "w" and (not entry.writable or self._lookupd.is_tombstoned(topic, entry.leader)):
                 continue
             partition = self._placement.partition(topic, number)
             if consistent and (partition is None or partition.leader is not entry.leader):
@@ -202,7 +196,7 @@ class QueryRoutes:
             producers.append(
                 {
                     **{key: value for key, value in known.items() if key not in ("id", "distributed_id")},
-                    "tombstones": [False] * len(topics),
+                    "tombstones": [self._lookupd.is_tombstoned(topic, node) for topic in topics],
                     "topics": topics,
                     "partitions": partitions,
                 }
@@ -221,7 +215,7 @@ class QueryRoutes:
         """``/cluster/stats``: only the leading nsqlookupd answers."""
         coordinator = self._coordinator
         if coordinator.leading is not self._lookupd:
-            raise HttpError(400, _NOT_LEADING)
+            raise HttpError(400, NOT_LEADING)
         loads = [
             {
                 **{key: peer(node)[key] for key in ("hostname", "broadcast_address", "tcp_port", "http_port")},
@@ -232,129 +226,6 @@ class QueryRoutes:
             if node.linked
         ]
         return {"stable": coordinator.stable, "node_stat_list": loads, "topn_topics": []}
-
-
-class ChangeRoutes:
-    """Execute changes, if the nsqlookupd leads."""
-
-    def __init__(self, lookupd: Nsqlookupd, coordinator: Coordinator, changes: Changes) -> None:
-        self._lookupd = lookupd
-        self._coordinator = coordinator
-        self._placement = coordinator.placement
-        self._changes = changes
-
-    async def create(self, request: Request) -> None:
-        """``/topic/create``."""
-        name = require(request, "topic", "MISSING_ARG_TOPIC")
-        if not is_valid_name(name):
-            raise HttpError(400, "INVALID_ARG_TOPIC")
-        partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
-        replicas = _number(request, "replicator", "TOPIC_REPLICATOR", _MAX_REPLICAS)
-        self._must_lead(400, _NOT_LEADING)
-        asked = request.query_params
-        options = TopicOptions(
-            partitions=partitions,
-            replicas=replicas,
-            ordered=asked.get("orderedmulti") == _TRUE,
-            multi_part=asked.get("multipart") == _TRUE,
-            extended=asked.get("extend") == _TRUE,
-            disable_channel_auto_create=asked.get("disable_channel_auto_create") == _TRUE,
-            sync_every=_sync_every(asked.get("syncdisk") or "0"),
-        )
-        _do(400, lambda: self._changes.create(name, options))
-
-    async def delete(self, request: Request) -> None:
-        """``/topic/delete``."""
-        name = require(request, "topic", "MISSING_ARG_TOPIC")
-        if require(request, "partition", "MISSING_ARG_TOPIC_PARTITION") != "**":
-            raise HttpError(400, "REMOVE_SINGLE_PARTITION_NOT_ALLOWED")
-        self._must_lead(500, "Not nsqlookup leader")
-        _do(500, lambda: self._changes.delete(name))
-
-    async def expand(self, request: Request) -> None:
-        """``/topic/partition/expand``."""
-        name = require(request, "topic", "MISSING_ARG_TOPIC")
-        partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
-        self._must_lead(500, "Not nsqlookup leader")
-        _do(500, lambda: self._changes.expand(name, partitions))
-
-    async def move(self, request: Request) -> None:
-        """``/topic/partition/move``."""
-        name = require(request, "topic", "MISSING_ARG_TOPIC")
-        number = require(request, "partition", "MISSING_ARG_TOPIC_PARTITION")
-        self._must_lead(400, _NOT_LEADING)
-        partition = self._partition(name, number)
-        to = self._node(require(request, "move_to", "MISSING_ARG"))
-        former = self._node(require(request, "move_from", "MISSING_ARG"))
-        if former not in partition.replicas:
-            raise HttpError(400, "the move source node is not in the replicas")
-        if not self._coordinator.stable:
-            raise HttpError(400, "the cluster is unstable")
-        if request.query_params.get("move_leader") != _TRUE:
-            raise HttpError(400, "moving a replica that does not lead is not supported here")
-        _do(400, lambda: self._changes.move(partition, to))
-
-    async def update_meta(self, request: Request) -> None:
-        """``/topic/meta/update``: also starts the periodic check early."""
-        name = require(request, "topic", "MISSING_ARG_TOPIC")
-        self._must_lead(400, _NOT_LEADING)
-        if name not in self._placement.topics:
-            raise HttpError(400, "Key not found")
-        host = self._coordinator.host
-        host.after(host.timing.create, self._coordinator.check)
-
-    async def create_channel(self, request: Request) -> None:
-        """``/channel/create``: register a channel of a topic that does not create channels automatically."""
-        topic, channel = self._registration(request)
-        if channel in topic.channels:
-            raise HttpError(400, f"channel {channel} already registered")
-        topic.channels.add(channel)
-        self._changes.announce_channels(topic)
-
-    async def delete_channel(self, request: Request) -> None:
-        """``/channel/delete``."""
-        topic, channel = self._registration(request)
-        if channel not in topic.channels:
-            raise HttpError(400, f"channel {channel} not registered")
-        topic.channels.discard(channel)
-        self._changes.announce_channels(topic)
-
-    async def disable_write(self, request: Request) -> None:
-        """``/disable/write``."""
-        kind = request.query_params.get("type", "")
-        if kind not in ("all", "ordered", "none"):
-            raise HttpError(400, "INVALID_ARG_TYPE")
-        self._must_lead(400, _NOT_LEADING)
-        self._coordinator.disable_writes(disabled=kind == "all")
-
-    # ------------------------------------------------------------ arguments
-
-    def _must_lead(self, status: int, text: str) -> None:
-        if self._coordinator.leading is not self._lookupd:
-            raise HttpError(status, text)
-
-    def _registration(self, request: Request) -> tuple[Topic, str]:
-        name = require(request, "topic", "MISSING_ARG_TOPIC")
-        channel = require(request, "channel", "MISSING_ARG_CHANNEL")
-        self._must_lead(400, _NOT_LEADING)
-        topic = self._placement.topics.get(name)
-        if topic is None:
-            raise HttpError(400, "Key not found")
-        if not topic.options.disable_channel_auto_create:
-            raise HttpError(400, f"channel auto create NOT disabled in topic {name}")
-        return topic, channel
-
-    def _partition(self, name: str, number: str) -> Partition:
-        partition = self._placement.partition(name, int(number)) if number.isdecimal() else None
-        if partition is None:
-            raise HttpError(400, "Key not found")
-        return partition
-
-    def _node(self, distributed_id: str) -> Nsqd:
-        for node in self._coordinator.nsqds:
-            if node.distributed_id == distributed_id:
-                return node
-        raise HttpError(400, "the node is not found")
 
 
 def _lookupd_entry(lookupd: Nsqlookupd | None) -> dict[str, Any]:
@@ -368,24 +239,3 @@ def _lookupd_entry(lookupd: Nsqlookupd | None) -> dict[str, Any]:
         "RpcPort": str(lookupd.rpc_port),
         "Epoch": 0,
     }
-
-
-def _sync_every(text: str) -> int:
-    try:
-        return min(int(text), _MAX_SYNC_EVERY)
-    except ValueError:
-        raise HttpError(400, "INVALID_ARG_TOPIC_SYNC_DISK") from None
-
-
-def _number(request: Request, name: str, what: str, largest: int) -> int:
-    text = require(request, name, f"MISSING_ARG_{what}")
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= largest):
-        raise HttpError(400, f"INVALID_ARG_{what}")
-    return int(text)
-
-
-def _do(status: int, act: Callable[[], None]) -> None:
-    try:
-        act()
-    except ChangeRefusedError as error:
-        raise HttpError(status, str(error)) from None

@@ -50,13 +50,13 @@ class Flushing:
 
     def __init__(self, log: Log, every: int, channels: Mapping[str, Channel]) -> None:
         self._log = log
-        self._every = every
+        self.every = every
         self._channels = channels
         self._last = 0
 
     def committed(self) -> None:
         """Flush if the messages that were just committed require it."""
-        many = self._every <= 1 or self._log.committed - self._last >= self._every
+        many = self.every <= 1 or self._log.committed - self._last >= self.every
         if (many or any(channel.waits for channel in self._channels.values())) and self._log.flush():
             self._grow()
 

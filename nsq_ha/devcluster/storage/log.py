@@ -82,9 +82,10 @@ class Log:
         flushed: Number of records that can be read; never above ``committed``.
         start: Index of the oldest kept record; older ones were cleaned up.
         entries: Index of the first record of each batch, including cleaned and pending ones.
+        extended: New records have a version byte, and may have a header.
     """
 
-    __slots__ = ("_end_offset", "_extended", "_next_id", "committed", "entries", "flushed", "records", "start")
+    __slots__ = ("_end_offset", "_next_id", "committed", "entries", "extended", "flushed", "records", "start")
 
     def __init__(self, partition: int, *, extended: bool) -> None:
         self.records: list[Record] = []
@@ -92,13 +93,13 @@ class Log:
         self.flushed: int = 0
         self.start: int = 0
         self.entries: list[int] = []
-        self._extended = extended
+        self.extended: bool = extended
         self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
         self._end_offset = 0
 
     def append(self, draft: Draft, timestamp_ns: int, place: int = 0) -> Record:
         """Add ``draft``, number ``place`` of its batch, to the pending part and return its record."""
-        size = raw_size(draft.body, draft.ext, extended=self._extended)
+        size = raw_size(draft.body, draft.ext, extended=self.extended)
         record = Record(
             self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, place
         )

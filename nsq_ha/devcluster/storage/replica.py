@@ -60,7 +60,7 @@ class Topic:
 
     Attributes:
         name: Its name.
-        options: The options; ``expand`` changes the number of partitions.
+        options: The options; ``expand`` and ``update`` change them.
         channels: Channels registered at the nsqlookupds, for topics that do not create them automatically.
         deleted: The topic is deleted; plans for it are void.
     """
@@ -305,6 +305,13 @@ class Replica:
         for channel in channels:
             for consumer in tuple(channel.consumers):
                 consumer.drop()
+
+    def update_options(self, options: TopicOptions) -> None:
+        """Take new options of the topic."""
+        self.options = options
+        self.log.extended = options.extended
+        self.flushing.every = options.sync_every
+        self.sync_registered()
 
     # ------------------------------------------------------------ channels
 

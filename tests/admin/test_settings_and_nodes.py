@@ -1,0 +1,303 @@
+"""Settings of topics, tombstones, the state of a cluster and single messages, at scripted clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.admin import AdminClient
+from nsq_ha.admin.cluster import NodeLoad
+from nsq_ha.errors import (
+    ChangeIncompleteError,
+    ConfigError,
+    LookupUnavailableError,
+    NoLeaderError,
+    ServerError,
+    TopicNotFoundError,
+    TransportError,
+)
+from tests.admin.conftest import quicken
+from tests.admin.limits import at_its_limit
+from tests.admin.scripted import Plain, part
+from tests.discovery.loopback import LIMIT
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tests.admin.scripted import Scripted
+    from tests.discovery.loopback import Fake
+
+
+@pytest.fixture
+async def plain_cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
+    quicken(monkeypatch)
+    return Plain([await serve(), await serve()], [await serve(), await serve()])
+
+
+@pytest.fixture
+async def plain_admin(plain_cluster: Plain) -> AsyncIterator[AdminClient]:
+    async with AdminClient([lookupd.url for lookupd in plain_cluster.lookupds], question_timeout=2.0) as admin:
+        yield admin
+
+
+# ---------------------------------------------------------------- settings
+
+
+async def test_settings_are_changed_at_the_leading_nsqlookupd_and_waited_for(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    cluster.leader.answer("/topic/meta/update", b"")
+    new = cluster.body(4150, replica=3, extend_support=True)
+    cluster.lookups(cluster.body(4150), new)
+    cluster.nsqd.answer("/stats", {"topics": [part(0)]})
+    cluster.nsqd.then("/stats", {"topics": [part(0) | {"is_ext": True}]})
+    view = await asyncio.wait_for(
+        admin.update_topic("orders", replicas=3, extended=True, retention_days=0, sync_every=7), LIMIT
+    )
+    assert view.meta is not None
+    assert (view.meta.replica, view.meta.extend_support) == (3, True)
+    assert cluster.leader.queries("/topic/meta/update") == [
+        {"topic": "orders", "replicator": "3", "retention": "0", "syncdisk": "7", "upgradeext": "true"}
+    ]
+    assert cluster.nsqd.count("/stats") == 2
+
+
+async def test_settings_that_are_not_shown_are_named(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/meta/update", b"")
+    cluster.lookups(cluster.body(4150))
+    error = await at_its_limit(
+        lambda limit: admin.update_topic("orders", replicas=2, timeout=limit),
+        "the nsqlookupds do not show the new replicas. The change may still happen",
+    )
+    assert str(error).startswith("updating topic orders did not finish within ")
+    await at_its_limit(
+        lambda limit: admin.update_topic("orders", disable_channel_auto_create=True, timeout=limit),
+        "the nsqlookupds do not show the new disable_channel_auto_create",
+    )
+    cluster.lookups(cluster.body(4150, extend_support=True))
+    await cluster.nsqd.stop()
+    await at_its_limit(
+        lambda limit: admin.update_topic("orders", extended=True, timeout=limit),
+        "a leader does not show the new setting, or does not answer",
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"replicas": 0},
+        {"replicas": 6},
+        {"replicas": True},
+        {"retention_days": -1},
+        {"retention_days": 61},
+        {"sync_every": 4001},
+        {"sync_every": "9"},
+        {"extended": False},
+    ],
+)
+async def test_settings_that_make_no_sense_send_nothing(
+    cluster: Scripted, admin: AdminClient, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError):
+        await admin.update_topic("orders", **settings)
+    assert cluster.leader.requests == []
+
+
+async def test_settings_of_a_topic_that_is_not_there(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/meta/update", {"message": "topic is not created"}, 400)
+    with pytest.raises(TopicNotFoundError):
+        await asyncio.wait_for(admin.update_topic("orders", replicas=2), LIMIT)
+    cluster.leader.answer("/topic/meta/update", b"")
+    cluster.lookups({"message": "Key not found"}, status=404)
+    with pytest.raises(TopicNotFoundError):
+        await asyncio.wait_for(admin.update_topic("orders", replicas=2), LIMIT)
+    cluster.leader.answer("/topic/meta/update", {"message": "No node is available for topic"}, 400)
+    with pytest.raises(ServerError, match="No node is available"):
+        await asyncio.wait_for(admin.update_topic("orders", replicas=2), LIMIT)
+
+
+async def test_a_plain_topic_is_paused_and_emptied_at_every_nsqd(
+    plain_cluster: Plain, plain_admin: AdminClient
+) -> None:
+    plain_cluster.has_topic(0, 1)
+    for nsqd in plain_cluster.nsqds:
+        for action in ("pause", "empty"):
+            nsqd.answer(f"/topic/{action}", b"")
+        nsqd.answer("/stats", {"topics": [part(None) | {"paused": True}]})
+    await asyncio.wait_for(plain_admin.pause_topic("orders"), LIMIT)
+    await asyncio.wait_for(plain_admin.empty_topic("orders"), LIMIT)
+    for action in ("pause", "empty"):
+        assert [len(queries) for queries in plain_cluster.asked(f"/topic/{action}")] == [0, 0, 1, 1]
+    with pytest.raises(ConfigError, match="they need the partitioned server"):
+        await asyncio.wait_for(plain_admin.update_topic("orders", replicas=1), LIMIT)
+    for nsqd in plain_cluster.nsqds:
+        nsqd.answer("/stats", {"topics": []})
+    with pytest.raises(TopicNotFoundError, match="no nsqd has topic 'orders'"):
+        await asyncio.wait_for(plain_admin.unpause_topic("orders"), LIMIT)
+
+
+async def test_a_partitioned_topic_is_not_paused(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.lookups(cluster.body(4150))
+    with pytest.raises(ConfigError, match="'orders' cannot pause: on the partitioned server, pause its channels"):
+        await asyncio.wait_for(admin.pause_topic("orders"), LIMIT)
+    cluster.lookups({"message": "Key not found"}, status=404)
+    with pytest.raises(TopicNotFoundError):
+        await asyncio.wait_for(admin.pause_topic("orders"), LIMIT)
+
+
+# ---------------------------------------------------------------- nodes
+
+
+async def test_a_cluster_says_who_leads_and_whether_it_is_stable(cluster: Scripted, admin: AdminClient) -> None:
+    loads = [
+        {"broadcast_address": "127.0.0.1", "tcp_port": port, "leader_load_factor": 1.5, "node_load_factor": 2.5}
+        for port in (4160, 4150)
+    ]
+    cluster.leader.answer("/cluster/stats", {"stable": True, "node_stat_list": loads})
+    state = await asyncio.wait_for(admin.cluster(), LIMIT)
+    assert (state.is_plain, state.stable) == (False, True)
+    assert {lookupd.url: lookupd.leads for lookupd in state.lookupds} == {
+        cluster.follower.url: False,
+        cluster.leader.url: True,
+    }
+    assert state.loads == (NodeLoad("127.0.0.1:4150", 1.5, 2.5), NodeLoad("127.0.0.1:4160", 1.5, 2.5))
+    cluster.leader.answer("/cluster/stats", {"message": "E_FAILED_ON_NOT_LEADER"}, 400)
+    assert (await admin.cluster()).stable is None
+    cluster.leader.answer("/cluster/stats", b"<html>")
+    assert (await admin.cluster()).stable is None
+
+
+async def test_an_nsqlookupd_that_does_not_answer_is_shown(cluster: Scripted, admin: AdminClient) -> None:
+    await admin.cluster()
+    await cluster.leader.stop()
+    state = await asyncio.wait_for(admin.cluster(), LIMIT)
+    errors = {lookupd.url: lookupd.error for lookupd in state.lookupds}
+    assert errors[cluster.follower.url] == ""
+    assert "cannot connect" in errors[cluster.leader.url]
+    await cluster.follower.stop()
+    with pytest.raises(LookupUnavailableError, match="cannot connect"):
+        await asyncio.wait_for(admin.cluster(), LIMIT)
+
+
+async def test_a_plain_cluster_has_no_leading_nsqlookupd(plain_admin: AdminClient) -> None:
+    state = await asyncio.wait_for(plain_admin.cluster(), LIMIT)
+    assert (state.is_plain, state.stable, state.loads) == (True, None, ())
+    assert not any(lookupd.leads for lookupd in state.lookupds)
+
+
+async def test_a_tombstone_is_set_at_every_nsqlookupd(plain_cluster: Plain, plain_admin: AdminClient) -> None:
+    nsqd = plain_cluster.nsqds[0]
+    listed = plain_cluster.peer(nsqd, "orders")
+    for lookupd in plain_cluster.lookupds:
+        lookupd.answer("/topic/tombstone", b"")
+        lookupd.answer("/nodes", {"producers": [listed]})
+    marking = asyncio.create_task(plain_admin.tombstone_node("orders", f"127.0.0.1:{nsqd.port + 1}"))
+    await eventually(lambda: all(lookupd.count("/topic/tombstone") for lookupd in plain_cluster.lookupds))
+    assert not marking.done()
+    plain_cluster.lookupds[0].answer("/nodes", {"producers": []})  # it never knew the nsqd
+    plain_cluster.lookupds[1].answer("/nodes", {"producers": [listed | {"tombstones": [True]}]})
+    await asyncio.wait_for(marking, LIMIT)
+    wanted = {"topic": "orders", "node": f"127.0.0.1:{nsqd.port}"}
+    assert all(lookupd.queries("/topic/tombstone")[0] == wanted for lookupd in plain_cluster.lookupds)
+
+
+async def test_an_nsqlookupd_that_got_no_tombstone_is_named(plain_cluster: Plain, plain_admin: AdminClient) -> None:
+    nsqd = plain_cluster.nsqds[0]
+    marked = plain_cluster.peer(nsqd, "orders", tombstones=[True])
+    for lookupd in plain_cluster.lookupds:
+        lookupd.answer("/nodes", {"producers": [marked]})
+    plain_cluster.lookupds[0].answer("/topic/tombstone", b"")
+    plain_cluster.lookupds[1].answer("/topic/tombstone", {"message": "INTERNAL_ERROR"}, 500)
+    address = f"127.0.0.1:{nsqd.port + 1}"
+    error = await at_its_limit(
+        lambda limit: plain_admin.tombstone_node("orders", address, timeout=limit), "INTERNAL_ERROR", "; done: "
+    )
+    assert isinstance(error, ChangeIncompleteError)
+    assert error.causes == ((f"nsqlookupd {plain_cluster.lookupds[1].url}", "INTERNAL_ERROR"),)
+    assert error.done == (f"nsqlookupd {plain_cluster.lookupds[0].url}",)
+
+
+async def test_a_topic_that_comes_back_at_an_nsqd_says_why(plain_cluster: Plain, plain_admin: AdminClient) -> None:
+    plain_cluster.has_topic(0)
+    nsqd = plain_cluster.nsqds[0]
+    for lookupd in plain_cluster.lookupds:
+        lookupd.answer("/topic/tombstone", b"")
+    marked = plain_cluster.peer(nsqd, "orders", tombstones=[True])
+    plain_cluster.lookupds[0].answer("/nodes", {"producers": [marked]})
+    address = f"127.0.0.1:{nsqd.port + 1}"
+
+    async def delete(limit: float) -> None:
+        await plain_admin.tombstone_node("orders", address, delete=True, timeout=limit)
+
+    error = await at_its_limit(delete, "has the topic again: stop the producers")
+    assert isinstance(error, ChangeIncompleteError)
+    assert [place for place, _ in error.causes] == [f"nsqd {address}"]
+    await nsqd.stop()
+    await at_its_limit(delete, "cannot connect")
+
+
+@pytest.mark.parametrize("nsqd", ["127.0.0.1:1", "", 7])
+async def test_an_nsqd_that_is_not_there(plain_cluster: Plain, plain_admin: AdminClient, nsqd: Any) -> None:  # noqa: ANN401
+    plain_cluster.has_topic(0)
+    for call in (plain_admin.tombstone_node, plain_admin.restore_node):
+        with pytest.raises(ConfigError):
+            await asyncio.wait_for(call("orders", nsqd), LIMIT)
+    with pytest.raises(TopicNotFoundError, match="does not have topic 'other'"):
+        await plain_admin.tombstone_node("other", f"127.0.0.1:{plain_cluster.nsqds[0].port + 1}")
+
+
+# ---------------------------------------------------------------- messages
+
+STORED = {"id": (1 << 50) + 9, "trace_id": 7, "timestamp": 5, "offset": 90, "queue_cnt_index": 4, "body": "paid"}
+
+
+async def test_a_message_is_searched_at_the_leader_of_its_partition(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.lookups(cluster.body(4150, 4160))
+    cluster.nsqd.answer("/message/get", STORED)
+    by_id = await admin.find_message("orders", internal_id=(1 << 50) + 9)
+    assert by_id is not None
+    assert (by_id.body, by_id.trace_id, by_id.number) == ("paid", 7, 4)
+    assert await admin.find_message("orders", partition=1, offset=80) == by_id
+    assert await admin.find_message("orders", partition=1, number=4) == by_id
+    assert await admin.find_message("orders", partition=1, number=5) is None
+    asked = [(query["partition"], query["search_mode"]) for query in cluster.nsqd.queries("/message/get")]
+    assert asked == [("1", "id"), ("1", "virtual_offset"), ("1", "count"), ("1", "count")]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {},
+        {"partition": 0},
+        {"offset": 1},
+        {"internal_id": 1, "partition": 0},
+        {"internal_id": 0},
+        {"internal_id": 1 << 63},
+        {"partition": 0, "offset": -1},
+        {"partition": 0, "number": 0},
+        {"partition": 0, "number": "1"},
+        {"partition": -1, "number": 1},
+        {"partition": 0, "number": 1, "offset": 1},
+    ],
+)
+async def test_a_place_that_is_none_sends_nothing(cluster: Scripted, admin: AdminClient, place: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        await admin.find_message("orders", **place)
+    assert cluster.leader.requests == []
+
+
+async def test_a_message_that_cannot_be_searched(cluster: Scripted, admin: AdminClient, plain_cluster: Plain) -> None:
+    cluster.lookups(cluster.body(4150))
+    with pytest.raises(NoLeaderError, match="orders-1 has no leader now, or does not exist"):
+        await admin.find_message("orders", partition=1, number=1)
+    await cluster.nsqd.stop()
+    with pytest.raises(TransportError, match="cannot connect"):
+        await admin.find_message("orders", partition=0, number=1)
+    plain_cluster.has_topic(0)
+    async with AdminClient(plain_cluster.lookupds[0].url) as plain_admin:
+        with pytest.raises(ConfigError, match="no log to search"):
+            await asyncio.wait_for(plain_admin.find_message("orders", partition=0, number=1), LIMIT)
