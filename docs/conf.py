@@ -20,6 +20,7 @@ extensions = [
     "docs._ext.layout",
     "docs._ext.reference",
     "docs._ext.states",
+    "docs._ext.tests_shown",
 ]
 exclude_patterns = ["_build"]
 
