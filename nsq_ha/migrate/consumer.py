@@ -167,8 +167,10 @@ class MigratingConsumer(Pair):
         """
         check_handler(handler)
         check_concurrency(concurrency)
-        wrap = self._awaiting if is_async(handler) else self._blocking
-        wrapped = wrap(handler, concurrency)
+        over = threading.Event()
+        wrapped = self._awaiting(handler, concurrency)
+        if not is_async(handler):
+            wrapped = self._blocking(handler, concurrency, over)
         runs = [
             asyncio.create_task(_outcome(consumer.run(wrapped(cluster), concurrency=concurrency)))
             for consumer, cluster in self._both()
@@ -180,6 +182,7 @@ class MigratingConsumer(Pair):
                     if run.done() and (error := run.result()) is not None:
                         raise error
         finally:
+            over.set()
             for run in runs:
                 run.cancel()
             await asyncio.wait(runs)
@@ -208,14 +211,19 @@ class MigratingConsumer(Pair):
 
         return wrapped
 
-    def _blocking(self, handler: Handler, concurrency: int) -> Callable[[Cluster], Handler]:
-        """Return how to wrap a plain function, which the consumers call in threads, for each cluster."""
+    def _blocking(self, handler: Handler, concurrency: int, over: threading.Event) -> Callable[[Cluster], Handler]:
+        """Return how to wrap a plain function, which the consumers call in threads, for each cluster.
+
+        A thread that waits for its turn when the run ends does not call the function: its message has gone back.
+        """
         room = threading.Semaphore(concurrency)
 
         def wrapped(cluster: Cluster) -> Handler:
             @functools.wraps(handler)
             def handle(message: Message) -> object:
                 with room:
+                    if over.is_set():
+                        return None
                     self._clusters[id(message)] = cluster
                     try:
                         return handler(message)

@@ -23,6 +23,7 @@ _LOOKS: Final = 2
 """How often in a row the channel must be empty: the counts of one look are not of one moment."""
 _LIMIT: Final = 5.0
 """Seconds for one look."""
+_UNKNOWN: Final = "cannot be asked"
 
 log: logging.Logger = logging.getLogger("nsq_ha.migrate")
 
@@ -44,13 +45,18 @@ async def until_empty(consumer: Consumer, closing: asyncio.Event, timeout: float
                 found = await _rest(admin, consumer.topic, consumer.channel)
                 empty = 0 if found else empty + 1
                 if found and found != rest:
-                    log.info("%s: the previous cluster %s", name, found)
+                    log.log(_level(found), "%s: the previous cluster %s", name, found)
                 rest = found or rest
                 if empty < _LOOKS:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(closing.wait(), _PAUSE)
     except TimeoutError as error:
         raise TimeoutError(f"{name}: after {timeout} s the previous cluster {rest}") from error
+
+
+def _level(rest: str) -> int:
+    """Return the level for a reason to wait on: a cluster that does not answer may never do so."""
+    return logging.WARNING if rest.startswith(_UNKNOWN) else logging.INFO
 
 
 async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
@@ -61,7 +67,7 @@ async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
         nodes = {each.leader.http_url: each.leader for each in partitions if each.leader is not None}
         found = [await _unfinished(node, topic, channel) for node in nodes.values()]
     except NsqError as error:
-        return f"cannot be asked: {error}"
+        return f"{_UNKNOWN}: {error}"
     waiting = sum(each.waiting for each in found)
     held = sum(each.held + each.orphaned for each in found)
     if not (deferred or waiting or held):

@@ -281,7 +281,9 @@ class MigratingProducer(Pair):
         """
         self._check_open()
         given = as_list(messages)
-        movers = [_mover_of(topic, message) for message in given]
+        if type(topic) is not str:
+            check_topic(topic)
+        movers = [None if type(message) is bytes else _mover_of(topic, message) for message in given]
         ticket = self._moves.enter(mover for mover in movers if mover is not None)
         self._calls += 1
         try:

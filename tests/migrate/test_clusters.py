@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from nsq_ha import ClosedError, ConfigError, Consumer, Message, OutgoingMessage, Producer, PublishError, Receipt
+from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.migrate import Cluster, MigratingConsumer, MigratingProducer
 from tests.support.waiting import eventually, turn
@@ -223,6 +224,55 @@ async def test_a_plain_handler_runs_in_threads_within_one_limit(clusters: Cluste
         await running
     assert most <= 2
     assert places.count("current") == 20
+
+
+async def test_a_thread_that_waits_for_its_turn_does_not_start_after_the_run(clusters: Clusters) -> None:
+    topic = clusters.create("late")
+    release, begun = threading.Event(), []
+    async with clusters.consumer(topic) as consumer, clusters.producer(50) as producer:
+        await producer.publish_many(topic, [b"0", b"1"], timeout=LIMIT)
+
+        def handle(message: Message) -> None:
+            begun.append(message.body)
+            release.wait(LIMIT)
+
+        running = asyncio.create_task(consumer.run(handle))
+        await eventually(lambda: len(waiting_threads()) == 2, LIMIT)
+        running.cancel()
+        await asyncio.wait({running})
+        release.set()
+        await eventually(lambda: not waiting_threads(), LIMIT)
+    assert len(begun) == 1
+
+
+def waiting_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nsq_ha handler")]
+
+
+async def test_dead_letters_may_go_to_both(clusters: Clusters) -> None:
+    topic, letters = clusters.create("source"), clusters.create("letters")
+    async with clusters.producer(100) as producer:
+        source = Consumer(
+            topic,
+            "ch",
+            lookupd=clusters.current.lookupd,
+            producer=producer,
+            max_attempts=1,
+            on_give_up="dead_letter",
+            dead_letter_topic=letters,
+        )
+        async with source, Consumer(letters, "ch", lookupd=clusters.current.lookupd) as reader:
+            await producer.publish(topic, b"bad", timeout=LIMIT)
+
+            async def fail(_: Message) -> None:
+                raise ValueError
+
+            running = asyncio.create_task(source.run(fail))
+            letter = await asyncio.wait_for(anext(reader), LIMIT)
+            letter.finish()
+            await source.aclose()
+            await running
+    assert DeadLetter.of(letter).body == b"bad"
 
 
 async def test_a_failed_handler_requeues_in_the_same_cluster(clusters: Clusters) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -328,6 +329,8 @@ async def test_wrong_arguments_are_refused_as_by_a_producer(scene: Scene) -> Non
             await producer.publish("t", b"1", key="k", partition=1)
         with pytest.raises(ConfigError, match="topic"):
             await producer.publish(["t"], b"1")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="topic"):
+            await producer.publish_many(["t"], [b"1"])  # type: ignore[arg-type]
         for message in (OutgoingMessage(b"1", key=1.5), OutgoingMessage(b"1", key=True)):  # type: ignore[arg-type]
             with pytest.raises(ConfigError, match="message 1: a key must be"):
                 await producer.publish_many("t", [b"0", message])
@@ -353,6 +356,13 @@ async def test_it_is_a_publisher_as_a_producer_is(scene: Scene) -> None:
         assert (await send(producer)).nsqd == "current"
         publisher: Publisher = Producer(lookupd="127.0.0.1:1")
         assert publisher is not None
+
+
+@pytest.mark.parametrize("name", ["publish", "publish_many"])
+def test_the_calls_are_those_of_a_producer(name: str) -> None:
+    ours, theirs, either = (getattr(kind, name) for kind in (MigratingProducer, Producer, Publisher))
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    assert inspect.signature(either) == inspect.signature(theirs)
 
 
 async def test_it_is_used_inside_its_block_only(scene: Scene) -> None:
