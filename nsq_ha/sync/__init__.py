@@ -6,6 +6,7 @@ background event loop, which also answers heartbeats while your code works.
 
 from nsq_ha.sync.admin import AdminClient
 from nsq_ha.sync.consumer import Consumer
+from nsq_ha.sync.migrate import MigratingProducer
 from nsq_ha.sync.producer import Producer
 
-__all__ = ["AdminClient", "Consumer", "Producer"]
+__all__ = ["AdminClient", "Consumer", "MigratingProducer", "Producer"]
