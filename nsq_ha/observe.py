@@ -88,18 +88,24 @@ class Observer:
     def __init__(self, on_event: Callable[[Event], object] | None = None) -> None:
         self._on_event = on_event
         self._events: deque[Event] = deque()
+        self._is_due = False
         self._has_failed = False
 
     def event(self, event: Event) -> None:
         """Report ``event``; its time is set here. Listeners get it soon, in order."""
         if self._on_event is None:
             return
-        if not self._events:
-            asyncio.get_running_loop().call_soon(self.flush)
+        if not self._is_due:
+            try:
+                asyncio.get_running_loop().call_soon(self.flush)
+            except RuntimeError:  # the loop has ended, and what is left of the client is collected
+                return
+            self._is_due = True
         self._events.append(dataclasses.replace(event, at=time.time()))
 
     def flush(self) -> None:
         """Pass on what was reported, without waiting for the next turn of the event loop."""
+        self._is_due = False
         while self._events:
             event = self._events.popleft()
             try:

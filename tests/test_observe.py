@@ -77,6 +77,30 @@ async def test_errors_are_logged_once(error: BaseException, caplog: pytest.LogCa
     assert record.exc_info is not None
 
 
+async def test_events_go_on_after_an_exit_that_did_not_end_the_program() -> None:
+    found: list[Event] = []
+
+    def leave(event: Event) -> None:
+        found.append(event)
+        if len(found) == 1:
+            raise SystemExit
+
+    observer = Observer(leave)
+    observer.event(A)
+    observer.event(A)
+    with pytest.raises(SystemExit):
+        observer.flush()
+    observer.event(B)
+    observer.flush()
+    assert urls(found) == ["http://a:1", "http://a:1", "http://b:1"]
+
+
+def test_a_client_that_is_collected_after_its_loop_reports_nothing() -> None:
+    found: list[Event] = []
+    Observer(found.append).event(A)
+    assert found == []
+
+
 async def test_a_coroutine_of_the_application_is_not_left_unawaited(caplog: pytest.LogCaptureFixture) -> None:
     async def later() -> None:
         raise AssertionError
