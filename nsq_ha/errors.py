@@ -237,7 +237,7 @@ class OverloadedError(ServerError):
 
 
 class MessageRefusedError(ServerError):
-    """The message, its headers or its trace id are wrong: a retry would fail, too."""
+    """The message, its headers or its trace id are wrong, or beyond a limit of nsqd: a retry would fail, too."""
 
 
 class BadNameError(ServerError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nsq_ha.errors import MessageRefusedError, ServerError, server_error
 from nsq_ha.protocol import refusals
 from nsq_ha.protocol.exchange import read_error
+from tests.examples import ROOT
 
 MESSAGE = (
     "split the message, or start nsqd with a larger --max-msg-size; with max_message_bytes=1048576 the client refuses"
@@ -84,3 +87,16 @@ def test_the_table_names_all_that_is_advised() -> None:
         words = [word.strip(",;()") for word in advice.replace("'s", " ").split()]
         named = [word for word in words if word.startswith("--max")] or ["sample_rate"]
         assert all(word in table for word in named), text
+
+
+def test_the_page_of_errors_has_the_table() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8").partition("because of a limit")[2]
+    rows = [line.split(" | ") for line in page.partition("```")[0].splitlines() if line.startswith("| `")]
+    assert len(rows) == 8
+    for text, kind, option, flag in rows:
+        said = re.sub(r"\.\.\.", "7", text.strip("| `")).replace("> 7", "> 5").replace("range 7", "range 0-5")
+        error = read_error(said.encode())
+        assert type(error).__name__ in kind
+        assert error.detail != server_error(said.encode()).detail, said
+        for setting in (option.split("`")[1], flag.split("`")[1]):
+            assert setting in str(error)
