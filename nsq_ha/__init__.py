@@ -30,6 +30,7 @@ from nsq_ha.policy.sharding import JavaInt
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from nsq_ha.producer import Producer
 from nsq_ha.start_from import StartFrom
+from nsq_ha.worker import Worker
 
 __all__ = [
     "Backoff",
@@ -64,5 +65,6 @@ __all__ = [
     "TopicInfo",
     "TopicMeta",
     "TransportError",
+    "Worker",
     "__version__",
 ]

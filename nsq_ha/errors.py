@@ -21,6 +21,7 @@ The tree::
     ├── ServerError(code, detail)        an error frame, see ``SERVER_ERRORS``
     ├── PublishError                     a publish failed and is not retried any more
     ├── BodyError(ValueError)            the body of a message cannot be decoded
+    ├── WorkerError                      a consumer of a worker failed; ``__cause__`` is its error
     ├── DeadLetterError                  a message is no dead letter that can be read or replayed
     ├── DataLossError                    a range of offsets is not in the log, or no longer
     └── SparkUnavailableError            Java or PySpark is missing; says what to install
@@ -437,6 +438,20 @@ class BodyError(NsqError, ValueError):
         self.message_id = message_id
         self.reason = reason
         self.field = field
+
+
+class WorkerError(NsqError):
+    """A consumer of a :class:`~nsq_ha.Worker` failed; ``__cause__`` is its error. The others were closed gently.
+
+    Attributes:
+        topic: The consumer's topic.
+        channel: Its channel.
+    """
+
+    def __init__(self, message: str, topic: str, channel: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.channel = channel
 
 
 class DeadLetterError(NsqError):

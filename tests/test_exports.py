@@ -42,6 +42,7 @@ PUBLIC = [
     "TopicInfo",
     "TopicMeta",
     "TransportError",
+    "Worker",
     "__version__",
 ]
 

@@ -276,7 +276,21 @@ with sync.Consumer(topic, "ch", lookupd=lookupd, close_timeout=CLOSE) as consume
 print("left", flush=True)
 """
 
-PROGRAMS = {"async": ASYNC, "uvloop": UVLOOP, "sync": SYNC}
+WORKER = """
+from nsq_ha import Worker
+async def main():
+    global own
+    own = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    worker = Worker(lookupd=lookupd, close_timeout=CLOSE)
+    worker.add(topic, "ch", HANDLER)
+    worker.add(topic, "other", HANDLER)
+    await worker.run(install_signal_handlers=True)
+    returned()
+    print("left", flush=True)
+asyncio.run(main())
+"""
+
+PROGRAMS = {"async": ASYNC, "uvloop": UVLOOP, "sync": SYNC, "worker": WORKER}
 
 
 class Program:
@@ -343,6 +357,7 @@ TERM, INT = NUMBERS
         ("uvloop", "handle", INT),
         ("sync", "handle_in_a_thread", TERM),
         ("sync", "handle", INT),
+        ("worker", "handle", TERM),
     ],
 )
 def test_the_first_signal_lets_handlers_end(
@@ -363,6 +378,7 @@ def test_the_first_signal_lets_handlers_end(
         ("async", "hang_in_a_thread", TERM, TERM),
         ("uvloop", "hang", INT, TERM),
         ("sync", "hang_in_a_thread", INT, INT),
+        ("worker", "hang", TERM, INT),
     ],
 )
 def test_the_second_signal_ends_them(

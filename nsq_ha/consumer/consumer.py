@@ -258,9 +258,7 @@ class Consumer(SingleUseClient):
         is_awaited = self._inbox.is_busy(task)
         if not is_awaited:
             self._inbox.abandon(task, has_failed=has_failed)
-        if not self._close.has_begun:
-            self._inbox.close()
-        self._close.begin()
+        self._begin_close()
         if not is_awaited:
             await self._close.wait()
 
@@ -461,6 +459,9 @@ class Consumer(SingleUseClient):
         """Close the consumer after a signal."""
         log.info("%s/%s: closing after %s; a second signal closes at once", self.topic, self.channel, signal_name)
         self._is_signalled = True
+        self._begin_close()
+
+    def _begin_close(self) -> None:
         if not self._close.has_begun:
             self._inbox.close()
         self._close.begin()
@@ -473,3 +474,13 @@ class Consumer(SingleUseClient):
         """Wait until the consumer is closed, if a signal closes it."""
         if self._is_signalled:
             await self._close.wait()
+
+
+def begin_stop(consumer: Consumer) -> None:
+    """Start to close an entered consumer gently; return at once."""
+    consumer._begin_close()  # noqa: SLF001 - the class is this module's
+
+
+def stop_at_once(consumer: Consumer) -> None:
+    """Cancel the running handlers of a consumer that is closing."""
+    consumer._close.hurry()  # noqa: SLF001 - the class is this module's
