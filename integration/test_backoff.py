@@ -1,0 +1,125 @@
+"""What a consumer does for handlers that fail, or that take long: it pauses, and touches their messages."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from integration.reading import LIMIT, Consumers, eventually
+from nsq_ha import Backoff, Consumer, Message, Producer
+from tests.support.waiting import dawdle
+
+QUICK = Backoff(initial=0.02, maximum=0.05)
+PAUSES = Backoff(initial=0.5, maximum=1.0, jitter=0.0)
+
+
+@asynccontextmanager
+async def running(
+    consumer: Consumer, handler: Callable[[Message], Awaitable[object]], concurrency: int = 1
+) -> AsyncIterator[None]:
+    """Enter the consumer, run the handler until the block ends, and close."""
+    async with consumer:
+        task = asyncio.create_task(consumer.run(handler, concurrency=concurrency))
+        yield
+    async with asyncio.timeout(LIMIT):
+        await task
+
+
+@pytest.mark.plain
+async def test_a_failing_handler_is_called_a_few_times_and_loses_nothing(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    calls: list[float] = []
+    done: set[bytes] = set()
+    is_broken = True
+
+    async def handle(message: Message) -> None:
+        if not message.body.startswith(mark):
+            return
+        if is_broken:
+            calls.append(time.monotonic())
+            raise ConnectionError("the database is down")
+        done.add(message.body)
+
+    wanted = {mark + b"%d" % number for number in range(100)}
+    async with running(consume(ordinary, requeue_backoff=QUICK, handler_backoff=PAUSES), handle, concurrency=4):
+        await producer.publish_many(ordinary, sorted(wanted))
+        await eventually(lambda: len(calls) >= 6)
+        # The first ones may fail together, and each later one is the only one after a pause.
+        last = calls[-2:]
+        assert last[1] - last[0] >= 0.9
+        is_broken = False
+        await eventually(lambda: done == wanted)
+    assert len(calls) <= 12
+
+
+async def test_on_an_ordered_topic_the_other_partitions_go_on(
+    producer: Producer, consume: Consumers, ordered: str, mark: bytes
+) -> None:
+    failures: list[float] = []
+    done: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        if not message.body.startswith(mark):
+            return
+        if message.body == mark + b"bad" and len(failures) < 3:
+            failures.append(time.monotonic())
+            raise ValueError("not yet")
+        done.append(message.body.removeprefix(mark))
+
+    options = {"requeue_backoff": QUICK, "handler_backoff": PAUSES}
+    async with running(consume(ordered, **options), handle, concurrency=4):
+        await producer.publish(ordered, mark + b"bad", partition=0)
+        await eventually(lambda: len(failures) == 1)
+        await producer.publish(ordered, mark + b"good", partition=0)
+        for number in range(20):
+            await producer.publish(ordered, mark + b"%d" % number, partition=1 + number % 3)
+        await eventually(lambda: len(done) >= 20)
+        await eventually(lambda: done[-1:] == [b"good"])
+    assert failures[1] - failures[0] >= 0.45
+    assert failures[2] - failures[1] >= 0.9
+    assert done.index(b"bad") < done.index(b"good")
+
+
+@pytest.mark.plain
+async def test_a_long_handler_keeps_its_message_with_auto_touch(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    calls: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if message.body.startswith(mark):
+            calls.append(message.attempts)
+            await dawdle(4.0)
+
+    async def is_done() -> bool:
+        stats = await consume.stats(ordinary)
+        return bool(calls) and all(entry.depth == entry.in_flight == 0 for entry in stats.values())
+
+    async with running(consume(ordinary, msg_timeout=2.0, auto_touch=True), handle, concurrency=2):
+        await producer.publish(ordinary, mark)
+        await eventually(is_done)
+    assert calls == [1]
+
+
+@pytest.mark.plain
+async def test_batches_are_finished_together(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    found: list[bytes] = []
+    sizes: list[int] = []
+    async with consume(ordinary) as consumer:
+        await producer.publish_many(ordinary, [mark + b"%d" % number for number in range(130)])
+        batches = consumer.batches(max_messages=50, max_wait=0.5)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(anext(consumer.batches(1000, 60.0)), 1.0)
+        while len(found) < 130:
+            async with await asyncio.wait_for(anext(batches), LIMIT) as batch:
+                found += [message.body for message in batch if message.body.startswith(mark)]
+                sizes.append(len(batch))
+                assert {message.attempts for message in batch} == {1}
+    assert sorted(found) == sorted(mark + b"%d" % number for number in range(130))
+    assert max(sizes) == 50
