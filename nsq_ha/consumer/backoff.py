@@ -109,6 +109,7 @@ class HandlerBackoff:
 
     Attributes:
         is_active: Whether any message may have to wait; cheap to check.
+        on_pause: Called when this becomes true. Others keep messages that were handed out to nobody yet.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one consumer
@@ -123,6 +124,7 @@ class HandlerBackoff:
         observer: Observer = SILENT,
     ) -> None:
         self.is_active: bool = False
+        self.on_pause: set[Callable[[], None]] = set()
         self._observer = observer
         self._name = name
         self._backoff = config.handler_backoff
@@ -200,13 +202,17 @@ class HandlerBackoff:
     def close(self) -> list[Message]:
         """End; return the messages that were kept."""
         self._is_closed = True
-        kept: list[Message] = []
+        kept = self.parked
         for pause in self._pauses.values():
             pause.cancel()
-            kept += (message for message, _ in pause.parked)
-        self._pauses.clear()
+        self._pauses = {}
         self.is_active = False
         return kept
+
+    @property
+    def parked(self) -> list[Message]:
+        """The messages that are kept; may be asked from any thread."""
+        return [message for pause in tuple(self._pauses.values()) for message, _ in tuple(pause.parked)]
 
     # -- RDY
 
@@ -260,6 +266,8 @@ class HandlerBackoff:
         if self.is_active is not is_active:
             self.is_active = self._backlog.is_held_back = is_active
             self._backlog.review()
+            for pause in self.on_pause if is_active else ():
+                pause()
 
     def _end(self, pause: _Pause) -> None:
         """Let messages flow again."""

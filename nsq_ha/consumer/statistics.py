@@ -50,7 +50,7 @@ def consumer_stats(
         watch: The topic's lookups. None before the consumer is entered.
         past: Counts of partitions that are no longer read.
     """
-    waiting = Counter(message.partition for message in tuple(inbox.waiting))
+    waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.backoff.parked))
     total = DeliveryCounts()
     total.add(past)
     partitions = []

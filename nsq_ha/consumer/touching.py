@@ -77,7 +77,7 @@ class AutoTouch:
         held = Held(arrived_at, delivery.msg_timeout, delivery.max_msg_timeout)
         if self._touches.is_urgent(now, held):
             self._touches.touched(now, _key(message), held)
-            message.touch()
+            message.source.touch(message)
 
     def _turn(self) -> None:
         now = monotonic()
@@ -93,7 +93,7 @@ class AutoTouch:
         turn = self._touches.turn(now, held)
         for key in turn.touched:
             self._backlog.watch(messages[key], held[key].arrived_at)
-            messages[key].touch()
+            messages[key].source.touch(messages[key])  # a thread may answer it just now, so touch() might raise
         for key in turn.over:
             self._warn(messages[key], held[key].max_msg_timeout)
         self._looked_at = now

@@ -87,6 +87,11 @@ class Engine(nsq_ha.Consumer):
                 return
             ready.append(await anext(messages))
 
+    @property
+    def on_pause(self) -> set[Callable[[], None]]:
+        """Functions to call, in the event loop, when messages that no thread has seen must wait."""
+        return self._inbox.backoff.on_pause
+
     def warn_of_batches(self, max_messages: int) -> None:
         """Warn if batches can never be full."""
         self._warn_of_batches(max_messages)

@@ -168,13 +168,18 @@ class Taker:
         if wanting is not None:
             wanting.release()
 
+    def _pause(self) -> None:
+        self._fresh_until = 0.0  # the thread gives back what it has not seen
+
     async def _run(self) -> None:
+        self._engine.on_pause.add(self._pause)
         try:
             while True:
                 await self._demand.wait()
                 self._demand.clear()
                 await self._fill()
         finally:
+            self._engine.on_pause.discard(self._pause)
             self._answer(StopIteration())
 
     async def _fill(self) -> None:

@@ -134,10 +134,12 @@ async def test_ready_falls_to_0_and_one_connection_gets_1(stage: Stage) -> None:
 
 async def test_messages_that_arrived_before_the_pause_wait_and_keep_their_order(stage: Stage) -> None:
     handler = Handler()
-    async with running(stage.consumer(handler_backoff=SECOND), handler):
+    consumer = stage.consumer(handler_backoff=SECOND)
+    async with running(consumer, handler):
         peer = await stage.nsqd.subscriber()
         deliver(peer, range(6))
         await eventually(lambda: len(handler.calls) == 2)
+        assert consumer.stats().queued == 4
         handler.is_broken = False
         await eventually(lambda: len(handler.calls) == 6)
         assert handler.gaps == [1.0, 2.0, 1.0, 0.0, 0.0]

@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ import nsq_ha
 from nsq_ha import Backoff, ConfigError, Message, _portal
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.events import BackoffChanged, Event
 from nsq_ha.sync import Consumer, Producer, taking
 from tests.support.nsqd import LIMIT
 from tests.support.threads import at_once, in_thread, signal_when, until
@@ -91,6 +93,25 @@ def test_batches_of_several_threads_and_what_a_stop_does(cluster: DevCluster, to
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
         found += some(consumer, 47 - len(found))
     assert sorted(found) == sorted(b"%d" % number for number in range(47))
+
+
+def test_a_pause_holds_back_what_a_thread_has_not_seen(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    backoff = Backoff(initial=1.0, maximum=1.0, jitter=0.0)
+    is_paused = threading.Event()
+
+    def note(event: Event) -> None:
+        if isinstance(event, BackoffChanged):
+            is_paused.set()
+
+    with Consumer(topic, "ch", lookupd=cluster.lookupd, handler_backoff=backoff, on_event=note) as consumer:
+        publish(producer, topic, 300)
+        some(consumer, 200)  # quickly, so that it gets many at a time
+        next(consumer).requeue()
+        failed_at = time.monotonic()
+        assert is_paused.wait(LIMIT)
+        some(consumer, 1)
+        assert time.monotonic() - failed_at >= 0.9
+        some(consumer, 98)
 
 
 def test_several_threads_share_the_messages(cluster: DevCluster, topic: str, producer: Producer) -> None:
