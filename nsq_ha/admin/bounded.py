@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.errors import NsqError
 
-_LONGEST: Final = 86400.0
+MAX_TIMEOUT: Final = 86400.0
+"""Seconds in a day, the longest time limit."""
 
 
 class Bounded:
@@ -48,7 +49,7 @@ class Bounded:
     """
 
     def __init__(self, what: str, timeout: float, *, changes: bool = True) -> None:
-        if not is_number(timeout) or not 0 < timeout <= _LONGEST:
+        if not is_number(timeout) or not 0 < timeout <= MAX_TIMEOUT:
             raise ConfigError(f"timeout must be a number of seconds above 0 and up to a day, not {shown(timeout)}")
         self.what = what
         self.last: NsqError | None = None

@@ -22,10 +22,11 @@ class AdminClient(TopicAdmin, ChannelAdmin, ClusterAdmin, StatsAdmin):
     It works with partitioned and with plain (upstream) clusters, and finds the kind out by their answers. The
     nsqlookupds of a plain cluster are independent: give the addresses of all. A change goes to each of them.
 
-    Every method raises :class:`ConfigError` for wrong arguments, before anything is sent;
-    :class:`ServerError` with the server's text if the server refuses; :class:`TransportError` if a
-    required nsqd does not answer; and :class:`DiscoveryError` if no nsqlookupd answers, or if
-    ``timeout`` (seconds, for the whole call) is over. After a timeout or a cancellation the change may
+    A change returns when the cluster shows it. Every method raises :class:`ConfigError` for wrong arguments, before
+    anything is sent; :class:`ServerError` with the server's text if the server refuses; :class:`TransportError` if a
+    required nsqd does not answer; and :class:`DiscoveryError` if no nsqlookupd answers, or if ``timeout`` (seconds, for
+    the whole call) is over. If some servers show the change and others do not, that is a
+    :class:`~nsq_ha.errors.ChangeIncompleteError`, which names them. After a timeout or a cancellation the change may
     still happen: repeat the call, or describe the topic.
 
     Args:
@@ -34,5 +35,5 @@ class AdminClient(TopicAdmin, ChannelAdmin, ClusterAdmin, StatsAdmin):
         lookupd_tls: TLS for ``https://`` addresses. None trusts the system's authorities.
 
     Raises:
-        ConfigError: An address is not legal, or ``lookupd_tls`` cannot be used.
+        ConfigError: An address or ``question_timeout`` is not legal, or ``lookupd_tls`` cannot be used.
     """

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, Unpack
 
+from nsq_ha.admin.bounded import MAX_TIMEOUT
 from nsq_ha.admin.leading import Leading
-from nsq_ha.checks import lookupd_urls
+from nsq_ha.checks import is_number, lookupd_urls, shown
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.option_types import check_lookupd_tls
 from nsq_ha.settings import admin_from_env
@@ -32,7 +33,7 @@ class Opened:
         lookupd_tls: TLS for ``https://`` addresses. None trusts the system's authorities.
 
     Raises:
-        ConfigError: An address is not legal, or ``lookupd_tls`` cannot be used.
+        ConfigError: An address or ``question_timeout`` is not legal, or ``lookupd_tls`` cannot be used.
     """
 
     def __init__(
@@ -48,6 +49,10 @@ class Opened:
         check_lookupd_tls(lookupd_tls, self._urls)
         if lookupd_tls is not None:
             ssl_context(lookupd_tls, "lookupd_tls")
+        if not is_number(question_timeout) or not 0 < question_timeout <= MAX_TIMEOUT:
+            raise ConfigError(
+                f"question_timeout must be a number of seconds above 0 and up to a day, not {shown(question_timeout)}"
+            )
         self._lookupd_tls = lookupd_tls
         self._question_timeout = question_timeout
         self._opened: Leading | None = None

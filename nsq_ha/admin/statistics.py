@@ -8,7 +8,6 @@ Source: protocol reference 13.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
@@ -157,11 +156,16 @@ class StatsAdmin(Opened):
         stats: PartitionStats | None = None
         if leader is not None:
             nsqd = self._leading.nsqd(leader)
-            with contextlib.suppress(NsqError):
-                replicas = await nsqd.replicas(topic, partition)
-            with contextlib.suppress(NsqError):
-                found = await nsqd.stats(topic, clients=clients)
-                own = (entry for entry in found if (entry.topic, entry.partition) == (topic, partition))
+            members, entries = await asyncio.gather(
+                nsqd.replicas(topic, partition), nsqd.stats(topic, clients=clients), return_exceptions=True
+            )
+            for outcome in (members, entries):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, NsqError):
+                    raise outcome
+            if not isinstance(members, BaseException):
+                replicas = members
+            if not isinstance(entries, BaseException):
+                own = (entry for entry in entries if (entry.topic, entry.partition) == (topic, partition))
                 stats = next((dataclasses.replace(entry, nsqd=leader.address) for entry in own), None)
         return PartitionDescription(
             partition, leader, writable=partition in writable.leaders, replicas=replicas, stats=stats

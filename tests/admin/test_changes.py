@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -211,6 +211,12 @@ async def test_without_nsqlookupd_a_description_fails_at_once(cluster: Scripted,
     with pytest.raises(LookupUnavailableError):
         await admin.describe("orders")
     assert time.monotonic() - began < 4.0
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "2", None, float("nan")])
+def test_the_limit_of_a_question_must_be_seconds(seconds: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match="question_timeout must be a number of seconds"):
+        AdminClient("127.0.0.1:1", question_timeout=seconds)
 
 
 async def test_it_must_be_open() -> None:
