@@ -46,9 +46,11 @@ nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.
 nitpick_ignore += [("py:class", name) for name in ("Access", "Advice", "Key", "Publisher", "Upgrade")]
-nitpick_ignore += [("py:class", "nsq_ha.policy.topology.Pending")]
+nitpick_ignore += [
+    ("py:class", f"nsq_ha.{name}") for name in ("policy.topology.Pending", "protocol.ext_filter.FilterRule")
+]
 nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),
-    (r"py:.*", r"(Path|SparkSession)"),
+    (r"py:.*", r"(Path|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)"),
     (r"py:.*", r"(click|httpx|msgspec|opentelemetry|pyarrow|pyspark|starlette)\..+"),
 ]

@@ -418,7 +418,7 @@ class ConsumerConfig(ClientConfig):
     dead_letter_format: DeadLetterFormat = "auto"
     """How a dead letter carries where it comes from and why it failed: in ``headers`` on extended topics, in an
     ``envelope`` around the body on others, or ``bare``, not at all. ``auto`` uses headers if the topic accepts them,
-    otherwise an envelope. :mod:`nsq_ha.dead_letters` reads both."""
+    otherwise an envelope. :class:`nsq_ha.dead_letters.DeadLetter` reads both."""
 
     def __post_init__(self) -> None:
         """Check every option.
