@@ -44,7 +44,7 @@ class StatsAdmin(Opened):
     ) -> ClusterStats:
         """Return the statistics of all nsqds: topics, partitions, channels, and clients if asked for.
 
-        An nsqd that does not answer within ``question_timeout`` is named in :attr:`ClusterStats.silent`.
+        An nsqd that does not answer within ``question_timeout`` is named in :attr:`nsq_ha.admin.ClusterStats.silent`.
 
         Args:
             topic: Return only this topic. None for all.
@@ -128,8 +128,8 @@ class StatsAdmin(Opened):
             timeout: Seconds for the whole call.
 
         Returns:
-            The message; a body or header that is not UTF-8 is damaged. None if the server cannot read it: it is not
-            flushed yet, was cleaned up, or does not exist; or ``internal_id`` is that of a message in a batch.
+            The message. A body or header that is not UTF-8 is damaged. None if the server cannot read it, because it
+            is not flushed yet, was cleaned up or does not exist, or if ``internal_id`` is that of a message in a batch.
 
         Raises:
             ConfigError: The arguments do not name one message, or the cluster is a plain one.
