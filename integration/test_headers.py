@@ -1,18 +1,19 @@
-"""Messages chosen by their headers: filters and tags."""
+"""What headers are for: filters, tags and compressed bodies."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from integration.reading import Consumers, bodies, eventually, next_of, read
-from nsq_ha import ExtFilter, OutgoingMessage, Producer, StartFrom
+from nsq_ha import Backoff, ExtFilter, OutgoingMessage, Producer, StartFrom
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
+    from nsq_ha import Message
 
 PUBLISHED: dict[bytes, dict[str, object] | None] = {
     b"v1": {"k": "v1"},
@@ -149,3 +150,58 @@ async def test_an_untagged_message_waits_and_blocks_tagged_ones(
         async with consume(extended) as untagged:
             assert bodies([await next_of(untagged, mark)], mark) == [b"2"]
             assert bodies(await read(tagged, mark, 1), mark) == [b"3"]
+
+
+# ------------------------------------------------------------ compressed bodies
+
+LARGE = b"the same again, " * 5000
+
+
+NUMBERS = {"gzip": "1", "snappy": "2", "lz4": "3"}
+
+
+@pytest.mark.parametrize("codec", NUMBERS)
+async def test_compressed_bodies(
+    cluster: ClusterUnderTest,
+    consume: Consumers,
+    extended: str,
+    mark: bytes,
+    codec: Any,  # noqa: ANN401 - one of the words
+) -> None:
+    raw = consume(extended, channel=f"{consume.channel}_r#ephemeral", decompress=False)
+    producer = Producer(lookupd=cluster.lookupd, compress_body=codec)
+    async with raw, consume(extended) as consumer, producer:
+        body = mark + LARGE
+        await producer.publish(extended, body, headers={"a": 1}, tag="t", trace_id=9)
+        await producer.publish_many(extended, [body, mark + b"small"])
+        found = {(len(m.body), m.body[-6:], str(m.headers), m.tag) for m in await read(consumer, mark, 3)}
+        assert found == {
+            (len(body), b"gain, ", "{'a': 1}", "t"),
+            (len(body), b"gain, ", "{}", None),
+            (len(mark) + 5, b":small", "{}", None),
+        }
+        stored: list[Message] = []
+        while len(stored) < 2:
+            message = await anext(raw)
+            message.finish()
+            if message.headers.get("nsq.msg.size") == str(len(body)):
+                stored.append(message)
+        assert all(len(m.body) < 10_000 and m.headers["nsq.client.compress"] == NUMBERS[codec] for m in stored)
+
+
+async def test_a_broken_body_is_delivered_again_and_given_up(
+    producer: Producer, consume: Consumers, extended: str, mark: bytes
+) -> None:
+    broken = {"nsq.client.compress": "2", "nsq.msg.size": "100"}
+    given_up: list[Message] = []
+    quick = Backoff(initial=0.01, maximum=0.01)
+    async with consume(
+        extended, max_attempts=2, on_give_up=given_up.append, requeue_backoff=quick, handler_backoff=None
+    ) as consumer:
+        await producer.publish(extended, mark + b"no snappy", headers=broken, partition=0)
+        await producer.publish(extended, mark + b"good", partition=0)
+        assert bodies(await read(consumer, mark, 1), mark) == [b"good"]
+        waiting = asyncio.create_task(anext(consumer))
+        await eventually(lambda: given_up)
+        waiting.cancel()
+    assert [(message.body, message.headers) for message in given_up] == [(mark + b"no snappy", broken)]

@@ -233,6 +233,19 @@ class ClientConfig:
         return cls(**options)  # type: ignore[arg-type]  # the rules check the types
 
 
+BodyCodec = Literal["gzip", "snappy", "lz4"]
+"""How the bodies of messages are compressed."""
+
+_CODEC: Final = one_of("gzip", "snappy", "lz4")
+
+
+def _compressed_topics(name: str, value: object) -> BodyCodec | Mapping[str, BodyCodec]:
+    if not isinstance(value, Mapping):
+        found: BodyCodec = _CODEC(name, value)
+        return found
+    return {named(name, check_topic, topic): _CODEC(f"{name} of {topic}", codec) for topic, codec in value.items()}
+
+
 _PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     **_CLIENT_RULES,
     "publish_timeout": seconds(0.001, _DAY),
@@ -247,6 +260,8 @@ _PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     "window": whole(1, 100_000),
     "idle_timeout": seconds(1.0, _DAY),
     "max_connections": whole(1, 100_000),
+    "compress_body": optional(_compressed_topics),
+    "compress_min_bytes": whole(1, 2**30),
     "max_message_bytes": whole(1, 2**31 - 1),
     "max_batch_bytes": whole(64, 2**31 - 1),
 }
@@ -300,6 +315,12 @@ class ProducerConfig(ClientConfig):
     """Largest batch that nsqd accepts as one command: the value of nsqd's ``--max-body-size``, which nsqd does not
     report, either. A larger batch is sent in parts, and a message that fits into no batch alone."""
 
+    compress_body: BodyCodec | Mapping[str, BodyCodec] | None = None
+    """Compress bodies as Go programs do, for all topics or, with a mapping, for these: see "Bodies and headers". The
+    topics must be extended, since headers say how a body is compressed."""
+    compress_min_bytes: int = 20 * 1024
+    """Smallest body that ``compress_body`` compresses; the default of Go programs."""
+
 
 GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
 """What happens to a message after ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
@@ -337,6 +358,8 @@ _CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "tag": optional(text_of(MAX_TAG_BYTES, "None receives all messages")),
     "ext_filter": optional(Check("an ExtFilter", lambda value: isinstance(value, ExtFilter))),
     "skip_header": optional(_skipped_headers),
+    "decompress": Check("True or False", lambda value: isinstance(value, bool)),
+    "max_decompressed_bytes": whole(1, 2**31 - 1),
     "requeue_backoff": _BACKOFF,
     "handler_backoff": optional(_BACKOFF),
     "handler_backoff_scope": one_of("auto", "consumer", "connection"),
@@ -390,6 +413,11 @@ class ConsumerConfig(ClientConfig):
     skip_header: str | Mapping[str, object] | None = None
     """Finish messages that have this header without handing them out, or, with a mapping, that have one of these
     headers with the given value."""
+    decompress: bool = True
+    """Decompress bodies that their headers mark as compressed, as Go programs and ``compress_body`` write them. False
+    hands them out as they are stored."""
+    max_decompressed_bytes: int = 16 * 1024 * 1024
+    """Largest body after decompression; a message with a larger one counts as failed, and is not handed out."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
     """Delay of a requeue without ``delay``; it grows with the message's attempts."""
     handler_backoff: Backoff | None = Backoff(initial=1.0, maximum=120.0, factor=2.0, jitter=0.3)

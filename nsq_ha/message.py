@@ -11,6 +11,7 @@ answer, and the server delivers the message again.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -94,6 +95,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         ext: The raw extension header. None if there is none.
         source: The subscription that delivered it and sends its answer.
         answered: Whether it was finished or requeued.
+        compressed: Body and extension header as they are stored, if the body was decompressed here. None if not.
     """
 
     id: bytes
@@ -105,6 +107,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     raw_size: int | None = None
     ext: bytes | None = None
     answered: bool = False
+    compressed: tuple[bytes, bytes] | None = None
 
     @property
     def topic(self) -> str:
@@ -321,6 +324,15 @@ class Message(msgspec.Struct, eq=False, gc=False):
             f"<Message {self.topic}-{self.partition} id={self.internal_id:#x} trace_id={self.trace_id}"
             f" attempts={self.attempts} {len(self.body)} bytes>"
         )
+
+
+def as_stored(message: Message) -> Message:
+    """Return the message with body and header as they are stored, if its body was decompressed here."""
+    if message.compressed is None:
+        return message
+    found = copy.copy(message)
+    (found.body, found.ext), found.compressed = message.compressed, None
+    return found
 
 
 class Receipt(msgspec.Struct, frozen=True):

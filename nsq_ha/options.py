@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
-from nsq_ha.config import DeadLetterFormat, EventFunction, GiveUp, Secret, Sharding
+from nsq_ha.config import BodyCodec, DeadLetterFormat, EventFunction, GiveUp, Secret, Sharding
 from nsq_ha.ext_filter import ExtFilter
 from nsq_ha.option_types import Backoff, Compression, TlsConfig
 from nsq_ha.start_from import StartFrom
@@ -61,6 +61,8 @@ class ProducerOptions(ClientOptions, total=False):
     window: int
     idle_timeout: float
     max_connections: int
+    compress_body: BodyCodec | Mapping[str, BodyCodec] | None
+    compress_min_bytes: int
     max_message_bytes: int
     max_batch_bytes: int
 
@@ -82,6 +84,8 @@ class ConsumerOptions(ClientOptions, total=False):
     tag: str | None
     ext_filter: ExtFilter | None
     skip_header: str | Mapping[str, object] | None
+    decompress: bool
+    max_decompressed_bytes: int
     requeue_backoff: Backoff
     handler_backoff: Backoff | None
     handler_backoff_scope: Literal["auto", "consumer", "connection"]

@@ -69,6 +69,8 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "window": ("5", 5),
     "idle_timeout": ("60", 60.0),
     "max_connections": ("3", 3),
+    "compress_body": ("lz4", "lz4"),
+    "compress_min_bytes": ("100", 100),
     "max_message_bytes": ("5000000", 5_000_000),
     "max_batch_bytes": ("6000000", 6_000_000),
 }
@@ -84,6 +86,8 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "tag": ("blue", "blue"),
     "handler_backoff_scope": ("connection", "connection"),
     "skip_header": ("test", "test"),
+    "decompress": ("no", False),
+    "max_decompressed_bytes": ("1000", 1000),
     "start_timeout": ("0", 0.0),
     "max_attempts": ("3", 3),
     "warn_attempts": ("0", 0),

@@ -82,9 +82,9 @@ class AttemptPolicy:
         await self._give_up(message, why or UNSEEN)
         return False
 
-    async def failed(self, message: Message, error: BaseException) -> None:
-        """Requeue a message whose handler failed, or give it up if that was its last attempt."""
-        log.warning("handler failed on %r: %r", message, error, exc_info=error)
+    async def failed(self, message: Message, error: BaseException, what: str = "handler failed on") -> None:
+        """Requeue a message whose handler failed, or give it up if that was its last attempt; ``what`` is logged."""
+        log.warning("%s %r: %r", what, message, error, exc_info=error)
         if message.answered:
             return
         self.on_failed(message)

@@ -116,6 +116,7 @@ class Backlog:
         self._expiry_check_at = 0.0
         self._is_expiring = False
         self._is_careful = True
+        self._checks_all = False
         self._warned: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -297,6 +298,11 @@ class Backlog:
         if not message.answered:
             self._watch(message, began, began)
 
+    def check_all(self) -> None:
+        """Check each message from now on, whatever its attempts."""
+        self._checks_all = True
+        self._messages.fine_below = 0
+
     def review(self) -> None:
         """Update how many messages to ask for, and whether to check each one."""
         most = self._flow.max_in_flight
@@ -305,7 +311,7 @@ class Backlog:
         is_careful = not is_quick or self.is_held_back or (bool(self._finished) and monotonic() < self._careful_until)
         if is_careful is not self._is_careful:
             self._is_careful = is_careful
-            self._messages.fine_below = 0 if is_careful else self._fine_below
+            self._messages.fine_below = 0 if is_careful or self._checks_all else self._fine_below
         if is_quick:
             self._flow.limit_to(None)
             return

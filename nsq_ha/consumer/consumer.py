@@ -316,6 +316,8 @@ class Consumer(SingleUseClient):
             self._inbox.refused(refusal)
         else:
             self._partitions.follow(view, self._group)
+        if view.meta is not None and view.meta.extend_support and self.config.decompress:
+            self._inbox.look_for_compressed()
         if not view.exists:
             self._absent.set()
         self._inbox.changed.set()

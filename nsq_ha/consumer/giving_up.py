@@ -17,6 +17,7 @@ from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
+from nsq_ha.message import as_stored
 from nsq_ha.transport.single_use import SingleUseClient, check_entered
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class GiveUpPublisher:
         """
         if self._producer is None or not self._is_needed:
             return
+        message = as_stored(message)
         letters, producer_options = self._config.dead_letter_topic, self._options
         if self._is_plain is None and producer_options is not None:
             view = await self._look_up(letters or message.topic, producer_options)

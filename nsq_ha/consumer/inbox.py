@@ -19,8 +19,9 @@ from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.messages import Iterations
 from nsq_ha.consumer.touching import AutoTouch
 from nsq_ha.consumer.wakeup import Arrivals
-from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
+from nsq_ha.protocol.body_codec import MARK, decompress_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,9 @@ class ConsumerInbox:
         self.changed: asyncio.Event = asyncio.Event()
         self.closing: asyncio.Event = asyncio.Event()
         self.died: BaseException | None = None
+        self._looks = False  # for compressed bodies among the messages that arrive
+        self._is_expanding = False
+        self._max_decompressed_bytes = config.max_decompressed_bytes
         self._attempts = attempts
         self._queue = self.waiting  # until it closes
         self._arrivals = Arrivals()
@@ -151,6 +155,10 @@ class ConsumerInbox:
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
         self.flow.seen(len(messages[-1].body))
+        if self._looks and any(message.ext is not None and MARK in message.ext for message in messages):
+            self._looks = False  # looking at each arrival is over: each message is looked at when it is handed out
+            self._is_expanding = True
+            self.backlog.check_all()
         is_blocked = self.backlog.arrived(len(messages))
         self._queue.extend(messages)
         messages.clear()  # else their bodies would stay in memory until the next read
@@ -158,6 +166,10 @@ class ConsumerInbox:
             self._arrivals.wake()
         else:
             self._arrivals.wake_now()
+
+    def look_for_compressed(self) -> None:
+        """Decompress bodies, since messages of the topic have headers, which may say that a body is compressed."""
+        self._looks = not self._is_expanding
 
     def freed(self) -> None:
         """Record that a message was answered."""
@@ -341,7 +353,30 @@ class ConsumerInbox:
             raise
         if self.backoff.is_active and not self.backoff.admits(message, arrived_at):
             return False
+        header = message.ext
+        if self._is_expanding and header is not None and MARK in header and not await self._expanded(message, header):
+            return False
         backlog.hand_out(message, arrived_at)
+        return True
+
+    async def _expanded(self, message: Message, ext: bytes) -> bool:
+        """Decompress the body of a message if it is compressed; return False if it counts as failed."""
+        try:
+            found = decompress_body(message.body, ext, self._max_decompressed_bytes)
+        except ValueError as error:
+            failure = BodyError(
+                "cannot be decompressed",
+                f"it {error}",
+                topic=message.topic,
+                partition=message.partition,
+                message_id=message.internal_id,
+            )
+            await self._attempts.failed(message, failure, "not handing out")
+            return False
+        if found is not None:
+            message.compressed = (message.body, ext)
+            message.body, message.ext = found
+            self.flow.seen(len(message.body))
         return True
 
     # -- closing

@@ -17,7 +17,14 @@ from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.producer_limits import chunks
 from nsq_ha.producer.requests import Request, checked_pub, kind_of, plain_mpub, rich_mpub
-from nsq_ha.producer.validate import CheckedMessage, check_kind, check_message, lane_key
+from nsq_ha.producer.validate import (
+    CheckedMessage,
+    check_compression,
+    check_kind,
+    check_message,
+    compressing,
+    lane_key,
+)
 from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
@@ -89,7 +96,10 @@ class BatchPlan:
         self._largest = config.max_message_bytes
         self._room = _room(config)
         self._alone_above = config.max_batch_bytes - _COUNT_BYTES
-        self._sizes = _plain_sizes(messages, self._largest) if trace_id_of(_ANY) is None else None
+        self._config = config
+        self._compress = compressing(config, topic)
+        is_plain = trace_id_of(_ANY) is None and self._compress is None
+        self._sizes = _plain_sizes(messages, self._largest) if is_plain else None
         if self._sizes is None:
             self.size: int = 0
             self.is_small: bool = len(messages) <= STEP
@@ -112,7 +122,7 @@ class BatchPlan:
             message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
             self._messages.append(message)
             try:
-                checked = check_message(message, self._trace_id_of(message), self._largest)
+                checked = check_message(message, self._trace_id_of(message), self._largest, self._compress)
             except ConfigError as error:
                 raise at_position(position, error) from error
             self._checked.append(checked)
@@ -131,6 +141,7 @@ class BatchPlan:
         Raises:
             ConfigError: The topic does not accept a message; the text names its position.
         """
+        check_compression(view, self._config)
         for part in self._rich_parts(publisher, view) if self._sizes is None else self._plain_parts(publisher, view):
             if part is not None:
                 self._parts.append(part)

@@ -27,7 +27,7 @@ from nsq_ha.producer.readiness import connect_all, unready
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher
-from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message
+from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message, compressing
 from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
@@ -68,6 +68,7 @@ class Producer(SingleUseClient):
     ) -> None:
         self.config: ProducerConfig = options_of(ProducerConfig, config, options)
         self._trace = self.config.trace
+        self._is_checked = bool(self._trace) or self.config.compress_body is not None
         self._largest = self.config.max_message_bytes
         self._observer = Observer(self.config.on_event)
         self._topics: dict[str, TopicPublisher] = {}
@@ -105,6 +106,7 @@ class Producer(SingleUseClient):
     @trace.setter
     def trace(self, value: bool | Iterable[str]) -> None:
         self._trace = traced_topics(value)
+        self._is_checked = bool(self._trace) or self.config.compress_body is not None
 
     async def _open(self) -> None:
         self._directory = Directory(self.config, access="w", observer=self._observer)
@@ -294,7 +296,7 @@ class Producer(SingleUseClient):
             and headers is None
             and tag is None
             and defer is None
-            and not self._trace
+            and not self._is_checked
             and type(body) is bytes
             and 0 < len(body) <= self._largest
             and (key is None or type(key) in KEY_TYPES)
@@ -322,7 +324,7 @@ class Producer(SingleUseClient):
         """Return the request for a message that has more than a body and a key."""
         if not isinstance(topic, str):
             check_topic(topic)
-        checked = check_message(message, self._trace_id(topic, message), self._largest)
+        checked = check_message(message, self._trace_id(topic, message), self._largest, compressing(self.config, topic))
         return PubRequest(
             topic=topic,
             future=pending.new_future(),
@@ -373,7 +375,8 @@ class Producer(SingleUseClient):
         messages = as_list(messages)
         if not messages:
             return []
-        if not self._trace and (request := single_mpub(topic, messages, pending.new_future, self.config)) is not None:
+        request = None if self._is_checked else single_mpub(topic, messages, pending.new_future, self.config)
+        if request is not None:
             return await self._publish_mpub(pending, request, timeout)
         return await self._publish_batch(pending, topic, messages, timeout)
 

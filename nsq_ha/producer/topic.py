@@ -21,7 +21,7 @@ from nsq_ha.producer.choice import PartitionChoice
 from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.producer.repartition import Repartition
 from nsq_ha.producer.sender import Sender
-from nsq_ha.producer.validate import check_kind, lane_key
+from nsq_ha.producer.validate import check_compression, check_kind, lane_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -174,6 +174,7 @@ class TopicPublisher:
 
     def _admit(self, request: Request, view: TopicView) -> None:
         """Choose the partition of a request and queue it there."""
+        check_compression(view, self._config)
         self.choice.prepare_quick(view)
         check_kind(view, request.trace_id, request.ext, request.defer_ms)
         partition, is_free = self.choice.partition_for(request.key, request.partition, view)

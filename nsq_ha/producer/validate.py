@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY
+from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
 from nsq_ha.protocol.encoding import MAX_DELAY_MS, MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
 from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from nsq_ha.config import ProducerConfig
     from nsq_ha.message import OutgoingMessage
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
@@ -49,13 +51,39 @@ class CheckedMessage(msgspec.Struct, frozen=True):
         return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
 
 
-def check_message(message: OutgoingMessage, trace_id: int | None, largest: int = MAX_MESSAGE_BYTES) -> CheckedMessage:
+class Compressing(NamedTuple):
+    """How to compress the bodies of a topic.
+
+    Attributes:
+        codec: The codec.
+        least: Smallest body to compress.
+    """
+
+    codec: str
+    least: int
+
+
+def compressing(config: ProducerConfig, topic: str) -> Compressing | None:
+    """Return how ``config`` compresses the bodies of ``topic``. None for not at all."""
+    codec = config.compress_body
+    if isinstance(codec, Mapping):
+        codec = codec.get(topic)
+    return None if codec is None else Compressing(codec, config.compress_min_bytes)
+
+
+def check_message(
+    message: OutgoingMessage,
+    trace_id: int | None,
+    largest: int = MAX_MESSAGE_BYTES,
+    compress: Compressing | None = None,
+) -> CheckedMessage:
     """Check a message and encode its headers, tag and trace id.
 
     Args:
         message: The caller's message.
         trace_id: The id to trace it with. None for no trace.
         largest: The option ``max_message_bytes``.
+        compress: How to compress its body. None for not at all.
 
     Raises:
         ConfigError: Body, key, partition, trace id, headers or tag are not valid; nothing was sent.
@@ -75,9 +103,12 @@ def check_message(message: OutgoingMessage, trace_id: int | None, largest: int =
                 "key= and partition= both choose the partition: give only one of them (see also sharding=)"
             )
     _check_trace_id(trace_id)
-    ext = None
-    if message.headers is not None or message.tag is not None:
-        ext = _encode_header({} if message.headers is None else message.headers, message.tag, trace_id)
+    ext, headers = None, message.headers
+    if compress is not None and len(body) >= compress.least and not _is_compressed(headers):
+        body, marks = compress_body(body, compress.codec)
+        headers = {**(headers or {}), **marks} if marks else headers
+    if headers is not None or message.tag is not None:
+        ext = _encode_header({} if headers is None else headers, message.tag, trace_id)
     size = len(body) + (8 if trace_id is not None else 0) + (len(ext) + _HEADER_SIZE_WORD if ext else 0)
     if size > largest:
         raise ConfigError(
@@ -85,6 +116,11 @@ def check_message(message: OutgoingMessage, trace_id: int | None, largest: int =
             f" or raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
         )
     return CheckedMessage(body, trace_id, ext)
+
+
+def _is_compressed(headers: object) -> bool:
+    """Return whether the caller has compressed the body. Wrong headers are refused later."""
+    return headers is not None and (not isinstance(headers, Mapping) or CODEC_HEADER in headers)
 
 
 def _check_trace_id(trace_id: object) -> None:
@@ -116,6 +152,23 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
     if len(ext) > MAX_EXT_BYTES:
         raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {MAX_EXT_BYTES}")
     return ext
+
+
+def check_compression(view: TopicView, config: ProducerConfig) -> None:
+    """Check that bodies of the topic can be compressed, if ``config`` says that they should.
+
+    Raises:
+        ConfigError: They cannot.
+    """
+    if view.meta is None or view.meta.extend_support or compressing(config, view.topic) is None:
+        return
+    cure = "plain nsqd has none"
+    if view.meta.is_partitioned:
+        cure = "create it extended (nsq-ha topic create --extended)"
+    raise ConfigError(
+        f"compress_body: messages of topic {view.topic!r} have no headers, which say how a body is compressed: {cure};"
+        f" or name other topics in compress_body"
+    )
 
 
 def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_ms: int | None = None) -> None:
