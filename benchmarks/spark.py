@@ -1,11 +1,12 @@
 """Spark: ``NSQ_HA_TEST_LOOKUPD=http://host:port python -m benchmarks.spark [ROW ...]``, on the HA server.
 
 *read*: a topic of two partitions into an aggregate, against the same aggregate
-over ``range`` with a pickled Python function that makes such bodies. *trigger*:
-what a micro-batch with next to no rows costs, against the built-in source
-``rate`` and against a source in Python that does nothing. *sink*: a write,
-against an Arrow writer with the same plan that drops its rows. *memory*: of the
-Python workers, with bodies of 1 MB. Rounds are interleaved in one session; the
+over ``range`` with a pickled Python function that makes such bodies. *bulk*: the
+same with ``fetch=bulk``, also of ordered topics and by the size of the batches
+that wrote the topic. *trigger*: what a micro-batch with next to no rows costs,
+against the built-in source ``rate`` and against a source in Python that does
+nothing. *sink*: a write, against an Arrow writer with the same plan that drops
+its rows. *memory*: of the Python workers, with bodies of 1 MB. Rounds are interleaved in one session; the
 figures are medians of the ratios within a round.
 
 Servers and Spark share the machine's cores, so on a busy one the rates tell more
@@ -21,7 +22,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,9 +33,21 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import BinaryType
 
 from benchmarks.bare_source import BareSource
-from benchmarks.processes import in_a_process, peaks, spent
-from nsq_ha import OutgoingMessage, Producer, PublishError
-from nsq_ha.admin import AdminClient
+from benchmarks.processes import in_a_process, peaks
+from benchmarks.spark_bulk import bulk
+from benchmarks.spark_rounds import (
+    BODY_BYTES,
+    PARTITIONS,
+    ROWS,
+    interleaved,
+    made_body,
+    rates,
+    ratio,
+    summed,
+    topic,
+    used,
+)
+from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -42,71 +55,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
-ROWS: Final = 300_000
-BODY_BYTES: Final = 200
 LARGE_BYTES: Final = 1_000_000
 LARGE_COUNTS: Final = (50, 200)
 TRIGGERS: Final = 8
-PARTITIONS: Final = 2
 BARE: Final = "a Python source that does nothing"
 _SETTINGS: Final = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
 
 Made = Callable[["SparkSession", str, int], list[str]]
 
 
-@contextmanager
-def topic(lookupd: str, name: str, count: int = 0, size: int = BODY_BYTES) -> Iterator[str]:
-    """Make a topic of two partitions that holds ``count`` messages, and delete it in the end."""
-    full = f"bench_spark_{name}_{os.getpid()}"
-
-    async def make() -> None:
-        async with AdminClient(lookupd) as admin:
-            await admin.create_topic(full, PARTITIONS)
-        await publish(lookupd, full, count, size)
-
-    async def delete() -> None:
-        async with AdminClient(lookupd) as admin:
-            await admin.delete_topic(full)
-
-    asyncio.run(make())
-    try:
-        yield full
-    finally:
-        asyncio.run(delete())
-
-
-async def publish(lookupd: str, name: str, count: int, size: int) -> None:
-    """Publish bodies of one size to both partitions in turn."""
-    body = b"x" * size
-    lot = max(1, min(1000, 2_000_000 // size))
-    async with Producer(lookupd=lookupd) as producer:
-        for start in range(0, count, lot):
-            messages = [OutgoingMessage(body, partition=n % PARTITIONS) for n in range(start, min(start + lot, count))]
-            for outcome in await producer.publish_many(name, messages):
-                if isinstance(outcome, PublishError):
-                    raise outcome
-
-
 # ---------------------------------------------------------------- read
-
-
-def _made(_: int) -> bytes:
-    return b"x" * BODY_BYTES
-
-
-def _summed(frame: DataFrame, rows: int) -> float:
-    """Return rows a second of an aggregate that needs every body."""
-    began = time.perf_counter()
-    (row,) = frame.agg(f.count("*").alias("rows"), f.sum(f.length("value")).alias("bytes")).collect()
-    seconds = time.perf_counter() - began
-    if (row["rows"], row["bytes"]) != (rows, rows * BODY_BYTES):
-        raise RuntimeError(f"read {row} and not {rows} rows")
-    return rows / seconds
 
 
 def read(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
     """Measure reading."""
-    made = f.udf(_made, BinaryType(), useArrow=False)
+    made = f.udf(made_body, BinaryType(), useArrow=False)
     numbers = spark.range(0, ROWS, 1, PARTITIONS)
     cpu: dict[str, list[float]] = {}
     with topic(lookupd, "read", ROWS) as name:
@@ -120,11 +83,11 @@ def read(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
             "range + pickled function": numbers.select(made("id").alias("value")),
             "range": numbers.select(f.repeat(f.lit("x"), BODY_BYTES).alias("value")),
         }
-        kinds = {label: partial(_summed, frame, ROWS) for label, frame in frames.items()}
-        found = _interleaved(kinds, rounds, cpu)
-    lines = [_rates(found), _cpu(cpu)]
+        kinds = {label: partial(summed, frame, ROWS) for label, frame in frames.items()}
+        found = interleaved(kinds, rounds, cpu)
+    lines = [rates(found), used(cpu, ROWS)]
     lines += [
-        _ratio(f"{one} / range + pickled function", found[one], found["range + pickled function"], at_least=0.5)
+        ratio(f"{one} / range + pickled function", found[one], found["range + pickled function"], at_least=0.5)
         for one in ("nsq", "nsq, only value")
     ]
     return lines
@@ -190,7 +153,7 @@ def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
             "rate": spark.readStream.format("rate").options(rowsPerSecond=40, numPartitions=PARTITIONS).load(),
             BARE: spark.readStream.format("bare").load(),
         }
-        found = _interleaved({label: partial(measured, label, frame) for label, frame in frames.items()}, rounds)
+        found = interleaved({label: partial(measured, label, frame) for label, frame in frames.items()}, rounds)
     lines = [
         f"  {label}, ms: "
         + ", ".join(
@@ -200,9 +163,9 @@ def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
     ]
     return [
         *lines,
-        _ratio("trigger of nsq / of rate", found["nsq"], found["rate"], at_most=1.5),
-        _ratio(f"trigger of {BARE} / of rate", found[BARE], found["rate"]),
-        _ratio(f"trigger of nsq / of {BARE}", found["nsq"], found[BARE]),
+        ratio("trigger of nsq / of rate", found["nsq"], found["rate"], at_most=1.5),
+        ratio(f"trigger of {BARE} / of rate", found[BARE], found["rate"]),
+        ratio(f"trigger of nsq / of {BARE}", found["nsq"], found[BARE]),
     ]
 
 
@@ -254,8 +217,8 @@ def sink(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
             "nsq": lambda: written("nsq", lookupd=lookupd, topic=name),
             "dropped": lambda: written("dropping"),
         }
-        found = _interleaved(kinds, rounds, cpu)
-    return [_rates(found), _cpu(cpu), _ratio("sink / dropped", found["nsq"], found["dropped"], at_least=0.6)]
+        found = interleaved(kinds, rounds, cpu)
+    return [rates(found), used(cpu, ROWS), ratio("sink / dropped", found["nsq"], found["dropped"], at_least=0.6)]
 
 
 # ---------------------------------------------------------------- memory
@@ -314,53 +277,7 @@ def memory(lookupd: str) -> list[str]:
 # ---------------------------------------------------------------- all
 
 
-def _interleaved(
-    kinds: Mapping[str, Callable[[], float]], rounds: int, cpu: dict[str, list[float]] | None = None
-) -> dict[str, list[float]]:
-    """Measure each kind once a round, in another order each time; a round before warms up.
-
-    Args:
-        kinds: What gives the figure of each.
-        rounds: How many.
-        cpu: Takes seconds of CPU of Spark and its workers, the server left out.
-    """
-    found: dict[str, list[float]] = {label: [] for label in kinds}
-    for number in range(rounds + 1):
-        labels = list(kinds)
-        turn = number % len(labels)
-        for label in labels[turn:] + labels[:turn]:
-            before = spent()
-            figure = kinds[label]()
-            if number:
-                found[label].append(figure)
-                if cpu is not None:
-                    cpu.setdefault(label, []).append(spent() - before)
-    return found
-
-
-def _rates(found: dict[str, list[float]]) -> str:
-    return "  rows/s: " + ", ".join(f"{label} {statistics.median(figures):,.0f}" for label, figures in found.items())
-
-
-def _cpu(cpu: dict[str, list[float]]) -> str:
-    texts = ", ".join(f"{label} {statistics.median(figures) / ROWS * 1e6:.1f}" for label, figures in cpu.items())
-    return f"  CPU of Spark and its workers, us a row: {texts}"
-
-
-def _ratio(
-    label: str, ours: list[float], other: list[float], *, at_least: float | None = None, at_most: float | None = None
-) -> str:
-    ratios = [one / another for one, another in zip(ours, other, strict=True)]
-    ratio = statistics.median(ratios)
-    figures = f"{label}: {ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
-    if at_least is not None:
-        return f"{figures}, mark >= {at_least}: {'reached' if ratio >= at_least else 'NOT reached'}"
-    if at_most is not None:
-        return f"{figures}, mark <= {at_most}: {'reached' if ratio <= at_most else 'NOT reached'}"
-    return figures
-
-
-PARTS: Final[dict[str, Made]] = {"read": read, "trigger": trigger, "sink": sink}
+PARTS: Final[dict[str, Made]] = {"read": read, "bulk": bulk, "trigger": trigger, "sink": sink}
 
 
 def main(arguments: list[str] | None = None) -> None:

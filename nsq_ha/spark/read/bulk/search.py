@@ -1,7 +1,8 @@
 """Find the entry of a partition's log that contains an offset.
 
 The call addresses entries by number, and knows no offsets. One answer shows where one entry begins and ends, so this
-guesses in proportion, and halves the rest if that does not converge.
+guesses in proportion, and halves the rest if that does not converge. It begins low, since a server logs a warning for
+each number beyond the end.
 
 **Source:** youzan/nsq ``consistence/commitlog.go`` ``ConvertToOffsetIndex``: entries keep their numbers when older ones
 are cleaned.
@@ -67,24 +68,27 @@ def find_entry(position: int, extent: Extent, look: Callable[[int], Place | Miss
     Returns:
         None if the entries do not contain it: they begin later, or there is a gap.
     """
-    low, before = -1, Place(0, 0)
+    low, before, is_later = -1, Place(extent.start, 0), False
     # There are at least as many messages as entries.
-    high, after = extent.messages + 1, extent.end
-    is_later = False
+    high, after = extent.messages + 1, -1
     for attempt in range(_GUESSES + high.bit_length()):
         if high - low < 2:
             break
         guess = (low + high) // 2
-        if attempt < _GUESSES and not is_later and after > before.offset:
+        if attempt == 0:
+            guess = position * high // max(extent.end, 1) if extent.start else 0
+        elif attempt < _GUESSES and after > before.offset:
             guess = low + (position - before.offset) * (high - low) // (after - before.offset)
+        elif attempt < _GUESSES and before.size and not is_later:
+            guess = low + (position - before.offset) // before.size
         guess = min(max(guess, low + 1), high - 1)
         found = look(guess)
-        # Entries may hold many messages each; then there are far fewer, and only halving gets there.
-        is_later = False
-        if found is Missing.LATER:
-            high, is_later = guess, True
-        elif found is Missing.CLEANED:
-            low, before = guess, Place(extent.start, 0)
+        is_later = found is Missing.LATER
+        if isinstance(found, Missing):
+            if is_later:
+                high, after = guess, -1
+            else:
+                low, before = guess, Place(extent.start, 0)
         elif found.offset > position:
             high, after = guess, found.offset
         elif position < found.offset + found.size:
