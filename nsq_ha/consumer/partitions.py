@@ -61,9 +61,13 @@ class Partitions:
 
     def are_subscribed(self) -> bool:
         """Return whether all partitions to read are subscribed; False while none is known."""
-        view = self._watch.view
-        wanted = set(view.leaders) if view is not None and _is_plain(view) else self.wanted()
+        wanted = self.needed()
         return bool(wanted) and all(self.is_subscribed(partition) for partition in wanted)
+
+    def needed(self) -> set[int]:
+        """Return the partitions that must be subscribed; an nsqd that left a plain cluster may have left for good."""
+        view = self._watch.view
+        return set(view.leaders) if view is not None and _is_plain(view) else self.wanted()
 
     def wanted(self) -> set[int]:
         """Return the partitions to read; none while the topic is unknown."""

@@ -119,8 +119,9 @@ def consumer_troubles(
     found: list[Trouble] = []
     if watch.error is not None and watch.failing_since is not None:
         found.append(Trouble("", str(watch.error), now - watch.failing_since))
-    wanted = partitions.wanted()
-    if not wanted and watch.error is None:
+    wanted = partitions.needed()
+    # nsqds of a plain cluster that are not listed any more are read while their connections last.
+    if not wanted and watch.error is None and not any(map(partitions.is_subscribed, tuple(subscriptions))):
         since = opened_at if watch.absent_since is None else watch.absent_since
         found.append(Trouble(watch.topic, partitions.why_not(), now - since))
     leaderless = dict(watch.leaderless_since)

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.checks import check_topic
@@ -66,8 +66,8 @@ class TopicWatch:
         error: The error of the last round. None if it got an answer.
         failing_since: When the first of the last rounds without an answer ended, in the loop's time. None if the last
             one got an answer.
-        absent_since: Since when no answer has named a partition. None if one did.
-        leaderless_since: Since when partitions have had no leader.
+        absent_since: Since when no answer has named a partition, or an nsqd of a plain cluster. None if one did.
+        leaderless_since: Since when partitions have had no leader; not of a plain cluster.
     """
 
     def __init__(
@@ -237,16 +237,19 @@ class TopicWatch:
 
     def _keep_times(self) -> None:
         """Keep since when each trouble has lasted, after a round."""
-        now, view = asyncio.get_running_loop().time(), self.view
+        now, view, before = asyncio.get_running_loop().time(), self.view, self.leaderless_since
         self.failing_since = None if self.error is None else (self.failing_since or now)
-        if view is None or not view.partition_num:
-            self.absent_since, self.leaderless_since = self.absent_since or now, {}
-            return
-        self.absent_since, before = None, self.leaderless_since
+        partitions: Iterable[int] = ()
+        if view is None or not view.partition_num or (view.is_plain and not view.leaders):
+            self.absent_since = self.absent_since or now
+        else:
+            self.absent_since = None
+            # An nsqd that leaves a plain cluster may have left for good.
+            partitions = () if view.is_plain else range(view.partition_num)
         self.leaderless_since = {
             partition: before.get(partition, now)
-            for partition in range(view.partition_num)
-            if partition not in view.leaders
+            for partition in partitions
+            if view is not None and partition not in view.leaders
         }
 
     def _survive(self, error: BaseException) -> None:

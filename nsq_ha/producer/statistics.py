@@ -99,9 +99,7 @@ def producer_troubles(publishers: Iterable[TopicPublisher], now: float) -> list[
             text = str(watch.error)
             lookups.setdefault(text, Trouble("", text, now - watch.failing_since))
         if watch.absent_since is not None and watch.error is None:
-            reason = publisher.trouble
-            text = "no partition is known yet" if reason is None else str(reason)
-            found.append(Trouble(watch.topic, text, now - watch.absent_since))
+            found.append(Trouble(watch.topic, _why_absent(publisher), now - watch.absent_since))
         leaderless = dict(watch.leaderless_since)
         for partition, since in leaderless.items():
             found.append(Trouble(f"{watch.topic}-{partition}", "has no leader", now - since))
@@ -112,6 +110,13 @@ def producer_troubles(publishers: Iterable[TopicPublisher], now: float) -> list[
                 continue
             found.append(Trouble(f"{watch.topic}-{partition}", str(trouble), now - since_failed))
     return [*lookups.values(), *found]
+
+
+def _why_absent(publisher: TopicPublisher) -> str:
+    view, reason = publisher.watch.view, publisher.trouble
+    if reason is not None:
+        return str(reason)
+    return "no nsqlookupd lists an nsqd for it" if view is not None and view.is_plain else "no partition is known yet"
 
 
 def _is_in_use(sender: Sender) -> bool:

@@ -242,3 +242,25 @@ async def test_wait_ready(stage: Stage) -> None:
         await eventually(lambda: not consumer.is_healthy)
         with pytest.raises(ServerError):
             await consumer.wait_ready(timeout=60.0)
+
+
+# ------------------------------------------------------------ a plain cluster
+
+
+async def test_an_nsqd_that_left_a_plain_cluster_for_good_is_no_trouble(stage: Stage) -> None:
+    first, second, _ = stage.nsqds
+    stage.list_plain(first, second)
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        assert len(consumer.stats().partitions) == 2
+        stage.list_plain(second)
+        await first.stop()
+        await eventually(
+            lambda: {partition.leader for partition in consumer.stats().partitions} == {None, second.node.address}
+        )
+        await eventually(lambda: consumer.health(patience=0.0).reason == "ok")
+        stage.list_plain()
+        await eventually(lambda: not any(partition.leader for partition in consumer.stats().partitions))
+        assert consumer.health(patience=0.0).reason == "ok"  # its connection lasts
+        await second.stop()
+        await eventually(lambda: not consumer.is_healthy)
+        assert f"partition 1: connection to {second.node.address} lost" in consumer.health().reason

@@ -283,3 +283,24 @@ async def test_a_close_ends_the_wait(stage: Stage) -> None:
         await eventually(lambda: producer.health().reason != "ok")
     with pytest.raises(ClosedError):
         await waiting
+
+
+# ------------------------------------------------------------ a plain cluster
+
+
+async def test_an_nsqd_that_left_a_plain_cluster_for_good_is_no_trouble(stage: Stage) -> None:
+    first, second, _ = stage.nsqds
+    stage.list_plain(first, second)
+    async with stage.producer(lookup_interval=0.1) as producer:
+        await producer.wait_ready(TOPIC)
+        assert {partition.state for partition in producer.stats().partitions} == {"connected"}
+        stage.list_plain(second)
+        await first.stop()
+        await eventually(
+            lambda: {partition.leader for partition in producer.stats().partitions} == {None, second.node.address}
+        )
+        await eventually(lambda: producer.health(patience=0.0).reason == "ok")
+        await producer.wait_ready(TOPIC)
+        stage.list_plain()
+        await eventually(lambda: not producer.is_healthy)
+        assert producer.health().reason == "orders: no nsqlookupd lists an nsqd for it (for 5 s)"
