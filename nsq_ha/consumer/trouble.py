@@ -14,6 +14,7 @@ from nsq_ha.errors import (
     InvalidCommandError,
     MessageRefusedError,
     NsqError,
+    RemoteProtocolError,
     ServerError,
     SubscribeRefusedError,
     TlsRequiredError,
@@ -104,11 +105,18 @@ class Trouble:
             said = f"{self._name} at nsqd {node.address}: {said.removeprefix(node.address).removeprefix(':').lstrip()}"
         warned = self._outage.warning(now)
         if warned is None:
-            log.log(logging.INFO if self._outage.failures == 1 else logging.DEBUG, "%s", said)
+            log.log(self._level(reason), "%s", said)
             return
         log.warning("%s; still trying after %.0f s and %d failures", said, warned.seconds, warned.failures)
         if self._reports is not None:
             self._reports.stalled(warned, reason)
+
+    def _level(self, reason: NsqError) -> int:
+        """Return the level of a failure that is not warned about because of its duration."""
+        if self._outage.failures > 1:
+            return logging.DEBUG
+        # The next connection may seem sound until nsqd delivers the same message again, a message timeout later.
+        return logging.WARNING if isinstance(reason, RemoteProtocolError) else logging.INFO
 
     def subscribed(self, now: float) -> None:
         """Record that messages may arrive, perhaps not for long."""

@@ -14,6 +14,7 @@ import nsq_ha.sync
 from nsq_ha import ConfigError, Consumer, OutgoingMessage, Producer, PublishError, Receipt
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import MessageRefusedError, ServerError
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
@@ -173,3 +174,20 @@ async def test_the_synchronous_producer_has_the_option(start: Any) -> None:  # n
     thread.start()
     await asyncio.to_thread(thread.join, LIMIT)
     assert len(done) == 1
+
+
+async def test_a_message_beyond_max_frame_bytes_is_warned_about_at_once(
+    start: Any,  # noqa: ANN401
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # A plain nsqd delivers it again only after its timeout; until then the next connection seems sound.
+    options = await start(max_msg_size=LARGE)
+    async with (
+        Consumer("orders", "ch", **options, max_frame_bytes=100_000),
+        Producer(**options) as producer,
+    ):
+        await producer.publish("orders", bytes(200_000))
+        await eventually(lambda: "frame announces" in caplog.text)
+    (warned, *_) = [record for record in caplog.records if "frame announces" in record.getMessage()]
+    assert "more than max_frame_bytes=100000: raise it if messages can be that large" in warned.getMessage()
+    assert warned.levelname == "WARNING"
