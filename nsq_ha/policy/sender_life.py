@@ -197,7 +197,7 @@ class Life(Generic[N]):
         self._take(Event.OUTDATED if is_outdated else Event.FAILED)
 
     def answered(self) -> None:
-        """Record that a publish was stored."""
+        """Record that a publish was stored, or refused because of the message."""
         self.failures = 0
 
     def look(self, *, is_moved: bool, is_unused: bool, renewal: Renewal, has_old: bool, may_replace: bool) -> None:

@@ -260,6 +260,8 @@ class Sender:
         if error.retriable:
             self._retry_pause.begin()
             self.in_trouble(error)
+        elif is_understood and error.code not in RENEWABLE:
+            self.link.life.answered()  # the message is at fault, and nsqd may close the connection because of it
         if request.closes_when_refused:
             # The server reads the rest of the batch as commands: the next answers belong to no publish.
             self._close(RemoteProtocolError("closed the connection after a refused MPUB_EXT"), apart=apart)

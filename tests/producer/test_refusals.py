@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nsq_ha import OutgoingMessage, Producer, Receipt
+from nsq_ha import Backoff, OutgoingMessage, Producer, Receipt
 from nsq_ha.discovery.watcher import TopicWatch
 from nsq_ha.errors import (
     AuthError,
@@ -136,6 +136,29 @@ async def test_one_refused_publish_fails_alone(stage: Stage) -> None:
             *(producer.publish(TOPIC, body, key=body) for body in bodies), return_exceptions=True
         )
     assert [type(outcome) for outcome in outcomes] == [Receipt, PublishError, Receipt]
+
+
+async def test_refused_messages_do_not_delay_others(stage: Stage) -> None:
+    """nsqd closes the connection after each of them; the pause before the next one used to grow to a second."""
+    loop = asyncio.get_running_loop()
+
+    def script(peer: Peer, command: Command) -> bool:
+        if isinstance(command, Pub) and command.body == b"too large":
+            peer.write(error("E_BAD_MESSAGE message too big 9 > 5"))
+            peer.close()
+            return True
+        return False
+
+    stage.nsqd.script = script
+    async with stage.producer(backoff=Backoff(initial=0.05, maximum=60.0, factor=10.0, jitter=0.0)) as producer:
+        began = loop.time()
+        for _ in range(6):
+            with pytest.raises(PublishError, match="with max_message_bytes=5 the client refuses"):
+                await producer.publish(TOPIC, b"too large")
+        calls = [producer.publish(TOPIC, body) for body in (b"too large", b"too large", b"too large", b"x")]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [PublishError] * 3 + [Receipt]
+        assert loop.time() - began < 6.0
 
 
 @pytest.mark.parametrize("late", [False, True])
