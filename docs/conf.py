@@ -45,7 +45,7 @@ napoleon_numpy_docstring = False
 nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.
-nitpick_ignore += [("py:class", name) for name in ("Access", "Advice", "Key", "Publisher", "Upgrade")]
+nitpick_ignore += [("py:class", name) for name in ("Access", "Advice", "Cluster", "Key", "Publisher", "Upgrade")]
 nitpick_ignore += [
     ("py:class", f"nsq_ha.{name}") for name in ("policy.topology.Pending", "protocol.ext_filter.FilterRule")
 ]

@@ -150,7 +150,7 @@ class MigratingConsumer(Pair):
             raise ConfigError(f"no handler of this consumer handles {message!r} now")
         return cluster
 
-    async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
+    async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
         """Call ``handler`` for each message of both clusters until the consumer is closed.
 
         It works like :meth:`nsq_ha.Consumer.run`, which both consumers run; ``concurrency`` is the limit of both

@@ -22,7 +22,7 @@ class Pair(SingleUseClient):
         """Return the client of the previous cluster and that of the current one."""
 
     def health(self, *, patience: float = FIRST_WARNING) -> Health:
-        """Return whether both clients work, and why not; see :meth:`nsq_ha.Producer.health`.
+        """Return whether both clients work, and why not.
 
         Args:
             patience: Seconds of trouble after which a client is unhealthy.

@@ -13,7 +13,7 @@ from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.migrate.pair import Pair
-from nsq_ha.migrate.shares import Shares
+from nsq_ha.migrate.shares import Share, Shares
 from nsq_ha.policy.migration import Moves, RoundRobin, cluster_of_key, cluster_of_partition
 from nsq_ha.producer import Producer
 from nsq_ha.producer.batch import as_list, at_position
@@ -23,7 +23,6 @@ from nsq_ha.transport.single_use import Closing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsq_ha.migrate.shares import Share
     from nsq_ha.policy.migration import Cluster, Mover, Ticket
     from nsq_ha.policy.sharding import Key
 

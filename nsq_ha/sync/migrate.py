@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import nsq_ha
-from nsq_ha import migrate
 from nsq_ha.errors import ConfigError
+from nsq_ha.migrate import MigratingProducer as AsyncProducer
+from nsq_ha.migrate import Share
 from nsq_ha.sync.facade import Facade, does, reads, waits
 from nsq_ha.sync.producer import Producer
 
-if TYPE_CHECKING:
-    from nsq_ha.migrate import Share
 
-
-class MigratingProducer(Facade[migrate.MigratingProducer]):
+class MigratingProducer(Facade[AsyncProducer]):
     """Publishes to two clusters from any thread: :class:`nsq_ha.migrate.MigratingProducer` whose methods wait.
 
     Use it with ``with``, or keep it for as long as the process runs, as a :class:`nsq_ha.sync.Producer`.
@@ -44,18 +42,18 @@ class MigratingProducer(Facade[migrate.MigratingProducer]):
         if previous is current:
             raise ConfigError("previous and current are the same producer: give one for each cluster")
 
-        def make() -> migrate.MigratingProducer:
+        def make() -> AsyncProducer:
             one, other = (nsq_ha.Producer(config=each.config) for each in (previous, current))
-            return migrate.MigratingProducer(one, other, share=share, refresh_interval=refresh_interval)
+            return AsyncProducer(one, other, share=share, refresh_interval=refresh_interval)
 
         super().__init__(make)
         self._close_limit = max(previous.config.close_timeout, current.config.close_timeout)
 
-    publish: Final = waits(migrate.MigratingProducer.publish)
-    publish_many: Final = waits(migrate.MigratingProducer.publish_many)
-    set_share: Final = does(migrate.MigratingProducer.set_share)
-    share_of: Final = does(migrate.MigratingProducer.share_of)
-    health: Final = reads(migrate.MigratingProducer.health)
+    publish: Final = waits(AsyncProducer.publish)
+    publish_many: Final = waits(AsyncProducer.publish_many)
+    set_share: Final = does(AsyncProducer.set_share)
+    share_of: Final = does(AsyncProducer.share_of)
+    health: Final = reads(AsyncProducer.health)
 
     @property
     def is_healthy(self) -> bool:
