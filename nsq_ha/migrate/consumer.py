@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import threading
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,7 @@ from nsq_ha.consumer.handling import check_concurrency, check_handler
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.migrate.draining import until_empty
 from nsq_ha.migrate.pair import Pair
+from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 from nsq_ha.transport.single_use import Closing
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from nsq_ha.policy.migration import Cluster
 
     Handler = Callable[[Message], Awaitable[object] | object]
+
+log: logging.Logger = logging.getLogger("nsq_ha.migrate")
 
 
 class MigratingConsumer(Pair):
@@ -150,7 +154,13 @@ class MigratingConsumer(Pair):
             raise ConfigError(f"no handler of this consumer handles {message!r} now")
         return cluster
 
-    async def run(self, handler: Callable[[Message], Awaitable[object] | object], *, concurrency: int = 1) -> None:
+    async def run(
+        self,
+        handler: Callable[[Message], Awaitable[object] | object],
+        *,
+        concurrency: int = 1,
+        install_signal_handlers: bool = False,
+    ) -> None:
         """Call ``handler`` for each message of both clusters until the consumer is closed.
 
         It works like :meth:`nsq_ha.Consumer.run`, which both consumers run; ``concurrency`` is the limit of both
@@ -159,6 +169,8 @@ class MigratingConsumer(Pair):
         Args:
             handler: A coroutine function or a plain one that takes a :class:`~nsq_ha.Message`.
             concurrency: Maximum number of handlers at a time, 1..10000.
+            install_signal_handlers: During this call, SIGTERM or SIGINT closes both consumers, and a second signal at
+                once. At the end the previous handlers are back.
 
         Raises:
             ConfigError: As for a consumer.
@@ -167,6 +179,21 @@ class MigratingConsumer(Pair):
         """
         check_handler(handler)
         check_concurrency(concurrency)
+        if not install_signal_handlers:
+            await self._run(handler, concurrency)
+            return
+        with StopSignals(asyncio.get_running_loop(), self._signalled, self._close.hurry):
+            await self._run(handler, concurrency)
+            if self._close.has_begun:
+                await self._close.wait()
+
+    def _signalled(self, signal_name: str) -> None:
+        name = f"{self.previous.topic}/{self.previous.channel}"
+        log.info("%s: closing in both clusters after %s; a second signal closes at once", name, signal_name)
+        self._closing.set()
+        self._close.begin()
+
+    async def _run(self, handler: Handler, concurrency: int) -> None:
         over = threading.Event()
         wrapped = self._awaiting(handler, concurrency)
         if not is_async(handler):

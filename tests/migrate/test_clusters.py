@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import random
+import signal
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -67,9 +69,9 @@ class Log:
     async def handle(self, message: Message) -> None:
         self.handled.append(Handled(message.body, self.consumer.cluster_of(message), message.timestamp_ns))
 
-    async def until(self, count: int, **options: int) -> None:
+    async def until(self, count: int) -> None:
         """Run until ``count`` messages were handled."""
-        running = asyncio.create_task(self.consumer.run(self.handle, **options))
+        running = asyncio.create_task(self.consumer.run(self.handle))
         await eventually(lambda: running.done() or len(self.handled) >= count, LIMIT)
         await self.consumer.aclose()
         await running
@@ -315,6 +317,31 @@ async def test_a_handler_may_close_it(clusters: Clusters) -> None:
     assert handled
     with pytest.raises(ClosedError):
         await consumer.run(handle)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_signal_closes_both(clusters: Clusters, answers: bool) -> None:
+    topic = clusters.create(f"signals-{answers}")
+    begun, release = [], asyncio.Event()
+    before = signal.getsignal(signal.SIGTERM)
+    async with clusters.consumer(topic) as consumer, clusters.producer(50) as producer:
+        await producer.publish_many(topic, [b"0", b"1"], timeout=LIMIT)
+
+        async def handle(message: Message) -> None:
+            begun.append(message.body)
+            await release.wait()
+
+        running = asyncio.create_task(consumer.run(handle, concurrency=2, install_signal_handlers=True))
+        await eventually(lambda: len(begun) == 2, LIMIT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: not consumer.is_healthy, LIMIT)
+        assert not running.done()
+        if answers:
+            release.set()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, LIMIT)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 class Stop(BaseException):
