@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import Probe, until
-from tests.devcluster.wire import Wire, connect, identify, pub
+from tests.devcluster.wire import Closed, Wire, connect, identify, pub
 from tests.support.certificates import server_context
 
 DEADLINE = 0.6
+LONGER = (4 * DEADLINE, 16 * DEADLINE)
 
 
 @contextmanager
@@ -39,11 +40,24 @@ def cluster_with(
 
 def secured(seen: Probe, *commands: bytes) -> Wire:
     wire = connect(seen.cluster.nsqds["nsqd-0"], identify(tls_v1=True))
-    assert b'"tls_v1":true' in wire.answer()
-    wire.secure()
-    wire.send(b"".join(commands))
-    assert wire.answer() == b"OK"
+    try:
+        assert b'"tls_v1":true' in wire.answer()
+        wire.secure()
+        wire.send(b"".join(commands))
+        assert wire.answer() == b"OK"
+    except BaseException:
+        wire.close()
+        raise
     return wire
+
+
+def with_time_before(check: Callable[[float], None]) -> None:
+    """Check with a short deadline, and with longer ones if it passed too early, on a busy machine."""
+    for deadline in (DEADLINE, *LONGER[:-1]):
+        with suppress(Closed, TimeoutError):
+            check(deadline)
+            return
+    check(LONGER[-1])
 
 
 def held(seen: Probe) -> int:
@@ -60,12 +74,16 @@ def held(seen: Probe) -> int:
 
 
 def test_after_the_deadline_messages_are_lost_and_the_connection_stays() -> None:
-    with cluster_with(tls_write_deadline=DEADLINE) as seen:
+    with_time_before(messages_are_lost)
+
+
+def messages_are_lost(deadline: float) -> None:
+    with cluster_with(tls_write_deadline=deadline) as seen:
         with secured(seen, b"SUB orders billing 0\nRDY 5\n") as wire:
             assert wire.answer() == b"OK"
             assert seen.publish("nsqd-0", b"early") == b"OK"
             assert wire.message().endswith(b"early")
-            assert wire.is_quiet(DEADLINE)
+            assert wire.is_quiet(deadline)
             assert seen.publish("nsqd-0", b"lost") == b"OK"
             until(lambda: held(seen) == 2)
             assert wire.is_quiet(0.2)  # longer than nsqd gathers messages before it writes them
@@ -80,9 +98,13 @@ def test_after_the_deadline_messages_are_lost_and_the_connection_stays() -> None
 
 
 def test_after_the_deadline_a_publish_is_stored_and_ends_without_an_answer() -> None:
-    with cluster_with(tls_write_deadline=DEADLINE) as seen, secured(seen, pub("orders", b"early")) as wire:
+    with_time_before(a_publish_ends_without_an_answer)
+
+
+def a_publish_ends_without_an_answer(deadline: float) -> None:
+    with cluster_with(tls_write_deadline=deadline) as seen, secured(seen, pub("orders", b"early")) as wire:
         assert wire.answer() == b"OK"
-        assert wire.is_quiet(DEADLINE)
+        assert wire.is_quiet(deadline)
         wire.send(pub("orders", b"unanswered"))
         assert wire.ends()
         assert seen.stored() == [b"early", b"unanswered"]
