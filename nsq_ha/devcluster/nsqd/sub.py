@@ -49,7 +49,7 @@ class Subscriber(AnySubscriber):
         self.channel = channel
         extended = replica.options.extended and connection.settings.extend_support
         self._layout = layout_for(detail=detail, ext=extended)
-        self.tag = connection.settings.desired_tag if extended else ""
+        self.tag: str = connection.settings.desired_tag if extended else ""
         self._filter = _filter_of(connection.settings.ext_filter) if extended else None
 
     def leave(self) -> None:

@@ -73,10 +73,10 @@ class Frames:
     __slots__ = ("data", "heads", "source", "starts")
 
     def __init__(self, data: bytes, starts: NDArray[np.int64], heads: NDArray[np.void], source: MessageSource) -> None:
-        self.data = data
-        self.starts = starts
-        self.heads = heads
-        self.source = source
+        self.data: bytes = data
+        self.starts: NDArray[np.int64] = starts
+        self.heads: NDArray[np.void] = heads
+        self.source: MessageSource = source
 
     def __len__(self) -> int:
         return len(self.starts)

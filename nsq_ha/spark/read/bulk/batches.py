@@ -61,7 +61,9 @@ class Stored:
         self.rows = rows
         self.topic = topic
         self.partition = partition
-        self.headers, self.bodies = rows.bodies()
+        headers, bodies = rows.bodies()
+        self.headers: Numbers = headers
+        self.bodies: Numbers = bodies
         self.count: int = len(rows)
 
     def slices(self, begins: Numbers, ends: Numbers) -> Any:  # noqa: ANN401 - pyarrow has no types
