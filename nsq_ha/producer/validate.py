@@ -109,7 +109,8 @@ def check_message(
         headers = {**(headers or {}), **marks} if marks else headers
     if headers is not None or message.tag is not None:
         ext = _encode_header({} if headers is None else headers, message.tag, trace_id)
-    size = len(body) + (8 if trace_id is not None else 0) + (len(ext) + _HEADER_SIZE_WORD if ext else 0)
+    # A message with headers has its trace id among them.
+    size = len(body) + (len(ext) + _HEADER_SIZE_WORD if ext else 8 if trace_id is not None else 0)
     if size > largest:
         raise ConfigError(
             f"a message of {size} bytes, trace id and headers included, exceeds max_message_bytes={largest}: split it;"

@@ -96,6 +96,11 @@ def test_a_message_is_as_large_as_the_server_takes() -> None:
     with pytest.raises(ConfigError, match=f"^a message of {MAX_MESSAGE_BYTES + 1} bytes, trace id and headers inc"):
         check_message(OutgoingMessage(bytes(MAX_MESSAGE_BYTES - 7)), 1)
     assert check_message(OutgoingMessage(bytes(3_000_000)), 1, 3_000_008).trace_id == 1
+    ext = check_message(OutgoingMessage(b"x", headers={"a": 1}), 1).ext or b""
+    body = bytes(3_000_000 - 2 - len(ext))
+    assert check_message(OutgoingMessage(body, headers={"a": 1}), 1, 3_000_000).ext == ext
+    with pytest.raises(ConfigError, match=r"^a message of 3000000 bytes"):
+        check_message(OutgoingMessage(body, headers={"a": 1}), 1, 2_999_999)
     with pytest.raises(ConfigError) as refused:
         check_message(OutgoingMessage(bytes(3_000_000)), 1, 3_000_007)
     assert str(refused.value) == (
