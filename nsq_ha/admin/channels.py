@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.bounded import Bounded
@@ -21,8 +22,6 @@ from nsq_ha.errors import ChannelNotFoundError, ConfigError, LookupUnavailableEr
 from nsq_ha.start_from import StartFrom, start_position
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from nsq_ha.admin.description import ChannelStats, PartitionStats
     from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.admin.spread import Absent, Apply

@@ -228,7 +228,10 @@ class Spread(Generic[T]):
         except ServerError as error:
             if not any(text in str(error) for text in _ABSENT):
                 raise
-            self._leave(name)
+            if absent == "fine" and self._before.get(name) is not None:
+                self._finish(name)  # an earlier request, whose answer was lost, has deleted it
+            else:
+                self._leave(name)
         else:
             self._applied[name] = place.node.address
 
@@ -277,7 +280,11 @@ class Spread(Generic[T]):
                 raise
             for place in asked:
                 own = [e for e in entries if e.topic == self._topic and e.partition == (place.partition or 0)]
-                found.append((place, self._pick(own[0]) if own else None))
+                picked = self._pick(own[0]) if own else None
+                if picked is None and place.partition is not None and not (own and own[0].is_leader):
+                    self._fail(place.name, f"nsqd {place.node.address} does not lead it")  # it may not know the channel
+                else:
+                    found.append((place, picked))
 
         await self._each([asked[0] for asked in by_node.values()], ask)
         return found

@@ -109,6 +109,18 @@ async def test_a_change_follows_a_leader_that_moves(cluster: Scripted, admin: Ad
     assert cluster.nsqd.count("/channel/pause") == 2
 
 
+async def test_a_node_that_does_not_lead_need_not_know_the_channel(cluster: Scripted, admin: AdminClient) -> None:
+    """A lookup may be behind: then the channel is not missing, but elsewhere."""
+    cluster.lookups(cluster.body(4150))
+    cluster.nsqd.answer("/channel/pause", b"")
+    cluster.nsqd.answer("/stats", {"topics": [part(0) | {"is_leader": False}]})
+    text = "partition 0: nsqd 127.0.0.1:4150 does not lead it"
+    await incomplete(lambda limit: admin.pause_channel("orders", "billing", timeout=limit), text)
+    cluster.nsqd.answer("/stats", {"topics": []})
+    await incomplete(lambda limit: admin.pause_channel("orders", "billing", timeout=limit), text)
+    assert cluster.nsqd.count("/channel/pause") == 0
+
+
 async def test_a_confirmed_change_is_not_sent_again(cluster: Scripted, admin: AdminClient) -> None:
     """Two operators who pause and unpause at the same time must not fight until their limits."""
     cluster.lookups(cluster.body(4150))
@@ -429,6 +441,19 @@ async def test_a_plain_channel_is_deleted_at_the_nsqlookupds_and_nsqds(
     plain_cluster.lookupds[0].answer("/channel/delete", ABSENT, 404)
     with pytest.raises(ChannelNotFoundError):
         await asyncio.wait_for(plain_admin.delete_channel("orders", "billing"), LIMIT)
+
+
+async def test_a_deletion_whose_answer_was_lost_counts(plain_cluster: Plain, plain_admin: AdminClient) -> None:
+    plain_cluster.has_topic(0)
+    say(plain_cluster, "billing")
+    for lookupd in plain_cluster.lookupds:
+        lookupd.answer("/channel/delete", ABSENT, 404)
+    nsqd = plain_cluster.nsqds[0]
+    nsqd.then("/stats", {"topics": [part(None)]})
+    nsqd.answer("/channel/delete", {"message": "INTERNAL_ERROR"}, 500)
+    nsqd.then("/channel/delete", ABSENT, 404)
+    await asyncio.wait_for(plain_admin.delete_channel("orders", "billing"), LIMIT)
+    assert nsqd.count("/channel/delete") == 2
 
 
 async def test_a_plain_channel_that_only_an_nsqlookupd_lists_is_deleted_there(
