@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from nsq_ha import Consumer, ExtFilter
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
@@ -222,3 +223,21 @@ def test_a_request_that_is_no_http_is_logged_with_the_port(seen: Probe, caplog: 
     (record,) = [each for each in caplog.records if "Invalid HTTP" in each.getMessage()]
     assert record.name == "nsq_ha.devcluster"
     assert record.getMessage() == f"embedded cluster, HTTP port {port}: Invalid HTTP request received."
+
+
+async def test_stats_show_a_clients_filter_without_its_empty_fields(cluster: DevCluster) -> None:
+    wanted = ExtFilter.any_of({"a": "1"}, inverse=True)
+    async with Consumer("extended", "filtered", lookupd=cluster.lookupd, ext_filter=wanted):
+        leader = cluster.leader("extended")
+        assert leader is not None
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(cluster.http_address(leader) + "/stats?format=json&topic=extended", headers=V1)
+    channels = {each["channel_name"]: each for each in answer.json()["topics"][0]["channels"]}
+    assert [client["ext_filter"] for client in channels["filtered"]["clients"]] == [
+        {
+            "type": 4,
+            "inverse": True,
+            "filter_ext_key": "any",
+            "filter_data_list": [{"filter_ext_key": "a", "filter_data": "1"}],
+        }
+    ]

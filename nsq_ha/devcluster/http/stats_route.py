@@ -9,6 +9,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http.envelope import enveloped
 from nsq_ha.devcluster.nsqd.sub import Subscriber
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.node import Nsqd
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.protocol.ext_filter import FilterRule
 
 _NO_LATENCY: Final[dict[str, Any]] = {"count": 0, "percentiles": None}
 _CHANNEL_BUCKETS: Final = 12
@@ -190,9 +193,15 @@ def client_stats(consumer: Subscriber) -> dict[str, Any]:
         "output_buffer_size": connection.gather_bytes,
         "output_buffer_timeout": client.output_buffer_timeout * _NS_PER_MS,
         "msg_timeout": client.msg_timeout * _NS_PER_MS,
-        "ext_filter": client.ext_filter or {},
+        "ext_filter": _ext_filter(client.ext_filter),
         "limited_rdy": 50000,
     }
+
+
+def _ext_filter(rule: FilterRule | None) -> dict[str, Any]:
+    """Return a client's filter without empty fields, as Go's ``omitempty`` leaves them out."""
+    fields: dict[str, Any] = {} if rule is None else msgspec.to_builtins(rule)
+    return {name: value for name, value in fields.items() if value}
 
 
 def _time(timestamp_ns: int) -> str:
