@@ -66,6 +66,9 @@ def _go(*arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
 class GoClient:
     """The program, for one cluster.
 
+    Attributes:
+        lookupd: Base URLs of the nsqlookupds.
+
     Args:
         program: The built program.
         lookupd: Base URLs of the nsqlookupds.
@@ -73,7 +76,7 @@ class GoClient:
 
     def __init__(self, program: Path, lookupd: Sequence[str]) -> None:
         self._program = program
-        self._lookupd = ",".join(url.removeprefix("http://") for url in lookupd)
+        self.lookupd = tuple(lookupd)
 
     async def publish(self, topic: str, messages: Iterable[Mapping[str, Any]], *options: str) -> list[dict[str, Any]]:
         """Publish messages one by one, each with the fields of ``Outgoing``; return their receipts."""
@@ -94,7 +97,7 @@ class GoClient:
         process = await asyncio.create_subprocess_exec(
             self._program,
             work,
-            f"-lookupd={self._lookupd}",
+            f"-lookupd={','.join(url.removeprefix('http://') for url in self.lookupd)}",
             f"-topic={topic}",
             *options,
             stdin=PIPE,

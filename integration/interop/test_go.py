@@ -20,6 +20,7 @@ from nsq_ha.policy.sharding import partition_for
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
     from nsq_ha import Message
+    from nsq_ha.config import BodyCodec
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -139,6 +140,43 @@ async def test_the_go_client_reads_our_traces(
     assert [(message["offset"], message["raw_size"]) for message in found] == [
         (receipt.offset, receipt.raw_size) for receipt in receipts
     ]
+
+
+# -- compressed bodies
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])
+async def test_compressed_bodies_of_the_go_client(
+    go: GoClient, consume: Consumers, extended: str, mark: bytes, codec: str
+) -> None:
+    bodies = [mark + body for body in (b"paid " * 50_000, bytes(range(256)) * 40)]
+    async with consume(extended) as consumer, consume(extended, channel=f"{consume.channel}_", decompress=False) as raw:
+        await go.publish(
+            extended, [{"body": body, "ext": True, "headers": HEADERS[0]} for body in bodies], f"-compress={codec}"
+        )
+        found = await read(consumer, mark, len(bodies))
+        stored = [await anext(raw) for _ in bodies]
+        for message in stored:
+            message.finish()
+    assert {message.body for message in found} == {*bodies}
+    assert all(message.headers == HEADERS[0] for message in found)
+    assert {message.headers["nsq.msg.size"] for message in stored} == {str(len(body)) for body in bodies}
+    assert all(len(message.body) < int(str(message.headers["nsq.msg.size"])) for message in stored)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])
+async def test_the_go_client_reads_our_compressed_bodies(
+    go: GoClient, consume: Consumers, extended: str, mark: bytes, codec: BodyCodec
+) -> None:
+    await create(consume, extended)
+    bodies = [mark + body for body in (b"paid " * 50_000, bytes(range(256)) * 40)]
+    async with Producer(lookupd=go.lookupd, compress_body=codec, compress_min_bytes=1) as producer:
+        for body in bodies:
+            await producer.publish(extended, body, headers=HEADERS[0])
+    found = await go.consume(extended, consume.channel, len(bodies))
+    assert {message["body"] for message in found} == {*bodies}
+    sizes = {json.loads(message["ext"])["nsq.msg.size"] for message in found}
+    assert sizes == {str(len(body)) for body in bodies}
 
 
 # -- headers and tags

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Outcomes = list[Receipt | PublishError]
 
+_UNLIMITED: Final = 2**31
 _STEP: Final = 1_000
 """Number of messages that are checked between two breaks for other tasks."""
 
@@ -105,6 +106,9 @@ class MigratingProducer(Pair):
         self._shares = Shares(share, refresh_interval)
         self._moves = Moves()
         self._round_robin = RoundRobin()
+        # Which cluster a message goes to may change, and only its producer knows how small a body becomes.
+        configs = previous.config, current.config
+        self._largest: int = max(_UNLIMITED if each.compress_body else each.max_message_bytes for each in configs)
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
         self._calls = 0
         self._idle = asyncio.Event()
@@ -313,7 +317,7 @@ class MigratingProducer(Pair):
         timeout: float | None,
     ) -> Outcomes:
         """Publish a batch that goes to both clusters."""
-        await _check(messages)
+        await _check(messages, self._largest)
         calls = [
             asyncio.ensure_future(
                 self._producer(cluster).publish_many(
@@ -422,8 +426,12 @@ def _mover_of(topic: str, message: object) -> Mover | None:
     return _mover(topic, None, None)
 
 
-async def _check(messages: Sequence[bytes | OutgoingMessage]) -> None:
+async def _check(messages: Sequence[bytes | OutgoingMessage], largest: int) -> None:
     """Check all messages of a batch, with breaks for other tasks.
+
+    Args:
+        messages: The messages.
+        largest: Largest message in bytes.
 
     Raises:
         ConfigError: A message is not valid; the text names its position.
@@ -431,7 +439,7 @@ async def _check(messages: Sequence[bytes | OutgoingMessage]) -> None:
     for position, given in enumerate(messages):
         message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
         try:
-            check_message(message, message.trace_id)
+            check_message(message, message.trace_id, largest)
         except ConfigError as error:
             raise at_position(position, error) from error
         if position % _STEP == _STEP - 1:

@@ -35,7 +35,7 @@ class Scripted(Producer):
     """A producer that answers when the test says so."""
 
     def __init__(self, cluster: Cluster, sent: list[Sent]) -> None:
-        super().__init__(lookupd="127.0.0.1:1", close_timeout=0.5)
+        super().__init__(lookupd="127.0.0.1:1", close_timeout=0.5, max_message_bytes=3_000_000)
         self.cluster: Cluster = cluster
         self.sent = sent
         self.answers_at_once = True

@@ -281,6 +281,14 @@ async def test_a_wrong_message_stops_a_batch_to_both_clusters_with_its_position(
     assert scene.sent == []
 
 
+async def test_a_batch_to_both_clusters_may_have_what_the_producers_accept(scene: Scene) -> None:
+    async with scene.producer(50) as producer:
+        outcomes = await producer.publish_many("t", [b"0", b"x" * 2_000_000])
+        with pytest.raises(ConfigError, match=r"message 1: .*exceeds max_message_bytes=3000000"):
+            await producer.publish_many("t", [b"0", b"x" * 3_000_001])
+    assert [type(outcome) for outcome in outcomes] == [Receipt, Receipt]
+
+
 async def test_if_one_cluster_refuses_its_part_the_outcomes_say_so(scene: Scene) -> None:
     reason = ConfigError("topic 't' accepts no headers")
     scene.current.refusal = ConfigError("message 0: topic 't' accepts no headers")
