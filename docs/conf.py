@@ -45,12 +45,21 @@ napoleon_numpy_docstring = False
 nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.
-nitpick_ignore += [("py:class", name) for name in ("Access", "Advice", "Cluster", "Key", "Publisher", "Upgrade")]
 nitpick_ignore += [
-    ("py:class", f"nsq_ha.{name}") for name in ("policy.topology.Pending", "protocol.ext_filter.FilterRule")
+    ("py:class", name) for name in ("Access", "Advice", "Cluster", "Key", "Publisher", "Upgrade", "_Handler")
+]
+nitpick_ignore += [
+    ("py:class", f"nsq_ha.{name}")
+    for name in (
+        "dead_letters.letter.Publishes",
+        "dead_letters.letter._T_co",
+        "message._T",
+        "policy.topology.Pending",
+        "protocol.ext_filter.FilterRule",
+    )
 ]
 nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),
-    (r"py:.*", r"(Path|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)"),
+    (r"py:.*", r"(Path|datetime|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)"),
     (r"py:.*", r"(click|httpx|msgspec|opentelemetry|pyarrow|pyspark|starlette)\..+"),
 ]
