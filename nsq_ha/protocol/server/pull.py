@@ -1,4 +1,4 @@
-"""The server's side of :mod:`nsq_ha.protocol.pull`: decode the requests, encode the answers.
+"""The server's side of ``protocol.pull``: decode the requests, encode the answers.
 
 Go's ``gob`` defines a type immediately before its first value, in the middle of other values, and numbers the types by
 their use. The answers here are the same bytes as those of a server whose process defined no other types before.
