@@ -415,6 +415,12 @@ class PublishError(NsqError):
         self.attempts = attempts
         self.maybe_stored = maybe_stored
 
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]
+        """True if the message is not stored and its cause is temporary, so that publishing it again may succeed."""
+        cause = self.__cause__
+        return not self.maybe_stored and isinstance(cause, NsqError) and cause.retriable
+
 
 class BodyError(NsqError, ValueError):
     """The body of a received message cannot be decoded: it is not the JSON that was asked for, or not decompressible.

@@ -10,6 +10,7 @@ from nsq_ha import errors
 from nsq_ha.errors import (
     SERVER_ERRORS,
     ConfigError,
+    ConnectError,
     LookupUnavailableError,
     NsqError,
     OverloadedError,
@@ -187,3 +188,21 @@ def test_what_a_server_says_forges_no_log_line_and_is_compared_as_it_came() -> N
     assert str(error) == r"E_PUB_FAILED a\nERROR forged \x1b[2J \x9b \u202e"
     assert (error.code, error.detail) == ("E_PUB_FAILED", "a\nERROR forged \x1b[2J \u009b \u202e")
     assert str(server_error(b"E_BAD_TOPIC bad \xc3\xbc")) == "E_BAD_TOPIC bad \u00fc"
+
+
+@pytest.mark.parametrize(
+    ("maybe_stored", "cause", "is_retriable"),
+    [
+        (False, ConnectError("refused"), True),
+        (True, ConnectError("refused"), False),
+        (False, ConfigError("too large"), False),
+        (False, OSError("refused"), False),
+        (False, None, False),
+    ],
+)
+def test_a_publish_that_is_not_stored_may_be_repeated_if_its_cause_passes(
+    maybe_stored: bool, cause: Exception | None, is_retriable: bool
+) -> None:
+    error = PublishError("why", topic="orders", partition=1, attempts=1, maybe_stored=maybe_stored)
+    error.__cause__ = cause
+    assert error.retriable is is_retriable

@@ -178,7 +178,8 @@ def errors_table() -> str:
     rows = [
         (
             "\N{EM SPACE}" * depth + f":exc:`~nsq_ha.errors.{error.__name__}`",
-            _yes(error.retriable),
+            # A publish that may be stored must not be repeated blindly.
+            "as its cause, if not stored" if issubclass(error, errors.PublishError) else _yes(error.retriable),
             _yes(error.stale_leader),
             _first_paragraph(error),
         )
