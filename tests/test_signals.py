@@ -88,7 +88,7 @@ async def test_a_signal_that_stops_nothing_is_sent_again(before: list[int]) -> N
     with StopSignals(asyncio.get_running_loop(), found.stop, found.hurry):
         signal.raise_signal(signal.SIGTERM)  # the loop has no turn before the block ends
     assert before == [signal.SIGTERM]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # one turn of the loop
     assert found.calls == []
 
 
@@ -243,7 +243,7 @@ async def hang(message):
 
 async def block(message):
     print("handling", flush=True)
-    time.sleep(3600)
+    time.sleep(3600)  # blocks the loop until a signal ends the process
 
 def handle_in_a_thread(message):
     print("handling", flush=True)

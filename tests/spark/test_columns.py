@@ -8,24 +8,13 @@ import pickle
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampNTZType
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from nsq_ha.spark.read.columns import COLUMNS, Projection, default_schema
 from tests.spark.logs import Source, message
+from tests.spark.projections import TYPES
 
 WHEN = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
 
@@ -36,25 +25,13 @@ def traced(trace_id: int = 7, ext: bytes | None = None, attempts: int = 1) -> Me
     return Message(id_, b"\x00\xffbody", attempts, timestamp_ns, Source(), 240, 60, ext)
 
 
-TYPES: list[DataType] = [
-    BinaryType(),
-    IntegerType(),
-    LongType(),
-    MapType(StringType(), StringType()),
-    ShortType(),
-    StringType(),
-    TimestampType(),
-]
-BY_NAME = {each.simpleString(): each for each in TYPES}
-
-
 def schema_of(*names: str) -> StructType:
-    return StructType([StructField(name, BY_NAME[COLUMNS[name].spark_type]) for name in names])
+    return StructType([StructField(name, TYPES[COLUMNS[name].spark_type]) for name in names])
 
 
 def whole_schema(*, headers: bool) -> StructType:
     pairs = (part.split(" ") for part in default_schema(headers=headers).split(", "))
-    return StructType([StructField(name, BY_NAME[kind]) for name, kind in pairs])
+    return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
 
 
 def only(name: str, row: Message) -> object:

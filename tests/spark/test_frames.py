@@ -8,18 +8,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from nsq_ha.message import PARTITION_SHIFT, Message
 from nsq_ha.protocol import Layout
@@ -28,26 +16,15 @@ from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import encode_message, reader_for
 from nsq_ha.spark.read import frames as frames_module
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.columns import COLUMNS, Projection
 from nsq_ha.spark.read.frames import FEWEST_BYTES, LARGEST_BYTES, Frames, Rows, cut, joined
 from tests.spark.logs import PARTITION, Source
+from tests.spark.projections import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LARGEST: Final = 1 << 24
 SOURCE: Final = Source()
-TYPES: Final[list[DataType]] = [
-    BinaryType(),
-    IntegerType(),
-    LongType(),
-    MapType(StringType(), StringType()),
-    ShortType(),
-    StringType(),
-    TimestampType(),
-]
-BY_NAME: Final = {each.simpleString(): each for each in TYPES}
-WHOLE: Final = StructType([StructField(name, BY_NAME[column.spark_type]) for name, column in COLUMNS.items()])
 
 
 @pytest.fixture(autouse=True)
@@ -163,18 +140,16 @@ def test_several_reads_are_joined_to_the_same_rows(lots: list[list[bytes]]) -> N
     rows = Rows()
     for part in parts:
         rows.add(part)
-    projection = Projection(WHOLE)
-    assert projection.batch(rows).equals(projection.batch(whole))
+    assert ALL.batch(rows).equals(ALL.batch(whole))
 
 
 def test_columns_are_those_of_the_messages() -> None:
     log = [message(b"\x00\xff", 240), message(b"b", 272, 60, attempts=65535, number=2**40), message(b"c" * 9, 332)]
-    projection = Projection(WHOLE)
     rows = Rows()
     rows.add(frames_of(log))
-    batch = projection.batch(rows)
-    assert batch.equals(projection.batch(log))
-    assert batch.schema.equals(projection.arrow_schema())
+    batch = ALL.batch(rows)
+    assert batch.equals(ALL.batch(log))
+    assert batch.schema.equals(ALL.arrow_schema())
     assert batch.column("attempts").to_pylist() == [1, 32767, 1]
     assert batch.column("value").to_pylist() == [b"\x00\xff", b"b", b"c" * 9]
 
@@ -231,5 +206,4 @@ def test_rows_keep_their_order_and_kinds() -> None:
     assert [len(part) for part in parts] == [2, 2, 1]
     assert [isinstance(part, Frames) for part in parts] == [True, False, True]
     assert fields(list(rows)) == fields(list(itertools.chain.from_iterable(parts))) == fields(log)
-    projection = Projection(WHOLE)
-    assert projection.batch(rows).equals(projection.batch(log))
+    assert ALL.batch(rows).equals(ALL.batch(log))
