@@ -122,14 +122,16 @@ def test_silence_is_not_waited_for_long() -> None:
 
 
 def test_a_reset_is_a_lost_connection() -> None:
-    closed = threading.Event()
+    connected, closed = threading.Event(), threading.Event()
 
     def serve(connection: socket.socket) -> None:
+        assert connected.wait(10)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         connection.close()
         closed.set()
 
     with server(serve) as address, linked(address) as link:
+        connected.set()
         assert closed.wait(10)
         with pytest.raises(ConnectionLostError):
             ask_and_wait(link)
