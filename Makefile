@@ -9,6 +9,7 @@ REQUIREMENTS ?= requirements/dev.txt
 LOCKED = requirements/build.txt $(REQUIREMENTS)
 FLOOR = .venv-spark-floor
 MUTATION = .venv-mutation
+DOCS = .venv-docs
 
 # Spark's workers would otherwise run the first python3 on PATH, and its ports would listen on every interface.
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
@@ -62,8 +63,10 @@ mutants:
 	@$(MAKE) --no-print-directory setup VENV=$(MUTATION) REQUIREMENTS=requirements/mutation.txt
 	@$(MUTATION)/bin/python scripts/mutants.py $(ARGS)
 
-docs: setup
-	@$(bin)/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
+# An environment of its own, without tests and linters.
+docs:
+	@$(MAKE) --no-print-directory setup VENV=$(DOCS) REQUIREMENTS=requirements/docs.txt
+	@$(DOCS)/bin/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
 
 # The stamps make set-up a matter of milliseconds when nothing changed.
 setup: $(VENV)/.project
@@ -86,7 +89,9 @@ lock: requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:lock -o requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:build -o requirements/build.txt
 	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
-	cp requirements/dev.txt requirements/spark-floor.txt # the same versions of all else
+	cp requirements/dev.txt requirements/docs.txt # the same versions of all else
+	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:docs -o requirements/docs.txt
+	cp requirements/dev.txt requirements/spark-floor.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt
 	cp requirements/dev.txt requirements/mutation.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:mutation -o requirements/mutation.txt

@@ -1,6 +1,7 @@
 """Settings of the documentation's build: Sphinx with furo and MyST; a dead reference is an error."""
 
 import builtins
+import os
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -16,7 +17,10 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx_click",
+    "sphinx_copybutton",
+    "sphinx_design",
     "docs._ext.layout",
     "docs._ext.reference",
     "docs._ext.states",
@@ -28,6 +32,13 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["side.css"]
 html_title = f"nsq_ha {release}"
+html_favicon = "_static/logo.svg"
+html_logo = "_static/logo.svg"
+
+# The button copies commands without their prompt, and leaves out what they print.
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
@@ -41,7 +52,11 @@ python_maximum_signature_line_length = 88
 
 napoleon_numpy_docstring = False
 
-# No intersphinx, for a build must not need the network; so names that others document cannot resolve. Ours must.
+# A build must not need the network. With this variable, names that others document become links; ours always are.
+if os.environ.get("NSQ_HA_DOCS_LINKS"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {"python": ("https://docs.python.org/3", None)}
+
 nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.

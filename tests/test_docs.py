@@ -176,10 +176,27 @@ def test_the_page_on_reading_with_spark_has_every_column() -> None:
     assert set(re.findall(r"`(\w+)`", cells)) == set(COLUMNS)
 
 
-def test_local_links_of_the_readme_lead_somewhere() -> None:
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / "README.md").read_text())
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_local_links_of_the_readme_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / name).read_text("utf-8"))
     assert len(links) > 5
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_chinese_readme_shows_the_same_code_and_links_as_the_english_one() -> None:
+    english, chinese = ((ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md"))
+    for pattern in (r"^```\w+\n.*?^```$", r"^## ", r"\]\((docs/[^)]+)\)"):
+        found = re.findall(pattern, english, re.MULTILINE | re.DOTALL)
+        assert found
+        assert re.findall(pattern, chinese, re.MULTILINE | re.DOTALL) == found, pattern
+
+
+def test_the_readme_is_short_and_its_code_fits_a_narrow_page() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) < 150
+    landing = (ROOT / "docs" / "index.md").read_text("utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```$", readme + landing, re.MULTILINE | re.DOTALL):
+        assert max(map(len, block.splitlines())) <= 88
 
 
 def test_the_changelog_knows_this_version() -> None:
