@@ -1,37 +1,48 @@
-"""Fixtures for pytest. They are not loaded automatically: name this module in ``conftest.py``.
+"""Fixtures for pytest, which loads them by itself where nsq_ha is installed.
 
-::
-
-    pytest_plugins = ["nsq_ha.devcluster.fixtures"]
-
-All are synchronous, since the cluster runs in its own thread. They work in tests
-of any kind, also in coroutines.
+All are synchronous, since the cluster runs in its own thread. They work in tests of any kind, also in coroutines. They
+need the extra ``cluster``; a project without it can use its own fixtures of the same names.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from nsq_ha.devcluster.cluster import DevCluster
+if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
 
 _numbers: Final = itertools.count(1)
+
+
+def _cluster(*, plain: bool = False) -> DevCluster:
+    """Create a cluster; imported here, since most runs of pytest need none."""
+    from nsq_ha.devcluster import DevCluster  # noqa: PLC0415
+
+    return DevCluster(plain=plain)
 
 
 @pytest.fixture(scope="session")
 def nsq_cluster() -> Iterator[DevCluster]:
     """Share a cluster of 2 nsqlookupds and 3 nsqds in the whole run; leave it as you found it."""
-    with DevCluster() as cluster:
+    with _cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def nsq_own_cluster() -> Iterator[DevCluster]:
     """Provide a cluster for this test only; break it as you like."""
-    with DevCluster() as cluster:
+    with _cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nsq_plain_cluster() -> Iterator[DevCluster]:
+    """Provide a plain (upstream) cluster for this test only."""
+    with _cluster(plain=True) as cluster:
         yield cluster
 
 

@@ -10,7 +10,7 @@ import httpx
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
 
-pytest_plugins = ["nsq_ha.devcluster.fixtures"]
+pytest_plugins = ["nsq_ha.testing.plugin"]
 
 
 def metas(cluster: DevCluster) -> list[str]:

@@ -1,0 +1,230 @@
+"""A consumer that gets its messages from the test, for unit tests.
+
+It is the real consumer without connections: handlers, attempts, giving up and closing work as with a server. Its
+messages remember their answers.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Unpack
+
+from nsq_ha.checks import check_partition
+from nsq_ha.consumer.consumer import Consumer
+from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.statistics import consumer_stats
+from nsq_ha.discovery.watcher import Directory
+from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.message import PARTITION_SHIFT, TAG_KEY, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.migrate import Publisher
+    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.policy.health import Trouble
+    from nsq_ha.stats import ConsumerStats
+
+_ID: Final = struct.Struct(">QQ")
+NSQD: Final = "127.0.0.1:4150"
+"""The nsqd that all messages name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """One message that was requeued.
+
+    Attributes:
+        message: The message.
+        delay: Seconds as given. None for the option ``requeue_backoff``.
+    """
+
+    message: Message
+    delay: float | None
+
+
+class _Source:
+    """Takes the answers of the messages of one partition."""
+
+    is_alive = True
+    is_ordered = False
+    is_returned_at_end = True
+    msg_timeout = 60.0
+
+    def __init__(self, consumer: FakeConsumer, partition: int) -> None:
+        self._consumer = consumer
+        self.topic = consumer.topic
+        self.channel = consumer.channel
+        self.partition = partition
+        self.nsqd = NSQD
+
+    def finish(self, message: Message) -> None:
+        """Remember that the message is finished."""
+        self._consumer._finished(message)  # noqa: SLF001 - one unit
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Remember that the message is requeued."""
+        self._consumer._requeued(message, delay)  # noqa: SLF001 - one unit
+
+    def touch(self, message: Message) -> None:
+        """Remember that the message is touched."""
+        self._consumer.touched.append(message)
+
+    def dropped(self) -> None:
+        """Forget a message that needs no answer."""
+        self._consumer._answered()  # noqa: SLF001 - one unit
+
+
+class FakeConsumer(Consumer):
+    """A :class:`~nsq_ha.Consumer` for unit tests: it connects to nothing, and the test delivers its messages.
+
+    Deliver messages with :meth:`deliver`, before or inside ``async with``. When the last one is answered, the consumer
+    closes, so that :meth:`run` and iterations end; with ``stays_open`` it waits for more. A failed handler causes no
+    back-off, unless ``handler_backoff`` is given.
+
+    Answer from the event loop only, as ``run`` does, also for plain handlers.
+
+    Args:
+        topic: The topic.
+        channel: The channel.
+        stays_open: Wait for more messages when all are answered.
+        redelivers: Deliver a requeued message again at once, with one more attempt.
+        producer: As of :class:`~nsq_ha.Consumer`, for example a :class:`FakeProducer`.
+        **options: As of :class:`~nsq_ha.Consumer`; ``lookupd`` is not needed.
+
+    Attributes:
+        finished: The finished messages, in order.
+        requeued: The requeued ones, in order.
+        touched: The touched ones, once for each touch.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        topic: str = "test",
+        channel: str = "test",
+        *,
+        stays_open: bool = False,
+        redelivers: bool = False,
+        producer: Publisher | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        if not options.get("lookupd") and not options.get("nsqd"):
+            options["lookupd"] = "http://127.0.0.1:4161"
+        options.setdefault("handler_backoff", None)
+        super().__init__(topic, channel, producer=producer, **options)
+        self.finished: list[Message] = []
+        self.requeued: list[Requeued] = []
+        self.touched: list[Message] = []
+        self._stays_open = stays_open
+        self._redelivers = redelivers
+        self._numbers = itertools.count(1)
+        self._early: list[Message] = []
+        self._unanswered = 0
+        self._counts = DeliveryCounts()
+
+    def deliver(
+        self,
+        *bodies: bytes,
+        partition: int = 0,
+        attempts: int = 1,
+        trace_id: int = 0,
+        headers: Mapping[str, object] | None = None,
+        tag: str | None = None,
+    ) -> list[Message]:
+        """Deliver one message for each body, and return the messages.
+
+        Args:
+            *bodies: The bodies.
+            partition: The partition.
+            attempts: Number of deliveries, as the server counts them.
+            trace_id: The trace id. 0 for none.
+            headers: Extension header. None for none.
+            tag: Dispatch tag. None for none.
+
+        Raises:
+            ConfigError: No body is given, or a body is not bytes.
+            ClosedError: The consumer is closing, since all messages were answered: use ``stays_open=True``.
+        """
+        if not bodies or not all(isinstance(body, bytes) for body in bodies):
+            raise ConfigError("deliver() needs one body or more, as bytes")
+        if self._close.has_begun:
+            raise ClosedError("the consumer closes when all messages are answered: give it stays_open=True")
+        source = _Source(self, check_partition(partition))
+        header = dict(headers or {}) | ({} if tag is None else {TAG_KEY: tag})
+        ext = json.dumps(header).encode() if header else None
+        messages = [
+            Message(
+                id=_ID.pack(partition << PARTITION_SHIFT | next(self._numbers), trace_id),
+                body=body,
+                attempts=attempts,
+                timestamp_ns=time.time_ns(),
+                source=source,
+                ext=ext,
+            )
+            for body in bodies
+        ]
+        self._arrive(list(messages))
+        return messages
+
+    def _arrive(self, messages: list[Message]) -> None:
+        self._unanswered += len(messages)
+        self._counts.delivered += len(messages)
+        if self._directory is None:
+            self._early += messages
+        else:
+            self._inbox.arrived(messages)
+
+    async def _open(self) -> None:
+        await self._give_up_publisher.check()
+        self._inbox.start()
+        if self.config.decompress:
+            self._inbox.look_for_compressed()
+        self._directory = Directory(self.config, access="r")  # never started
+        if self._early:
+            self._inbox.arrived(self._early)
+
+    async def wait_subscribed(self) -> None:
+        """Return at once."""
+        self._inbox.check_open()
+
+    async def wait_ready(self, *, timeout: float | None = None) -> None:
+        """Return at once."""
+        self._inbox.check_open()
+
+    def stats(self) -> ConsumerStats:
+        """Return the counts; there are no partitions."""
+        return consumer_stats(self.topic, self.channel, self._inbox, None, self._counts)
+
+    def _troubles(self) -> list[Trouble]:
+        return []
+
+    def _finished(self, message: Message) -> None:
+        self.finished.append(message)
+        self._answered()
+
+    def _requeued(self, message: Message, delay: float | None) -> None:
+        if self._inbox.gives_up(message):
+            return
+        self.requeued.append(Requeued(message, delay))
+        self._counts.requeued += 1
+        if self._redelivers and not self._close.has_begun:
+            again = copy.copy(message)
+            again.attempts += 1
+            again.answered = False
+            again.source = _Source(self, message.partition)
+            self._arrive([again])
+        self._answered()
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        self._inbox.freed()
+        if self._unanswered == 0 and not self._stays_open:
+            self._begin_close()

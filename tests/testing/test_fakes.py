@@ -1,0 +1,182 @@
+"""The clients for unit tests behave as the real ones do."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+
+from nsq_ha import Consumer, Message, OutgoingMessage, Producer
+from nsq_ha.errors import ClosedError, ConfigError, NotWritableError, PublishError
+from nsq_ha.testing import FakeConsumer, FakeProducer, Requeued
+
+pytestmark = pytest.mark.timeout(30)
+
+
+async def test_a_producer_remembers_what_was_published() -> None:
+    async with FakeProducer(partitions={"orders": 4}) as producer:
+        first = await producer.publish("orders", b"a", key="order-1", trace_id=7)
+        second = await producer.publish("orders", b"b", partition=1, trace_id=8, headers={"x": "1"})
+        plain = await producer.publish("bills", b"c", defer=3.0)
+    assert (first.partition, first.offset, first.trace_id) == (1, 0, 7)
+    assert second.offset == first.raw_size
+    assert (plain.partition, plain.offset, plain.internal_id) == (0, None, None)
+    assert producer.bodies() == [b"a", b"b", b"c"]
+    assert producer.bodies("bills") == [b"c"]
+    assert [each.key for each in producer.published] == ["order-1", None, None]
+    assert producer.published[1].message.headers == {"x": "1"}
+    assert producer.published[2].defer == 3.0
+    assert producer.stats().published == 3
+
+
+async def test_messages_without_a_key_take_turns() -> None:
+    async with FakeProducer(partitions=2, trace=True) as producer:
+        receipts = await producer.publish_many("orders", [b"a", OutgoingMessage(b"b"), b"c"])
+    assert [receipt.partition for receipt in receipts] == [0, 1, 0]
+    assert all(each.receipt.trace_id for each in producer.published)
+
+
+async def test_a_producer_refuses_what_the_real_one_refuses() -> None:
+    async with FakeProducer(ordered=["orders"], partitions=2) as producer:
+        for topic, message in (
+            ("orders", OutgoingMessage(b"a")),
+            ("bills", OutgoingMessage(b"")),
+            ("bills", OutgoingMessage(b"a", partition=2)),
+            ("no topic!", OutgoingMessage(b"a")),
+        ):
+            with pytest.raises(ConfigError):
+                await producer.publish(topic, message.body, key=message.key, partition=message.partition)
+            with pytest.raises(ConfigError):
+                await producer.publish_many(topic, [message])
+        await producer.wait_ready("orders")
+        assert producer.is_healthy
+    assert producer.published == []
+    assert not producer.is_healthy
+    with pytest.raises(ClosedError):
+        await producer.publish("bills", b"a")
+    with pytest.raises(ClosedError):
+        await FakeProducer().publish("bills", b"a")
+
+
+async def test_a_producer_fails_as_it_is_asked_to() -> None:
+    async with FakeProducer() as producer:
+        producer.fail(NotWritableError("E_FAILED_ON_NOT_WRITABLE", ""), topic="orders")
+        producer.fail(times=2, maybe_stored=True)
+        first, again = await producer.publish_many("bills", [b"a", b"b"])
+        with pytest.raises(PublishError) as raised:
+            await producer.publish("orders", b"c")
+        receipt = await producer.publish("orders", b"d")
+    assert isinstance(first, PublishError)
+    assert isinstance(again, PublishError)
+    assert first.maybe_stored
+    assert raised.value.retriable
+    assert isinstance(raised.value.__cause__, NotWritableError)
+    assert receipt.topic == "orders"
+    assert producer.bodies() == [b"d"]
+    assert (producer.stats().failed, producer.stats().uncertain) == (3, 2)
+
+
+async def test_a_handler_gets_its_messages_and_run_ends() -> None:
+    seen: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("no such customer")
+
+    consumer = FakeConsumer("orders", "billing")
+    consumer.deliver(b"a", b"bad", partition=3, trace_id=7)
+    async with consumer:
+        await consumer.run(handle)
+    assert seen == [b"a", b"bad"]
+    assert [(each.body, each.partition, each.trace_id) for each in consumer.finished] == [(b"a", 3, 7)]
+    (requeued,) = consumer.requeued
+    assert (requeued.message.body, requeued.delay) == (b"bad", None)
+    assert (consumer.stats().delivered, consumer.stats().requeued) == (2, 1)
+
+
+async def test_a_plain_handler_runs_in_a_thread() -> None:
+    def handle(message: Message) -> None:
+        assert message.headers == {"kind": "paid"}
+        assert message.tag == "eu"
+
+    async with FakeConsumer() as consumer:
+        consumer.deliver(b"a", headers={"kind": "paid"}, tag="eu")
+        await consumer.run(handle)
+    assert [each.body for each in consumer.finished] == [b"a"]
+
+
+async def test_iterating_ends_with_the_last_answer() -> None:
+    async with FakeConsumer() as consumer:
+        consumer.deliver(b"a", b"b")
+        async for message in consumer:
+            message.touch()
+            message.requeue(delay=2.0)
+    assert consumer.requeued == [Requeued(message, 2.0) for message in consumer.touched]
+    with pytest.raises(ClosedError, match="stays_open"):
+        consumer.deliver(b"c")
+
+
+async def test_a_consumer_that_stays_open_gets_more() -> None:
+    async with FakeConsumer(stays_open=True) as consumer:
+        for body in (b"a", b"b"):
+            consumer.deliver(body)
+            async with asyncio.timeout(10), await anext(consumer) as message:
+                assert message.body == body
+        assert consumer.is_healthy
+        await consumer.wait_ready(timeout=1)
+    assert len(consumer.finished) == 2
+
+
+async def test_a_message_is_given_up_into_a_fake_producer() -> None:
+    async with FakeProducer() as producer:
+        consumer = FakeConsumer(
+            "orders",
+            "billing",
+            redelivers=True,
+            producer=producer,
+            max_attempts=3,
+            on_give_up="dead_letter",
+            dead_letter_topic="dead",
+        )
+        consumer.deliver(b"bad")
+        calls: list[int] = []
+
+        async def handle(message: Message) -> None:
+            calls.append(message.attempts)
+            raise ValueError("no such customer")
+
+        async with consumer:
+            await consumer.run(handle)
+    assert calls == [1, 2, 3]
+    assert [each.topic for each in producer.published] == ["dead"]
+    assert [each.attempts for each in consumer.finished] == [3]
+
+
+async def test_unanswered_messages_are_left_when_it_closes() -> None:
+    async with FakeConsumer() as consumer:
+        consumer.deliver(b"a", b"b")
+        await anext(consumer)
+    assert consumer.finished == []
+
+
+async def test_deliveries_are_checked() -> None:
+    consumer = FakeConsumer()
+    for bodies in ((), ("text",)):
+        with pytest.raises(ConfigError):
+            consumer.deliver(*bodies)
+    with pytest.raises(ConfigError):
+        consumer.deliver(b"a", partition=5000)
+
+
+@pytest.mark.parametrize(
+    ("fake", "real", "names"),
+    [
+        (FakeProducer, Producer, ("publish", "publish_many", "wait_ready", "stats", "aclose")),
+        (FakeConsumer, Consumer, ("wait_ready", "wait_subscribed", "stats")),
+    ],
+)
+def test_methods_have_the_real_signatures(fake: type, real: type, names: tuple[str, ...]) -> None:
+    for name in names:
+        assert inspect.signature(getattr(fake, name)) == inspect.signature(getattr(real, name)), name
