@@ -3,7 +3,8 @@
 The blocks of a page that run one after the other become the body of one async
 function, since ``await`` may stand at their top; its parameters are the names
 that :mod:`tests.examples` provides. Programs and files become modules of their
-own. Imports of the blocks stay where they are: a block is read as it stands.
+own; a file that its page's tests import has its own name. Imports of the blocks
+stay where they are: a block is read as it stands.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ def modules_of(pages: Iterable[Path]) -> Iterator[tuple[str, str]]:
         shared = [example for example in examples if not _is_alone(example)]
         if shared:
             yield stem, _HEAD + textwrap.indent("\n".join(_marked(example) for example in shared), "    ")
+        imported = set(re.findall(r"^(?:from|import) (\w+)", "\n".join(each.code for each in examples), re.MULTILINE))
         for example in examples:
             if _is_alone(example):
-                yield f"{stem}_{example.line}", _marked(example)
+                name = Path(example.settings.get("file", "")).stem
+                yield name if name in imported else f"{stem}_{example.line}", _marked(example)
 
 
 def _is_checked(example: Example) -> bool:

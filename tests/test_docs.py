@@ -32,7 +32,7 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 EXAMPLES = [example for page in PAGES for example in examples_of(page)]
 COMMANDS = [(example, command) for example in EXAMPLES for command, _ in commands_of(example)]
 
-LANGUAGES = {"python", "console", "text", "json", "toml", "ini"}
+LANGUAGES = {"python", "console", "text", "json", "toml", "ini", "yaml"}
 SHELL_WORDS = {"cd", "export", "source", "unset"}
 OTHER_PROGRAMS = {*SHELL_WORDS, "git", "python", "pip", "pytest", "cat", "venv-pack", "spark-submit"}
 MOST_SKIPPED = 3
