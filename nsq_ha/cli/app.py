@@ -10,6 +10,7 @@ from nsq_ha._version import __version__
 from nsq_ha.cli.demo import demo
 from nsq_ha.cli.dev import dev
 from nsq_ha.cli.lookup import lookup
+from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
 from nsq_ha.cli.pub import pub
 from nsq_ha.cli.running import READER_GONE, log_to_stderr
@@ -38,7 +39,8 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="nsq-ha")
 @click.option("-v", "--verbose", count=True, help="Show the library's log: -v changes, -vv also each frame.")
-def app(verbose: int) -> None:
+@context_option
+def app(verbose: int, context: str | None) -> None:
     """Work with an NSQ cluster: a partitioned, replicated one, or a plain (upstream) one.
 
     `nsq-ha dev` starts one of either kind here, `nsq-ha demo` shows a partitioned one at work.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.cli.options import TOPIC, json_option, lookupd_option
+from nsq_ha.cli.options import TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import (
@@ -25,12 +25,14 @@ from nsq_ha.errors import TopicNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsq_ha.cli.cluster import Cluster
+
 
 @click.command()
 @click.argument("topic", type=TOPIC)
-@lookupd_option
+@cluster_options
 @json_option
-def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
+def lookup(topic: str, cluster: Cluster, as_json: bool | None) -> None:
     """Show the answers of every nsqlookupd about TOPIC, including those that the given ones list.
 
     Exit code 1 if one does not answer or does not know the topic, or if the answers differ; within 3 seconds
@@ -40,7 +42,7 @@ def lookup(topic: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
     none lists other nsqlookupds. There, differences are normal, and exit code 1 means that one does not answer, or
     that none knows the topic.
     """
-    views = run(ask_all(lookupd, topic))
+    views = run(ask_all(cluster, topic))
     is_plain = are_plain(views)
     if wants_json(as_json):
         for view in views:

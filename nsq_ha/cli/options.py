@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
-from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
-from nsq_ha.config import ClientConfig
+from nsq_ha.checks import MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
+from nsq_ha.cli.cluster import DEFAULT_LOOKUPD, Cluster
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.settings import FILE_VARIABLE, settings_from_env
+from nsq_ha.settings import CONTEXT_VARIABLE, FILE_VARIABLE, context_names
 
-DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -25,19 +27,6 @@ def addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
         return lookupd_urls(",".join(values)) if values else ()
     except ConfigError as error:
         raise click.BadParameter(str(error)) from error
-
-
-def addresses_or_default(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return base URLs for addresses; without any, those of the environment or its file, or the default one."""
-    if values:
-        return addresses(context, parameter, values)
-    try:
-        found = settings_from_env(ClientConfig).options.get("lookupd")
-    except ConfigError as error:
-        raise click.UsageError(str(error), context) from error
-    return cast("tuple[str, ...]", found) or (DEFAULT_LOOKUPD,)
 
 
 class Name(click.ParamType[str]):
@@ -75,19 +64,136 @@ TOPIC: Final = Name("topic")
 CHANNEL: Final = Name("channel")
 PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)
 
-lookupd_option: Callable[[_Command], _Command] = click.option(
+# ---------------------------------------------------------------- the cluster
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, readable=True)
+
+
+def _context_names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Complete the name of a context."""
+    try:
+        return [CompletionItem(name) for name in context_names() if name.startswith(begun)]
+    except ConfigError:
+        return []
+
+
+context_option: Callable[[_Command], _Command] = click.option(
+    "--context",
+    metavar="NAME",
+    shell_complete=_context_names,
+    help=f"Use the cluster and the options of [contexts.NAME] in the TOML file that {FILE_VARIABLE} names; they win"
+    f" over variables. Default: {CONTEXT_VARIABLE}, over which the other variables win.",
+)
+
+_lookupd_option: Callable[[_Command], _Command] = click.option(
     "--lookupd",
     multiple=True,
     metavar="URL",
-    callback=addresses_or_default,
+    callback=addresses,
     help="HTTP address of an nsqlookupd: host:port or URL. May be repeated, or several with commas. Give all of a"
     " plain (upstream) cluster, since they know only what registered at each. Default:"
     f" {LOOKUPD_VARIABLE}, or lookupd in the TOML file that {FILE_VARIABLE} names, or {DEFAULT_LOOKUPD}.",
 )
 
-json_option: Callable[[_Command], _Command] = click.option(
-    "--json/--table",
-    "as_json",
-    default=None,
-    help="Print JSON lines, or tables. Default: tables on a terminal, JSON lines elsewhere.",
+_SECURITY: Final = (
+    click.option(
+        "--tls-ca",
+        type=_FILE,
+        help="Connect to nsqds with TLS, and trust the authorities in this PEM file, also for https nsqlookupds.",
+    ),
+    click.option(
+        "--cert",
+        "--tls-cert",
+        "cert",
+        type=_FILE,
+        help="Client certificate, PEM. Connect to nsqds with TLS and show it.",
+    ),
+    click.option(
+        "--auth-secret-file", type=_FILE, help="File whose first line is the secret for nsqds that require AUTH."
+    ),
 )
+
+
+_KEY_HELP: Final = "Key of the certificate, PEM. Default: in the file of the certificate."
+_KEY: Final = click.option("--key", "--tls-key", "key_file", type=_FILE, help=_KEY_HELP)
+_TLS_KEY: Final = click.option("--tls-key", "key_file", type=_FILE, help=_KEY_HELP)
+
+
+def _add(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Add the options that say which cluster to use, and how; the command gets them as ``cluster``."""
+    return _cluster_options(command, _KEY)
+
+
+def cluster_options_beside_keys(command: _Command) -> _Command:
+    """Add the same to a command whose ``--key`` is that of messages: here it is only ``--tls-key``."""
+    return _cluster_options(command, _TLS_KEY)
+
+
+def _cluster_options(command: _Command, key: Callable[[_Command], _Command]) -> _Command:
+    @functools.wraps(command)
+    def call(*arguments: object, lookupd: tuple[str, ...], context: str | None, **options: Any) -> object:  # noqa: ANN401
+        security = {name: options.pop(name) for name in ("tls_ca", "cert", "key_file", "auth_secret_file")}
+        chosen = context or click.get_current_context().find_root().params.get("context")
+        try:
+            cluster = Cluster.of(lookupd, chosen, **security)
+        except ConfigError as error:
+            raise click.UsageError(str(error), click.get_current_context()) from error
+        return command(*arguments, cluster=cluster, **options)
+
+    return _add(cast("_Command", call), _lookupd_option, context_option, *_SECURITY, key)
+
+
+# ---------------------------------------------------------------- the output
+
+_OUTPUT: Final = (
+    click.option("-o", "--output", type=click.Choice(["json", "table"]), help="The same as --json or --table."),
+    click.option(
+        "--json/--table",
+        "as_json",
+        default=None,
+        help="Print JSON lines, or tables. Default: tables on a terminal, JSON lines elsewhere.",
+    ),
+)
+
+
+def json_option(command: _Command) -> _Command:
+    """Add the options that choose the form of the output; the command gets them as ``as_json``."""
+
+    @functools.wraps(command)
+    def call(*arguments: object, output: str | None, as_json: bool | None, **options: Any) -> object:  # noqa: ANN401
+        if output is not None and as_json not in (None, output == "json"):
+            raise click.UsageError(f"give -o {output}, or --{'json' if as_json else 'table'}, not both")
+        return command(*arguments, as_json=as_json if output is None else output == "json", **options)
+
+    return _add(cast("_Command", call), *_OUTPUT)
+
+
+# ---------------------------------------------------------------- destructive commands
+
+yes_option: Callable[[_Command], _Command] = click.option(
+    "-y", "--yes", is_flag=True, help="Do not ask for confirmation."
+)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed.
+
+    Args:
+        question: What would be done.
+        yes: The user gave ``--yes``.
+
+    Raises:
+        click.UsageError: Nobody can answer, since standard input is no terminal.
+        click.Abort: The answer is no; exit code 1.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("this cannot be undone: give --yes, since there is no terminal to ask at")
+    click.confirm(question, abort=True, err=True)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from nsq_ha import Producer
 from nsq_ha.cli.lines import Line, read_lines
-from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, lookupd_option
+from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options_beside_keys
 from nsq_ha.cli.output import clean, print_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import needs_partitions, require_topic
@@ -22,6 +21,8 @@ from nsq_ha.errors import ConfigError, NsqError, PublishError, TopicNotFoundErro
 from nsq_ha.protocol.encoding import MAX_DELAY_MS
 
 if TYPE_CHECKING:
+    from nsq_ha import Producer
+    from nsq_ha.cli.cluster import Cluster
     from nsq_ha.cli.views import Found
     from nsq_ha.message import Receipt
     from nsq_ha.options import ProducerOptions
@@ -92,8 +93,8 @@ class PubOptions:
 )
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
-@lookupd_option
-def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
+@cluster_options_beside_keys
+def pub(topic: str, cluster: Cluster, **options: object) -> None:
     """Publish standard input to TOPIC, one message per line; empty lines are skipped.
 
     On a plain (upstream) cluster this creates the topic; there are no partitions, keys, traces, headers and tags.
@@ -108,20 +109,20 @@ def pub(topic: str, lookupd: tuple[str, ...], **options: object) -> None:
         raise click.UsageError("give --partition or a key, not both: the key chooses the partition")
     if sys.stdin is None:
         raise click.ClickException("standard input is closed: there is nothing to publish")
-    failed = run(_pub(topic, lookupd, sys.stdin.buffer, chosen))
+    failed = run(_pub(topic, cluster, sys.stdin.buffer, chosen))
     if failed:
         raise click.exceptions.Exit(1)
 
 
-async def _pub(topic: str, lookupd: tuple[str, ...], stream: BinaryIO, options: PubOptions) -> int:
-    found = await require_topic(lookupd, topic)
+async def _pub(topic: str, cluster: Cluster, stream: BinaryIO, options: PubOptions) -> int:
+    found = await require_topic(cluster, topic)
     _check(topic, found, options)
-    chosen: ProducerOptions = {"lookupd": lookupd}
+    chosen: ProducerOptions = {}
     if options.trace:
         chosen["trace"] = True
     if options.timeout is not None:
         chosen["publish_timeout"] = options.timeout
-    async with Producer.from_env(**chosen) as producer:
+    async with cluster.producer(**chosen) as producer:
         publisher = LinePublisher(producer, topic, options, is_plain=found.meta is None)
         began = time.monotonic()
         try:

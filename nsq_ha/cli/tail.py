@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha import Consumer, StartFrom
+from nsq_ha import StartFrom
 from nsq_ha.checks import MAX_SECONDS
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, json_option, lookupd_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
@@ -26,6 +26,8 @@ from nsq_ha.message import is_upstream_id
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from nsq_ha import Consumer
+    from nsq_ha.cli.cluster import Cluster
     from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
@@ -72,11 +74,11 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
     is_flag=True,
     help="Decode dead letters: print the messages that were given up, with where they come from and why they failed.",
 )
-@lookupd_option
+@cluster_options
 @json_option
 def tail(
     topic: str,
-    lookupd: tuple[str, ...],
+    cluster: Cluster,
     count: int | None,
     *,
     raw: bool,
@@ -98,7 +100,7 @@ def tail(
         show = _print_json if wants_json(as_json) else _print_text
     run(
         _tail(
-            topic, lookupd, count, lambda message: show(message, _letter(message) if dead_letters else None), **options
+            topic, cluster, count, lambda message: show(message, _letter(message) if dead_letters else None), **options
         ),
         stopped=0,
     )
@@ -106,7 +108,7 @@ def tail(
 
 async def _tail(
     topic: str,
-    lookupd: tuple[str, ...],
+    cluster: Cluster,
     count: int | None,
     show: Callable[[Message], None],
     *,
@@ -116,16 +118,16 @@ async def _tail(
     start: StartFrom | None,
     max_in_flight: int | None,
 ) -> int:
-    found = await require_topic(lookupd, topic)
+    found = await require_topic(cluster, topic)
     if found.meta is None:
         _check_plain(partitions, start)
         if not found.nsqds:
             click.echo(f"waiting for {topic}: {NO_NSQD}", err=True)
-            if not await wait_for_nsqd(lookupd, topic, idle):
+            if not await wait_for_nsqd(cluster, topic, idle):
                 return 0
     printed = 0
-    chosen = _chosen(lookupd, partitions, start, max_in_flight)
-    consumer = Consumer.from_env(topic, channel or f"tail{secrets.token_hex(4)}#ephemeral", **chosen)
+    chosen = _chosen(partitions, start, max_in_flight)
+    consumer = cluster.consumer(topic, channel or f"tail{secrets.token_hex(4)}#ephemeral", **chosen)
     async with consumer, _losses_entry(consumer, "partitions" if found.meta is not None else "nsqds"):
         while printed != count:
             try:
@@ -145,13 +147,10 @@ async def _tail(
     return printed
 
 
-def _chosen(
-    lookupd: tuple[str, ...], partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None
-) -> ConsumerOptions:
+def _chosen(partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None) -> ConsumerOptions:
     """Return the options that the environment must not change."""
     # Every message is finished, so none is given up.
     chosen: ConsumerOptions = {
-        "lookupd": lookupd,
         "max_attempts": None,
         "on_give_up": None,
         "dead_letter_topic": None,

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.admin import AdminClient
 from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.topics import MAX_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
-from nsq_ha.cli.options import SECONDS, TOPIC, json_option, lookupd_option
+from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import NO_NSQD
@@ -19,6 +18,7 @@ from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
     from nsq_ha.admin import PartitionDescription, TopicDescription
+    from nsq_ha.cli.cluster import Cluster
     from nsq_ha.discovery.answers import TopicInfo
     from nsq_ha.policy.topology import TopicView
 
@@ -56,15 +56,15 @@ def topic() -> None:
 )
 @click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer can use them.")
 @click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
-@lookupd_option
+@cluster_options
 @json_option
-def create(name: str, lookupd: tuple[str, ...], as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
+def create(name: str, cluster: Cluster, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Create the topic NAME and wait until every partition has a leader.
 
     On a plain (upstream) cluster, create it at every given nsqlookupd, without options; the first publish creates it
     at an nsqd.
     """
-    view = run(_create(lookupd, name, **options))
+    view = run(_create(cluster, name, **options))
     if view.is_plain:
         nsqds = list(_leaders(view).values())
         if wants_json(as_json):
@@ -80,11 +80,11 @@ def create(name: str, lookupd: tuple[str, ...], as_json: bool | None, **options:
 
 
 @topic.command("list")
-@lookupd_option
+@cluster_options
 @json_option
-def list_topics(lookupd: tuple[str, ...], as_json: bool | None) -> None:
+def list_topics(cluster: Cluster, as_json: bool | None) -> None:
     """List all topics."""
-    topics = sorted(run(_topics(lookupd)), key=lambda info: info.name)
+    topics = sorted(run(_topics(cluster)), key=lambda info: info.name)
     if wants_json(as_json):
         for info in topics:
             print_json({"topic": info.name, "ordered": info.ordered, "extended": info.extend_support})
@@ -94,14 +94,14 @@ def list_topics(lookupd: tuple[str, ...], as_json: bool | None) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@lookupd_option
+@cluster_options
 @json_option
-def describe(name: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
+def describe(name: str, cluster: Cluster, as_json: bool | None) -> None:
     """Show partitions, leaders, replicas, channels and depths of the topic NAME.
 
     On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
     """
-    found = run(_describe(lookupd, name))
+    found = run(_describe(cluster, name))
     if wants_json(as_json):
         print_json(_plain_as_dict(found) if found.view.is_plain else _as_dict(found))
     elif found.view.is_plain:
@@ -112,18 +112,20 @@ def describe(name: str, lookupd: tuple[str, ...], as_json: bool | None) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@lookupd_option
-def delete(name: str, lookupd: tuple[str, ...]) -> None:
-    """Delete the topic NAME with all its messages; there is no confirmation.
+@yes_option
+@cluster_options
+def delete(name: str, cluster: Cluster, *, yes: bool) -> None:
+    """Delete the topic NAME with all its messages.
 
     On a plain (upstream) cluster, stop its producers and consumers first: they would create it again.
     """
-    run(_delete(lookupd, name))
+    confirm(f"Delete topic {name} with all its messages?", yes=yes)
+    run(_delete(cluster, name))
     click.echo(f"deleted {name}", err=True)
 
 
-async def _create(lookupd: tuple[str, ...], name: str, **options: Any) -> TopicView:  # noqa: ANN401
-    async with AdminClient.from_env(lookupd=lookupd) as admin:
+async def _create(cluster: Cluster, name: str, **options: Any) -> TopicView:  # noqa: ANN401
+    async with cluster.admin() as admin:
         nodes = await admin.nodes()
         is_plain = any(info.node.is_plain for info in nodes)
         replicas = options.pop("replicas") or (1 if is_plain else max(1, min(USUAL_REPLICAS, len(nodes))))
@@ -148,21 +150,21 @@ def _or_shared(options: dict[str, Any]) -> str:
     return "" if options["multi_part"] is not False else ", fewer --partitions, or --multi-part"
 
 
-async def _topics(lookupd: tuple[str, ...]) -> tuple[TopicInfo, ...]:
-    async with AdminClient.from_env(lookupd=lookupd) as admin:
+async def _topics(cluster: Cluster) -> tuple[TopicInfo, ...]:
+    async with cluster.admin() as admin:
         return await admin.topics()
 
 
-async def _describe(lookupd: tuple[str, ...], name: str) -> TopicDescription:
-    async with AdminClient.from_env(lookupd=lookupd) as admin:
+async def _describe(cluster: Cluster, name: str) -> TopicDescription:
+    async with cluster.admin() as admin:
         try:
             return await admin.describe(name)
         except TopicNotFoundError as error:
             raise TopicNotFoundError.named(name) from error
 
 
-async def _delete(lookupd: tuple[str, ...], name: str) -> None:
-    async with AdminClient.from_env(lookupd=lookupd) as admin:
+async def _delete(cluster: Cluster, name: str) -> None:
+    async with cluster.admin() as admin:
         await admin.delete_topic(name)
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from nsq_ha.config import ClientConfig
-from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
-from nsq_ha.settings import settings_from_env
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
+    from nsq_ha.cli.cluster import Cluster
     from nsq_ha.discovery.answers import LookupdList
-    from nsq_ha.option_types import TlsConfig
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 QUESTION_TIMEOUT = 2.0
@@ -132,23 +129,23 @@ def needs_partitions(option: str, reason: str) -> ConfigError:
     return ConfigError(f"remove {option}: it needs the partitioned server, and plain nsqd {reason}")
 
 
-async def ask_all(lookupd: Sequence[str], topic: str) -> list[View]:
+async def ask_all(cluster: Cluster, topic: str) -> list[View]:
     """Ask all given nsqlookupds and those that they list; the leading one comes first."""
-    lists = await asyncio.gather(*map(_list, lookupd))
+    lists = await asyncio.gather(*(_list(cluster, url) for url in cluster.lookupd))
     leaders = {found.leader for found in lists if found is not None}
-    known = dict.fromkeys([*lookupd, *(url for found in lists if found is not None for url in found.nodes)])
-    views = await asyncio.gather(*(_ask(url, topic, leads=url in leaders) for url in known))
+    known = dict.fromkeys([*cluster.lookupd, *(url for found in lists if found is not None for url in found.nodes)])
+    views = await asyncio.gather(*(_ask(cluster, url, topic, leads=url in leaders) for url in known))
     return sorted(views, key=lambda view: not view.leads)
 
 
-async def require_topic(lookupd: Sequence[str], topic: str) -> Found:
+async def require_topic(cluster: Cluster, topic: str) -> Found:
     """Return an existing topic, or any topic of a plain cluster, where the first publish creates it.
 
     Raises:
         TopicNotFoundError: No nsqlookupd that answers knows the topic.
         LookupUnavailableError: No nsqlookupd answers, or no answer contains the meta.
     """
-    views = await ask_all(lookupd, topic)
+    views = await ask_all(cluster, topic)
     if all(view.error is not None for view in views):
         raise LookupUnavailableError(
             "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
@@ -164,33 +161,27 @@ async def require_topic(lookupd: Sequence[str], topic: str) -> Found:
     raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
 
 
-async def wait_for_nsqd(lookupd: Sequence[str], topic: str, limit: float | None) -> bool:
+async def wait_for_nsqd(cluster: Cluster, topic: str, limit: float | None) -> bool:
     """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
     loop = asyncio.get_running_loop()
     end = math.inf if limit is None else loop.time() + limit
-    while not nsqds_of(await asyncio.gather(*(_ask(url, topic, leads=False) for url in lookupd))):
+    while not nsqds_of(await asyncio.gather(*(_ask(cluster, url, topic, leads=False) for url in cluster.lookupd))):
         if loop.time() >= end:
             return False
         await asyncio.sleep(min(_PAUSE, max(0.0, end - loop.time())))
     return True
 
 
-def _client(url: str) -> LookupClient:
-    """Return a client of one nsqlookupd, with the TLS of the environment or its file for an https address."""
-    tls = settings_from_env(ClientConfig).options.get("lookupd_tls") if url.startswith("https://") else None
-    return LookupClient(url, timeout=QUESTION_TIMEOUT, lookupd_tls=cast("TlsConfig | None", tls))
-
-
-async def _list(url: str) -> LookupdList | None:
-    async with _client(url) as client:
+async def _list(cluster: Cluster, url: str) -> LookupdList | None:
+    async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
         try:
             return await client.list_lookupd()
         except LookupUnavailableError:
             return None
 
 
-async def _ask(url: str, topic: str, *, leads: bool) -> View:
-    async with _client(url) as client:
+async def _ask(cluster: Cluster, url: str, topic: str, *, leads: bool) -> View:
+    async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
         try:
             readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
         except LookupUnavailableError as error:

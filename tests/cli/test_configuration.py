@@ -58,8 +58,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             super().__init__(topic, channel, **options)
             configs.append(self.config)
 
-    monkeypatch.setattr("nsq_ha.cli.pub.Producer", SpyProducer)
-    monkeypatch.setattr("nsq_ha.cli.tail.Consumer", SpyConsumer)
+    monkeypatch.setattr("nsq_ha.cli.cluster.Producer", SpyProducer)
+    monkeypatch.setattr("nsq_ha.cli.cluster.Consumer", SpyConsumer)
     return configs
 
 
@@ -68,7 +68,7 @@ def test_every_command_finds_the_cluster_in_the_file(call: Callable[..., Result]
         ("topic", "list"),
         ("topic", "describe", topic),
         ("topic", "create", f"{name}_2"),
-        ("topic", "delete", f"{name}_2"),
+        ("topic", "delete", f"{name}_2", "--yes"),
         ("lookup", topic),
         ("pub", topic),
         ("tail", topic, "--idle", "0.1"),

@@ -227,7 +227,7 @@ async def test_a_topic_is_created_and_deleted_at_all(plain: Plain, call: Call) -
 
     plain.has_topic(0)
     plain.then_deleted()
-    deleted = await call(plain, "topic", "delete", "orders")
+    deleted = await call(plain, "topic", "delete", "orders", "--yes")
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", "deleted orders\n")
 
 

@@ -20,7 +20,7 @@ def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: s
     assert [entry["partition"] for entry in described["partitions"]] == [0, 1, 2, 3]
     assert all(entry["writable"] and entry["messages"] == 0 for entry in described["partitions"])
 
-    deleted = invoke("topic", "delete", name)
+    deleted = invoke("topic", "delete", name, "--yes")
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", f"deleted {name}\n")
     gone = invoke("topic", "describe", name)
     assert (gone.exit_code, gone.stdout) == (1, "")

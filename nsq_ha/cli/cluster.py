@@ -1,0 +1,151 @@
+"""The cluster that a command works with: its addresses and its security settings.
+
+``options`` has the flags. Everything else comes from a context, ``NSQ_HA_*`` variables and their TOML file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, Unpack, cast
+
+from nsq_ha import Consumer, Producer
+from nsq_ha.admin import AdminClient
+from nsq_ha.checks import DEFAULT_PORT
+from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
+from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.errors import ConfigError
+from nsq_ha.option_types import TlsConfig
+from nsq_ha.settings import admin_from_env, config_from_env, settings_from_env
+from nsq_ha.tls import ssl_context
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.options import ClientOptions, ConsumerOptions, ProducerOptions
+
+DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How to reach a cluster. It creates the clients of a command, which must be used as context managers.
+
+    Attributes:
+        lookupd: Base URLs of the nsqlookupds.
+        context: The context of the TOML file. None for the one that the variables name, if any.
+    """
+
+    lookupd: tuple[str, ...]
+    context: str | None = None
+    _given: ClientOptions = field(default_factory=lambda: {}, repr=False)  # noqa: PIE807 - a typed dict
+
+    @classmethod
+    def of(
+        cls,
+        lookupd: tuple[str, ...] = (),
+        context: str | None = None,
+        *,
+        tls_ca: str | None = None,
+        cert: str | None = None,
+        key_file: str | None = None,
+        auth_secret_file: str | None = None,
+    ) -> Self:
+        """Return the cluster that flags, a context and the environment name.
+
+        Args:
+            lookupd: Base URLs; empty for those of the context or the environment, or the default one.
+            context: The context.
+            tls_ca: PEM file of the authorities to trust; switches TLS on, as the next two do.
+            cert: PEM file of the client certificate.
+            key_file: PEM file of its key. None if it is in ``cert``.
+            auth_secret_file: File whose first line is the secret for AUTH.
+
+        Raises:
+            ConfigError: A file cannot be used, there is no such context, or a variable is wrong.
+        """
+        found = settings_from_env(ClientConfig, context).options
+        urls = lookupd or cast("tuple[str, ...]", found.get("lookupd")) or (DEFAULT_LOOKUPD,)
+        given: ClientOptions = {"lookupd": urls}
+        if (tls_ca, cert, key_file) != (None, None, None):
+            given["tls"] = _tls(found.get("tls"), tls_ca, cert, key_file)
+            if any(url.startswith("https:") for url in urls):
+                given["lookupd_tls"] = _tls(found.get("lookupd_tls"), tls_ca, cert, key_file)
+        if auth_secret_file is not None:
+            secret_in(auth_secret_file)
+            given["auth_secret"] = lambda: secret_in(auth_secret_file)
+        return cls(urls, context, given)
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """Return a producer. ``options`` win over flags, and these over the environment.
+
+        Raises:
+            ConfigError: An option is wrong.
+        """
+        return Producer(config=config_from_env(ProducerConfig, self._with(options), self.context))
+
+    def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """Return a consumer. ``options`` win over flags, and these over the environment.
+
+        Raises:
+            ConfigError: An option is wrong.
+        """
+        return Consumer(topic, channel, config=config_from_env(ConsumerConfig, self._with(options), self.context))
+
+    def admin(self) -> AdminClient:
+        """Return an admin client.
+
+        Raises:
+            ConfigError: A variable is wrong.
+        """
+        given = {name: value for name, value in self._given.items() if name in ("lookupd", "lookupd_tls")}
+        return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # two of its options
+
+    def lookup_client(self, url: str, *, timeout: float) -> LookupClient:
+        """Return a client of one nsqlookupd.
+
+        Raises:
+            ConfigError: A variable is wrong.
+        """
+        tls = None
+        if url.startswith("https:"):
+            found = settings_from_env(ClientConfig, self.context).options
+            tls = cast("TlsConfig | None", self._given.get("lookupd_tls", found.get("lookupd_tls")))
+        return LookupClient(url, timeout=timeout, lookupd_tls=tls)
+
+    def _with(self, options: Mapping[str, object]) -> dict[str, object]:
+        return {**self._given, **options}
+
+
+def secret_in(file: str) -> str:
+    """Return the first line of a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or its first line is empty or no secret. The error does not show it.
+    """
+    try:
+        text = Path(file).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"the secret's file {file!r} is not text in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"the secret's file {file!r} cannot be read: {error.strerror}") from None
+    secret = text.partition("\n")[0].rstrip("\r")
+    if not secret:
+        raise ConfigError(f"the secret's file {file!r} is empty: its first line must be the secret")
+    return checked_secret(secret)
+
+
+def _tls(known: object, ca: str | None, cert: str | None, key: str | None) -> TlsConfig:
+    """Return TLS with the files that are given, and the rest of what is known."""
+    changes = {"ca_file": ca} if ca is not None else {}
+    if cert is not None:
+        changes |= {"cert_file": cert, "key_file": key or ""}
+    elif key is not None:
+        changes |= {"key_file": key}
+    base = known if isinstance(known, TlsConfig) else TlsConfig()
+    if key is not None and cert is None and base.cert_file is None:
+        raise ConfigError("--tls-key needs --cert, the client certificate that the key belongs to")
+    tls = dataclasses.replace(base, **{name: value or None for name, value in changes.items()})  # type: ignore[arg-type]  # files
+    ssl_context(tls, "TLS")
+    return tls

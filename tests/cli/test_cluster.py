@@ -1,0 +1,258 @@
+"""Which cluster a command uses, and with which security settings: flags, contexts, variables."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from nsq_ha import ConfigError, TlsConfig
+from nsq_ha.cli import options
+from nsq_ha.cli.app import app
+from nsq_ha.cli.cluster import DEFAULT_LOOKUPD, Cluster
+from nsq_ha.devcluster import DevCluster
+from tests.support.certificates import CA_FILE, server_context
+
+KEY_FILE = str(Path(CA_FILE).with_suffix(".key"))
+CONTEXTS = """
+lookupd = "top:1"
+[contexts.dev]
+lookupd = ["dev:1"]
+[contexts.prod]
+lookupd = ["https://prod:1"]
+auth_secret = "hidden"
+[contexts.prod.tls]
+server_name = "nsq.example"
+[contexts.prod.producer]
+window = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("NSQ_HA_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A TOML file with two contexts, which the environment names."""
+    file = tmp_path / "nsq.toml"
+    file.write_text(CONTEXTS)
+    monkeypatch.setenv("NSQ_HA_CONFIG", str(file))
+    return file
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.write_text("s3cret\nnot this line\n")
+    return file
+
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call() -> Call:
+    """Run a command with variables."""
+
+    def run(*arguments: str, stdin: str | None = None, **variables: str) -> Result:
+        return CliRunner().invoke(app, arguments, input=stdin, env=variables, prog_name="nsq-ha")
+
+    return run
+
+
+# ---------------------------------------------------------------- what a cluster is
+
+
+def test_the_default() -> None:
+    cluster = Cluster.of()
+    assert cluster.lookupd == (DEFAULT_LOOKUPD,)
+    config = cluster.producer().config
+    assert (config.lookupd, config.tls, config.auth_secret) == ((DEFAULT_LOOKUPD,), None, None)
+
+
+def test_a_flag_wins_over_a_context_and_this_over_a_variable(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSQ_HA_LOOKUPD", "variable:1")
+    monkeypatch.setenv("NSQ_HA_WINDOW", "8")
+    assert Cluster.of(("http://flag:1",), "dev").lookupd == ("http://flag:1",)
+    assert Cluster.of((), "dev").lookupd == ("http://dev:1",)
+    assert Cluster.of().lookupd == ("http://variable:1",)
+    assert Cluster.of((), "dev").producer().config.window == 8
+    assert Cluster.of((), "prod").producer().config.window == 7
+
+
+def test_the_context_of_the_variables_gives_way_to_them(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSQ_HA_CONTEXT", "prod")
+    assert Cluster.of().lookupd == ("https://prod:1",)
+    monkeypatch.setenv("NSQ_HA_LOOKUPD", "variable:1")
+    assert Cluster.of().lookupd == ("http://variable:1",)
+    dev = Cluster.of((), "dev")
+    assert dev.lookupd == ("http://dev:1",)
+    assert dev.producer().config.auth_secret is None  # it is prod's
+
+
+def test_flags_complete_the_tls_of_a_context(contexts: Path, secret: Path) -> None:
+    cluster = Cluster.of((), "prod", tls_ca=CA_FILE, cert=CA_FILE, key_file=KEY_FILE, auth_secret_file=str(secret))
+    config = cluster.consumer("orders", "billing", max_in_flight=3).config
+    files = TlsConfig(ca_file=CA_FILE, cert_file=CA_FILE, key_file=KEY_FILE)
+    assert config.lookupd_tls == files
+    assert config.tls == TlsConfig(ca_file=CA_FILE, cert_file=CA_FILE, key_file=KEY_FILE, server_name="nsq.example")
+    assert (config.max_in_flight, config.lookupd) == (3, ("https://prod:1",))
+    assert callable(config.auth_secret)
+    assert config.auth_secret() == "s3cret"
+    secret.write_text("changed")
+    assert config.auth_secret() == "changed"
+    assert "s3cret" not in repr(cluster)
+
+
+def test_tls_of_nsqds_is_not_that_of_plain_nsqlookupds() -> None:
+    config = Cluster.of(("http://a:1",), tls_ca=CA_FILE).producer().config
+    assert (config.tls, config.lookupd_tls) == (TlsConfig(ca_file=CA_FILE), None)
+    Cluster.of(("http://a:1",), tls_ca=CA_FILE).admin()
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty: its first line must be the secret"),
+        (b"\nsecond", "is empty: its first line must be the secret"),
+        (b"\xff\xfe", "is not text in UTF-8"),
+    ],
+)
+def test_a_file_that_holds_no_secret(call: Call, tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    refused = call("topic", "list", "--auth-secret-file", str(file))
+    assert refused.exit_code == 2
+    assert f"the secret's file '{file}' {reason}" in refused.stderr
+
+
+def test_a_secret_that_cannot_be_read_later(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the secret's file '.*none' cannot be read: No such file"):
+        Cluster.of(auth_secret_file=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--cert", "--key", "--auth-secret-file"])
+def test_a_file_that_does_not_exist(call: Call, option: str) -> None:
+    refused = call("topic", "list", option, "/does/not/exist.pem")
+    assert refused.exit_code == 2
+    assert f"Invalid value for '{option}'" in refused.stderr
+    assert "File '/does/not/exist.pem' does not exist" in refused.stderr
+
+
+def test_files_of_tls_that_cannot_be_used(call: Call, secret: Path) -> None:
+    refused = call("pub", "orders", "--tls-ca", str(secret))
+    assert refused.exit_code == 2
+    assert f"TLS: ca_file '{secret}' cannot be used" in refused.stderr
+    assert "in PEM format" in refused.stderr
+    refused = call("pub", "orders", "--tls-key", KEY_FILE)
+    assert (refused.exit_code, "--tls-key needs --cert" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("where", [("--context", "prd", "topic", "list"), ("topic", "list", "--context", "prd")])
+def test_an_unknown_context_names_those_that_exist(call: Call, contexts: Path, where: tuple[str, ...]) -> None:
+    refused = call(*where)
+    assert refused.exit_code == 2
+    assert f"there is no context 'prd': {contexts} has dev, prod" in refused.stderr
+    refused = call("topic", "list", NSQ_HA_CONTEXT="prd")
+    assert (refused.exit_code, "has dev, prod" in refused.stderr) == (2, True)
+
+
+def test_a_context_needs_a_file(call: Call) -> None:
+    refused = call("--context", "prod", "topic", "list")
+    assert refused.exit_code == 2
+    assert "there is no context 'prod': set NSQ_HA_CONFIG to a TOML file that has [contexts.NAME]" in refused.stderr
+
+
+# ---------------------------------------------------------------- with a cluster
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[DevCluster]:
+    """A plain cluster whose nsqds demand TLS and a client certificate."""
+    context = server_context()
+    context.load_verify_locations(CA_FILE)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1, tls=context, tls_required=True) as cluster:
+        yield cluster
+
+
+def test_a_secured_cluster_by_flags(call: Call, secured: DevCluster, name: str) -> None:
+    flags = ("--lookupd", secured.lookupd[0], "--tls-ca", CA_FILE, "--cert", CA_FILE, "--tls-key", KEY_FILE)
+    published = call("pub", name, *flags, stdin="x")
+    assert (published.exit_code, published.stdout) == (0, "")
+    tailed = call("tail", name, "-n", "1", "--raw", *flags)
+    assert (tailed.exit_code, tailed.stdout) == (0, "x\n")
+    failed = call("pub", name, "--lookupd", secured.lookupd[0], "--timeout", "0.5", stdin="x")
+    assert failed.exit_code == 1
+    assert "TLS" in failed.stderr
+
+
+def test_a_secured_cluster_by_a_context(
+    call: Call, secured: DevCluster, name: str, contexts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contexts.open("a") as file:
+        file.write(f'[contexts.here]\nlookupd = "{secured.lookupd[0]}"\n[contexts.here.tls]\nca_file = "{CA_FILE}"\n')
+        file.write(f'cert_file = "{CA_FILE}"\nkey_file = "{KEY_FILE}"\n')
+    assert call("--context", "here", "pub", name, stdin="x").exit_code == 0
+    monkeypatch.setenv("NSQ_HA_CONTEXT", "here")
+    assert call("lookup", name).exit_code == 0
+    assert call("tail", name, "-n", "1", "--raw").stdout == "x\n"
+
+
+# ---------------------------------------------------------------- the shared options
+
+
+def test_contexts_complete_themselves(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = ShellComplete(app, {}, "nsq-ha", "_NSQ_HA_COMPLETE")
+    assert [item.value for item in complete.get_completions(["--context"], "")] == ["dev", "prod"]
+    assert [item.value for item in complete.get_completions(["topic", "list", "--context"], "p")] == ["prod"]
+    monkeypatch.setenv("NSQ_HA_CONFIG", "/does/not/exist.toml")
+    assert complete.get_completions(["--context"], "") == []
+
+
+def test_the_form_of_the_output(call: Call, cluster: DevCluster, topic: str) -> None:
+    base = ("lookup", topic, "--lookupd", cluster.lookupd[0])
+    assert call(*base, "-o", "json").stdout == call(*base, "--json").stdout
+    assert call(*base, "-o", "table").stdout == call(*base, "--table").stdout
+    assert call(*base, "-o", "json", "--json").exit_code == 0
+    refused = call(*base, "-o", "json", "--table")
+    assert (refused.exit_code, "give -o json, or --table, not both" in refused.stderr) == (2, True)
+
+
+def test_destructive_commands_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answers = iter(["y", "n"])
+
+    def answer(prompt: str = "") -> str:
+        asked.append(prompt)
+        return next(answers)
+
+    options.confirm("Delete it?", yes=True)
+    with pytest.raises(click.UsageError, match="give --yes"):
+        options.confirm("Delete it?", yes=False)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("click.termui.visible_prompt_func", answer)
+    options.confirm("Delete it?", yes=False)
+    with pytest.raises(click.Abort):
+        options.confirm("Delete it?", yes=False)
+    assert [text.startswith("Delete it? [y/N]") for text in asked] == [True, True]
+
+
+def test_deleting_a_topic_without_an_answer_deletes_nothing(call: Call, cluster: DevCluster, topic: str) -> None:
+    flags = ("--lookupd", cluster.lookupd[0])
+    refused = call("topic", "delete", topic, *flags)
+    assert (refused.exit_code, "give --yes" in refused.stderr) == (2, True)
+    assert call("topic", "describe", topic, *flags).exit_code == 0
