@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
+def _nothing() -> ClientOptions:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """How to reach a cluster. It creates the clients of a command, which must be used as context managers.
@@ -39,7 +43,7 @@ class Cluster:
 
     lookupd: tuple[str, ...]
     context: str | None = None
-    _given: ClientOptions = field(default_factory=lambda: {}, repr=False)  # noqa: PIE807 - a typed dict
+    _given: ClientOptions = field(default_factory=_nothing, repr=False)
 
     @classmethod
     def of(

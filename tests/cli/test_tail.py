@@ -214,7 +214,7 @@ def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invok
         assert process.stdout is not None
         process.stdout.close()
         invoke("pub", topic, "--partition", "0", stdin="a\nb\nc\n")
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
