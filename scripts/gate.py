@@ -1,7 +1,8 @@
 """The gate: every check that a change must pass, in one run.
 
-All steps run even after one has failed, so that one run shows everything; the exit code is 1 if any failed. The faults
-mostly wait, and Spark's tests wait for Java, so these run in parallel with the other steps and are reported at the end.
+All steps run even after one has failed, so that one run shows everything; the exit code is 1 if any failed. Tests of
+faults and time limits mostly wait, and Spark's tests wait for Java, so the steps run in four lanes side by side; those
+of :data:`PARALLEL` are reported at the end. The lanes take about the same time: a new step goes into the shortest.
 ``make test`` calls this with the Python of the virtual environment. All settings are in ``pyproject.toml``.
 """
 
@@ -51,7 +52,16 @@ PURE = ("tests/protocol", "tests/policy")
 """Tests without input, output or clock. Only they are measured: measuring doubles the time of a test."""
 CLIENTS = ("tests/producer", "tests/consumer", "tests/transport", "tests/discovery")
 """Tests that mostly wait for the clients' time limits."""
-ELSEWHERE = tuple(f"--ignore={path}" for path in FAULTS + SPARK + PURE + CLIENTS)
+CONTRACT = ("integration",)
+"""The contract suite, on the embedded clusters."""
+PAGES = ("tests/test_docs.py", "tests/test_docs_types.py")
+"""Run the examples of the pages, those with Spark too, and check their types."""
+
+
+def without(*paths: str) -> tuple[str, ...]:
+    """Return the options by which pytest leaves out paths."""
+    return tuple(f"--ignore={path}" for path in paths)
+
 
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
 
@@ -65,20 +75,22 @@ STEPS = (
     Step("pure tests", ("coverage", "run", "-m", *PYTEST, *PURE)),
     fully_covered("protocol"),
     fully_covered("policy"),
-    Step("tests", (*PYTEST, *ELSEWHERE, *SHORT)),
-    Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
+    Step("tests", (*PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES), *SHORT)),
 )
 PARALLEL = (
     (
-        Step("chaos", (*PYTEST, *CHAOS)),
+        Step("faults", (*PYTEST, *FAULTS, *without(*CHAOS))),
         Step("tests of the clients", (*PYTEST, *CLIENTS)),
+        Step("contract", (*PYTEST, *CONTRACT, *without(*SPARK), *SHORT)),
     ),
+    (Step("spark", (*PYTEST, *SPARK, *SHORT)),),
     (
-        Step("faults", (*PYTEST, *FAULTS, *(f"--ignore={path}" for path in CHAOS))),
-        Step("spark", (*PYTEST, *SPARK, *SHORT)),
+        Step("chaos", (*PYTEST, *CHAOS)),
+        Step("examples", (*PYTEST, *PAGES, *SHORT)),
+        Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
     ),
 )
-"""Steps that run one after another, in parallel with the others."""
+"""Lanes of steps that run one after another, in parallel with the others."""
 
 
 class Parallel(threading.Thread):
