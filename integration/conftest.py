@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -28,6 +28,7 @@ from integration.plain import UPSTREAM_VARIABLE, KeylessProducer, plain_cluster
 from integration.reading import Consumers, eventually
 from nsq_ha import Compression, ConsumerConfig, Producer, ProducerConfig
 from tests.support.inside import watched_sockets
+from tests.support.loops import LOOPS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,10 @@ def _without_skip(report: Report) -> Report:
         report.outcome = "failed"
         report.longrepr = f"{REQUIRE_VARIABLE}=1 forbids skips: {report.longrepr}"
     return report
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return LOOPS
 
 
 @pytest.hookimpl(wrapper=True)

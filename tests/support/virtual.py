@@ -24,6 +24,7 @@ from typing import Any, Final
 import pytest
 
 from nsq_ha.threads import HandlerThreads
+from tests.support.loops import LOOPS, QuickLoop
 
 _BUFFER: Final = 512 * 1024
 """Bytes that a peer's side takes while nobody reads."""
@@ -47,7 +48,7 @@ _SOMETHING_TO_READ, _end = os.pipe()
 os.write(_end, b"x")
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(QuickLoop):
     """The loop.
 
     Attributes:
@@ -62,13 +63,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._listeners: dict[int, _Server] = {}
         self.transports: set[_MemoryTransport] = set()
         super().__init__(_Selector(self))
-
-    def get_debug(self) -> bool:
-        """Return False: asyncio remembers no stack for each callback and future, which takes half of a test's time.
-
-        Its checks (calls from other threads, coroutines that nobody awaited) are on as pytest-asyncio set them.
-        """
-        return False
 
     # ------------------------------------------------------------ time
 
@@ -437,7 +431,7 @@ class _MemoryTransport(asyncio.Transport):
 def loop_for(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Return the loop for a test: a virtual one, unless the test is marked ``real_time``."""
     if item.get_closest_marker("real_time"):
-        return {"real": asyncio.new_event_loop}
+        return LOOPS
     return {"virtual": VirtualLoop}
 
 

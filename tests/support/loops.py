@@ -1,0 +1,20 @@
+"""The event loop of tests that need real sockets or a real clock."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+
+class QuickLoop(asyncio.SelectorEventLoop):
+    """A loop in debug mode, without the part of it that takes half of a test's time."""
+
+    def get_debug(self) -> bool:
+        """Return False: asyncio remembers no stack for each callback and future.
+
+        Its checks (calls from other threads, coroutines that nobody awaited) are on as pytest-asyncio set them.
+        """
+        return False
+
+
+LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {"real": QuickLoop}
+"""What pytest-asyncio's hook returns."""
