@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import socket
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITIONS, check_topic
 from nsq_ha.cli.options import Number, json_option
@@ -17,9 +21,9 @@ from nsq_ha.cli.running import failures, run
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from nsq_ha.devcluster import DevCluster
+    from nsq_ha.devcluster import AuthGrant, DevCluster
 
 NSQD_PORT: Final = 4150
 """TCP port of nsqd; that of its HTTP is one above."""
@@ -32,27 +36,32 @@ class Wanted:
 
     name: str
     partitions: int
-    ordered: bool
+    ordered: bool = False
+    extended: bool = False
+
+
+_KINDS: Final = ("ordered", "extended")
 
 
 class WantedTopic(click.ParamType[Wanted]):
-    """``NAME``, ``NAME:PARTITIONS`` or ``NAME:PARTITIONS:ordered``."""
+    """``NAME``, ``NAME:PARTITIONS``, and behind it ``:ordered``, ``:extended`` or both."""
 
-    name = "name[:partitions[:ordered]]"
+    name = "name[:partitions[:ordered][:extended]]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Wanted:
         """Return the parts, or fail with the reason."""
         if isinstance(value, Wanted):
             return value
         name, *rest = str(value).split(":")
-        number = rest[0] if rest else "1"
-        kind = rest[1] if len(rest) > 1 else ""
-        if len(rest) > 2 or kind not in ("", "ordered") or not (number.isascii() and number.isdigit()):
-            self.fail("write NAME, NAME:PARTITIONS or NAME:PARTITIONS:ordered", param, ctx)
+        number, *kinds = rest or ["1"]
+        known = len(set(kinds)) == len(kinds) and set(kinds) <= set(_KINDS)
+        if not known or not (number.isascii() and number.isdigit()):
+            text = "write NAME, NAME:PARTITIONS, NAME:PARTITIONS:ordered, NAME:PARTITIONS:extended or"
+            self.fail(f"{text} NAME:PARTITIONS:ordered:extended", param, ctx)
         if not 1 <= int(number[:9]) <= MAX_PARTITIONS:
             self.fail(f"partitions are 1..{MAX_PARTITIONS}", param, ctx)
         try:
-            return Wanted(check_topic(name), int(number), kind == "ordered")
+            return Wanted(check_topic(name), int(number), ordered="ordered" in kinds, extended="extended" in kinds)
         except NsqError as error:
             self.fail(str(error), param, ctx)
 
@@ -120,6 +129,11 @@ _FILE = click.Path(exists=True, dir_okay=False)
     type=click.Choice(["require-verify"]),
     help="Refuse clients without TLS and a certificate that the CA has signed.",
 )
+@click.option(
+    "--auth-file",
+    type=_FILE,
+    help="JSON object of secrets, and for each the answer of an auth server. The nsqds then ask for AUTH.",
+)
 @json_option
 def dev(
     *,
@@ -135,6 +149,7 @@ def dev(
     tls_key: str | None,
     tls_root_ca_file: str | None,
     tls_client_auth_policy: str | None,
+    auth_file: str | None,
     as_json: bool | None,
     **limits: Any,  # noqa: ANN401 - click has converted them
 ) -> None:
@@ -145,27 +160,28 @@ def dev(
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
     nodes = nsqds or (1 if plain else 3)
     ports = _ports(port, nsqd_port, plain=plain)
-    with (
-        failures(),
-        DevCluster(
-            plain=plain,
-            nsqlookupds=nsqlookupds or (1 if plain else 2),
-            nsqds=nodes,
-            time_scale=time_scale,
-            lookupd_ports=ports.lookupd,
-            nsqd_ports=ports.nsqd,
-            retain_bytes=retain_bytes,
-            tls=_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
-            tls_required=tls_client_auth_policy is not None,
-            **limits,
-        ) as cluster,
-    ):
+    cluster = DevCluster(
+        plain=plain,
+        nsqlookupds=nsqlookupds or (1 if plain else 2),
+        nsqds=nodes,
+        time_scale=time_scale,
+        lookupd_ports=ports.lookupd,
+        nsqd_ports=ports.nsqd,
+        retain_bytes=retain_bytes,
+        tls=_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
+        tls_required=tls_client_auth_policy is not None,
+        auth=_grants(auth_file),
+        **limits,
+    )
+    with failures(), _started(cluster):
         for wanted in topics:
+            kind = {"ordered": wanted.ordered, "extended": wanted.extended}
             try:
-                cluster.create_topic(wanted.name, wanted.partitions, min(3, nodes), ordered=wanted.ordered)
+                cluster.create_topic(wanted.name, wanted.partitions, min(3, nodes), **kind)
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
-        run(_until_stopped(lambda: _tell(cluster, topics, plain=plain, as_json=wants_json(as_json))), stopped=0)
+        example = _Example(topics, plain=plain, asks=auth_file is not None)
+        run(_until_stopped(lambda: _tell(cluster, example, as_json=wants_json(as_json))), stopped=0)
 
 
 def _ports(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
@@ -175,6 +191,43 @@ def _ports(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
     if nsqd is not None:
         return Ports(lookupds, (nsqd,))
     return Ports(lookupds, (NSQD_PORT,) if plain and _are_free((NSQD_PORT, NSQD_PORT + 1)) else ())
+
+
+@contextlib.contextmanager
+def _started(cluster: DevCluster) -> Iterator[None]:
+    """Start the cluster, and stop it in the end.
+
+    Raises:
+        ClickException: A port is taken.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(cluster)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            advice = "give --port or --nsqd-port another number, or leave it out to use a free port"
+            raise click.ClickException(f"{error.strerror}: {advice}") from error
+        yield
+
+
+def _grants(file: str | None) -> dict[str, AuthGrant] | None:
+    """Return what each secret in the file allows. None without a file.
+
+    Raises:
+        UsageError: The file cannot be read, or is wrong. The text contains no secret.
+    """
+    if file is None:
+        return None
+    from nsq_ha.devcluster import AuthGrant
+
+    try:
+        grants = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, AuthGrant])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise click.UsageError(f"--auth-file {file} cannot be used: {error}") from error
+    if "" in grants:
+        raise click.UsageError(f"--auth-file {file} cannot be used: a secret must not be empty")
+    return grants
 
 
 def _are_free(ports: tuple[int, ...]) -> bool:
@@ -217,7 +270,17 @@ async def _until_stopped(tell: Callable[[], None]) -> int:
     return 0
 
 
-def _tell(cluster: DevCluster, topics: tuple[Wanted, ...], *, plain: bool, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """What the commands of the example depend on; ``asks``: the nsqds ask for AUTH."""
+
+    topics: tuple[Wanted, ...]
+    plain: bool
+    asks: bool
+
+
+def _tell(cluster: DevCluster, example: _Example, *, as_json: bool) -> None:
+    topics = example.topics
     nodes = {name: {"tcp": address, "http": cluster.http_address(name)} for name, address in cluster.nsqds.items()}
     if as_json:
         print_json({"lookupd": cluster.lookupd, "nsqds": nodes, "topics": [wanted.name for wanted in topics]})
@@ -229,8 +292,9 @@ def _tell(cluster: DevCluster, topics: tuple[Wanted, ...], *, plain: bool, as_js
     print_table(["node", "TCP", "HTTP"], rows)
     topic = topics[0].name if topics else "orders"
     key = " --key user-42" if topics and topics[0].ordered else ""
-    create = "" if topics or plain else f"  nsq-ha topic create {topic} --partitions 2\n"
+    create = "" if topics or example.plain else f"  nsq-ha topic create {topic} --partitions 2\n"
+    secret = "  export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" if example.asks else ""
     click.echo(
-        f"In another terminal:\n\n  export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}\n{create}"
+        f"In another terminal:\n\n  export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}\n{secret}{create}"
         f"  nsq-ha tail {topic} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."
     )

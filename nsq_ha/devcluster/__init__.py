@@ -10,7 +10,8 @@ The layers, from the bottom: ``host`` (clock, delays, randomness and switches),
 below it.
 """
 
+from nsq_ha.devcluster.auth import AuthGrant, AuthRule
 from nsq_ha.devcluster.cluster import DevCluster
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
 
-__all__ = ["ChangeRefusedError", "DevCluster"]
+__all__ = ["AuthGrant", "AuthRule", "ChangeRefusedError", "DevCluster"]

@@ -10,6 +10,7 @@ from nsq_ha.devcluster.faults import Faults
 from nsq_ha.devcluster.storage.replica import TopicOptions
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.auth import AuthGrant
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
 
@@ -55,6 +56,8 @@ class DevCluster(Faults):
             server does this after 5.0 seconds. None for no failures.
         allowed_hosts: Names besides the loopback's that are allowed in ``Host`` and ``Origin`` of HTTP
             requests; others are refused with 403. ``("*",)`` allows all.
+        auth: What each secret allows; the nsqds then ask for AUTH, as with ``-auth-http-address``. ``{}`` refuses
+            every secret. None for servers without AUTH.
         max_msg_size: Bytes of the largest message that an nsqd accepts. None for the real nsqd's default, as for all
             its limits that follow, which have the names of its flags.
         max_body_size: Bytes of the largest batch.
@@ -174,6 +177,21 @@ class DevCluster(Faults):
             if len(known) < partitions:
                 return False
         return True
+
+    # ------------------------------------------------------------ AUTH
+
+    def set_auth(self, secret: str, grant: AuthGrant | None) -> None:
+        """Change what a secret allows. None makes it unknown: nsqd refuses it with ``E_AUTH_FAILED``.
+
+        Connections that sent the secret before keep their permissions until their ``ttl`` ends.
+
+        Raises:
+            ValueError: The cluster has no AUTH (``auth=``), or the secret is empty.
+        """
+        table = self._auth
+        if table is None:
+            raise ValueError("the cluster has no AUTH: create it with DevCluster(auth={...})")
+        self._call(lambda: table.change(secret, grant))
 
     # ------------------------------------------------------------ leaders
 

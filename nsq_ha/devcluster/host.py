@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from nsq_ha.devcluster.auth import AuthTable
     from nsq_ha.devcluster.security import Security
     from nsq_ha.protocol.server.stream import Limits
 
@@ -111,6 +112,7 @@ class Host:
         timing: The cluster's delays.
         security: TLS and HTTP access of all nodes.
         limits: What the nsqds accept.
+        auth: The secrets for AUTH. None for nsqds that do not ask for it.
         chance: The only source of randomness, seeded.
         writes_disabled: An operator disabled writing in the whole cluster.
         retain_bytes: Bytes of finished messages that a partition keeps. None for all.
@@ -124,12 +126,14 @@ class Host:
         security: Security,
         *,
         limits: Limits,
+        auth: AuthTable | None = None,
         retain_bytes: int | None = None,
     ) -> None:
         self.loop = loop
         self.timing = timing
         self.security = security
         self.limits = limits
+        self.auth = auth
         self.chance: random.Random = random.Random(seed)  # noqa: S311 - a test cluster's dice
         self.writes_disabled = False
         self.retain_bytes = retain_bytes

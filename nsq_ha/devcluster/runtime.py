@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha._portal import Portal
+from nsq_ha.devcluster.auth import AuthTable
 from nsq_ha.devcluster.control.ha_control import HaControl
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
 from nsq_ha.devcluster.control.plain_control import PlainControl
@@ -32,6 +33,7 @@ from nsq_ha.devcluster.security import Security
 if TYPE_CHECKING:
     import ssl
 
+    from nsq_ha.devcluster.auth import AuthGrant
     from nsq_ha.devcluster.control.changes import Changes
     from nsq_ha.devcluster.control.controls import Control
     from nsq_ha.devcluster.control.coordinator import Coordinator
@@ -52,7 +54,8 @@ class Runtime:
     """Starts, holds and stops the nodes; see :class:`nsq_ha.devcluster.DevCluster`.
 
     Raises:
-        ValueError: There are no nodes, a number is out of range, or TLS is required but not configured.
+        ValueError: There are no nodes, a number is out of range, a secret is empty, or TLS is required but not
+            configured.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Runtime:
         tls_required: bool = False,
         tls_write_deadline: float | None = None,
         allowed_hosts: Sequence[str] = (),
+        auth: Mapping[str, AuthGrant] | None = None,
         max_msg_size: int | None = None,
         max_body_size: int | None = None,
         max_msg_timeout: float | None = None,
@@ -103,6 +107,7 @@ class Runtime:
         self._security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
         )
+        self._auth = None if auth is None else AuthTable(auth)
         self._background: Portal | None = None
         self._running: Control | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -139,7 +144,13 @@ class Runtime:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         host = Host(
-            loop, self._timing, self._seed, self._security, limits=self._limits, retain_bytes=self._retain_bytes
+            loop,
+            self._timing,
+            self._seed,
+            self._security,
+            limits=self._limits,
+            auth=self._auth,
+            retain_bytes=self._retain_bytes,
         )
         if self._plain:
             self._make_plain(host)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -28,6 +29,9 @@ COMMAND = (sys.executable, "-m", "nsq_ha.cli", "dev")
         ("orders", Wanted("orders", 1, ordered=False)),
         ("orders:4", Wanted("orders", 4, ordered=False)),
         ("orders:4:ordered", Wanted("orders", 4, ordered=True)),
+        ("orders:4:extended", Wanted("orders", 4, extended=True)),
+        ("orders:4:ordered:extended", Wanted("orders", 4, ordered=True, extended=True)),
+        ("orders:4:extended:ordered", Wanted("orders", 4, ordered=True, extended=True)),
     ],
 )
 def test_topics_as_people_write_them(text: str, wanted: Wanted) -> None:
@@ -35,7 +39,20 @@ def test_topics_as_people_write_them(text: str, wanted: Wanted) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":2", "a:", "a:0", "a:256", "a:99999999999", "a:2:other", "a:2:ordered:x", "a b:1"]
+    "text",
+    [
+        "",
+        ":2",
+        "a:",
+        "a:0",
+        "a:256",
+        "a:99999999999",
+        "a:2:",
+        "a:2:other",
+        "a:2:ordered:x",
+        "a:2:ordered:ordered",
+        "a b:1",
+    ],
 )
 def test_other_topics_are_refused(invoke: Invoke, text: str) -> None:
     assert invoke("dev", "--topic", text).exit_code == 2
@@ -43,14 +60,16 @@ def test_other_topics_are_refused(invoke: Invoke, text: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> None:
-    arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--topic", "orders:2:ordered", "--json"]
+    arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--json"]
+    arguments += ["--topic", "orders:2:ordered", "--topic", "mails:2:extended"]
     with running([*COMMAND, *arguments]) as process:
         assert process.stdout is not None
         result = json.loads(process.stdout.readline())
         assert len(result["lookupd"]) == 1
         assert sorted(result["nsqds"]) == ["nsqd-0", "nsqd-1"]
-        assert result["topics"] == ["orders"]
+        assert result["topics"] == ["orders", "mails"]
         [lookupd] = result["lookupd"]
+        assert invoke("pub", "mails", "--header", "kind=bill", stdin="hello", lookupd=lookupd).exit_code == 0
         assert invoke("pub", "orders", "--key", "a", stdin="hello", lookupd=lookupd).exit_code == 0
         tailed = invoke("tail", "orders", "--from", "beginning", "-n", "1", "--raw", lookupd=lookupd)
         assert tailed.stdout == "hello\n"
@@ -88,7 +107,53 @@ def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke, unused_
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Error: ")
     assert f"port {unused_tcp_port} of 127.0.0.1: " in refused.stderr
-    assert "in use" in refused.stderr
+    assert "in use: give --port or --nsqd-port another number, or leave it out to use a free port" in refused.stderr
+
+
+def test_secrets_come_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "auth.json"
+    rule = {"topic": "^orders$", "channels": [".*"], "permissions": ["publish", "subscribe"]}
+    file.write_text(json.dumps({"sesame": {"ttl": 60, "identity": "me", "authorizations": [rule]}}))
+    arguments = ["--nsqds", "1", "--topic", "orders", "--topic", "mails", "--auth-file", str(file), "--table"]
+    with running([*COMMAND, *arguments], env=os.environ | {"COLUMNS": "200"}) as process:
+        assert process.stdout is not None
+        shown = b""
+        while b"Ctrl-C" not in shown:
+            line = process.stdout.readline()
+            assert line
+            shown += line
+        assert b"export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" in shown
+        assert b"sesame" not in shown
+        [lookupd] = re.findall(rb"http://127.0.0.1:[0-9]+", shown.partition(b"NSQ_HA_LOOKUPD=")[2])[:1]
+        with pytest.MonkeyPatch.context() as patch:
+            refused = invoke("pub", "orders", stdin="hello", lookupd=lookupd.decode())
+            patch.setenv("NSQ_HA_AUTH_SECRET", "sesame")
+            sent = invoke("pub", "orders", stdin="hello", lookupd=lookupd.decode())
+            forbidden = invoke("pub", "mails", stdin="hello", lookupd=lookupd.decode())
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert (refused.exit_code, sent.exit_code, forbidden.exit_code) == (1, 0, 1)
+    assert "requires AUTH" in refused.stderr
+    assert "E_UNAUTHORIZED" in forbidden.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "Input data was truncated"),
+        ('{"sesame": {"ttl": "a day"}}', "Expected `float`, got `str`"),
+        ('{"sesame": {"ttl": 0}}', "ttl must be above 0 seconds"),
+        ('{"sesame": {"authorizations": [{"topic": "("}]}}', "of an AuthRule is refused"),
+        ('{"": {"ttl": 5}}', "a secret must not be empty"),
+    ],
+)
+def test_a_wrong_file_of_secrets_is_refused(invoke: Invoke, tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "auth.json"
+    file.write_text(content)
+    refused = invoke("dev", "--auth-file", str(file))
+    assert refused.exit_code == 2
+    assert problem in refused.stderr
+    assert "sesame" not in refused.stderr
 
 
 def test_a_plain_cluster_with_tls(unused_tcp_port_factory: Callable[[], int]) -> None:

@@ -31,6 +31,10 @@ TOPICS: dict[str, dict[str, Any]] = {
 }
 
 
+OTHERS: dict[str, dict[str, Any]] = {"proto_a": {"partitions": 1, "replicas": 1}}
+"""Topics of stages that name them; other exchanges mean another topic by these names."""
+
+
 class Stage:
     """The cluster, and what has to be on it before an exchange."""
 
@@ -40,7 +44,7 @@ class Stage:
         self.default = topics[0] if topics else "proto_plain"
         self.seconds: list[int] = []
         self.wires: list[Wire] = []
-        made = {name: TOPICS[name] for name in topics or TOPICS}
+        made = {name: (TOPICS | OTHERS)[name] for name in topics or TOPICS}
         for name, options in made.items():
             cluster.create_topic(name, **options, sync_every=0, wait=False)  # as the recorded ones were made
         for name, options in made.items():

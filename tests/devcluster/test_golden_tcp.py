@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster import AuthGrant, AuthRule, DevCluster
 from tests.devcluster.prefaces import prepare
 from tests.devcluster.replay import Mismatch, Replay, first_target
 from tests.devcluster.stage import Stage
@@ -16,6 +16,14 @@ from tests.devcluster.wire import LIMIT
 from tests.golden import TCP_FILES, load
 from tests.support.certificates import server_context
 
+GRANTS = {
+    "good": AuthGrant(
+        authorizations=(AuthRule(topic="proto_.*"),), identity="joe", identity_url="http://auth.example/joe"
+    ),
+    "pubonly": AuthGrant(authorizations=(AuthRule(permissions=("publish",)),), identity="pub"),
+    "none": AuthGrant(authorizations=()),
+}
+"""What the auth server of the recorded nsqd answered."""
 EXCHANGES = [
     pytest.param(file, exchange, id=f"{file}/{exchange['name']}")
     for file in TCP_FILES
@@ -47,6 +55,14 @@ def stage_tls_required() -> Iterator[Stage]:
         stage.close()
 
 
+@pytest.fixture(scope="module")
+def stage_with_auth() -> Iterator[Stage]:
+    with DevCluster(nsqds=1, auth=GRANTS) as cluster:
+        stage = Stage(cluster, "proto_a")
+        yield stage
+        stage.close()
+
+
 @pytest.fixture
 def stage_of_its_own() -> Iterator[Stage]:
     with DevCluster() as cluster:
@@ -68,7 +84,8 @@ def play(stage: Stage, name: str, exchange: dict[str, Any], limit: float = LIMIT
 @pytest.mark.parametrize(("file", "exchange"), EXCHANGES)
 def test_exchange(file: str, exchange: dict[str, Any], request: pytest.FixtureRequest) -> None:
     name = f"{file}/{exchange['name']}"
-    needs = {"leadership": "stage_of_its_own", "upgrade": "stage_with_tls"}.get(file, "stage")
+    special = {"auth": "stage_with_auth", "leadership": "stage_of_its_own", "upgrade": "stage_with_tls"}
+    needs = special.get(file, "stage")
     if exchange["name"].startswith("tls_required"):
         needs = "stage_tls_required"
     stage: Stage = request.getfixturevalue(needs)

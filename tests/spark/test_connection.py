@@ -103,7 +103,7 @@ def test_a_server_without_tls_is_named_with_the_remedy(dev_cluster: DevCluster) 
         opened(dev_cluster, topic, **TLS)
 
 
-# ---------------------------------------------------------------- AUTH, which the embedded cluster has not
+# ---------------------------------------------------------------- AUTH
 
 
 def answers(text: bytes, kind: FrameType = FrameType.RESPONSE) -> bytes:

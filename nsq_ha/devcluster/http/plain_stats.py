@@ -164,6 +164,7 @@ def _client(session: PlainSession, asked: str, consumer: PlainSubscriber | None 
         answer["pub_counts"] = [{"topic": topic, "count": count} for topic, count in counts]
     return {
         **answer,
+        **session.credentials.shown(),
         "tls": connection.is_secured,
         "tls_cipher_suite": "",
         "tls_version": "",

@@ -184,6 +184,7 @@ def client_stats(consumer: Subscriber) -> dict[str, Any]:
         "deflate": client.deflate,
         "snappy": client.snappy,
         "user_agent": client.user_agent,
+        **consumer.credentials.shown(),
         "desired_tag": client.desired_tag,
         "tls": client.tls_v1,
         "tls_cipher_suite": "",

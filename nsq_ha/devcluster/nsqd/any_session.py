@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nsq_ha.devcluster.auth import Credentials
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Connection
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
@@ -19,6 +20,7 @@ from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.auth import AuthTexts
     from nsq_ha.devcluster.host import Node
     from nsq_ha.devcluster.nsqd.connection import Manner
     from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
@@ -68,14 +70,16 @@ class AnySession(ABC):
 
     Attributes:
         connection: The connection that sends the answers.
+        credentials: What the client may do.
     """
 
-    auth_disabled: bytes
+    auth_texts: AuthTexts
 
     def __init__(
         self, node: Node, connections: set[Connection], client_id: int, decoder: _Decoder, manner: Manner
     ) -> None:
         self.connection: Connection = Connection(node, self, client_id, connections, manner)
+        self.credentials: Credentials = Credentials(node.host.auth, self.auth_texts, node.host.now)
         self._security = node.host.security
         self._limits = node.host.limits
         self._stage = Stage.OPEN
@@ -203,8 +207,19 @@ class AnySession(ABC):
         if identity.tls_v1 or codec is not None:
             connection.switch(tls=identity.tls_v1, codec=codec)
 
-    def _auth(self, _command: commands.Auth) -> None:
-        self.connection.fail(self.auth_disabled)
+    def _auth(self, command: commands.Auth) -> None:
+        refusal = self.credentials.authenticate(command.secret)
+        if refusal is None:
+            self.connection.send(encode_frame(FrameType.RESPONSE, self.credentials.answer()))
+        else:
+            self.connection.fail(refusal)
+
+    def _is_unauthorized(self, word: str, topic: str, channel: str = "") -> bool:
+        """Close with the server's answer if AUTH is missing, or does not allow the command."""
+        refusal = self.credentials.refusal(word, topic, channel)
+        if refusal is not None:
+            self.connection.fail(refusal)
+        return refusal is not None
 
     def _subscribed(self, subscriber: AnySubscriber) -> None:
         if self._stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.devcluster.auth import PLAIN_TEXTS
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, Stage
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
@@ -51,7 +52,7 @@ class PlainSession(AnySession):
         published: Number of messages published, by topic.
     """
 
-    auth_disabled = b"E_AUTH_DISABLED AUTH disabled"
+    auth_texts = PLAIN_TEXTS
 
     def __init__(self, node: QueueNode, connections: set[Connection], client_id: int) -> None:
         super().__init__(node, connections, client_id, PlainDecoder(node.host.limits), PLAIN_MANNER)
@@ -72,8 +73,8 @@ class PlainSession(AnySession):
         return read_plain_identify(body, self.connection.settings, self._limits)
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
-        tls = self._security.tls is not None
-        identity = plain_identity(settings, PLAIN_VERSION, tls=tls, limits=self._limits)
+        tls, auth = self._security.tls is not None, self._node.host.auth is not None
+        identity = plain_identity(settings, PLAIN_VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_plain_identity(identity)
 
     # ------------------------------------------------------------ SUB
@@ -87,7 +88,7 @@ class PlainSession(AnySession):
         return False
 
     def _subscribe(self, command: commands.Sub) -> None:
-        if self._is_forbidden(command.word):
+        if self._is_forbidden(command.word) or self._is_unauthorized("SUB", command.topic, command.channel):
             return
         topic = self._node.topic(command.topic)
         channel = self._node.channel(topic, command.channel)
@@ -103,16 +104,19 @@ class PlainSession(AnySession):
     # ------------------------------------------------------------ PUB
 
     def _topic_named(self, event: TopicNamed) -> None:
-        self._node.topic(event.topic)
+        if not self._is_unauthorized("MPUB", event.topic):
+            self._node.topic(event.topic)
 
     def _publish(self, command: commands.Pub) -> None:
-        self._store(command.topic, (command.body,))
+        if not self._is_unauthorized("PUB", command.topic):
+            self._store(command.topic, (command.body,))
 
     def _publish_many(self, command: commands.Mpub) -> None:
         self._store(command.topic, command.bodies)
 
     def _publish_deferred(self, command: DeferredPub) -> None:
-        self._store(command.topic, (command.body,), command.delay_ms / 1000)
+        if not self._is_unauthorized("DPUB", command.topic):
+            self._store(command.topic, (command.body,), command.delay_ms / 1000)
 
     def _store(self, name: str, bodies: Sequence[bytes], delay: float = 0.0) -> None:
         topic = self._node.topic(name)

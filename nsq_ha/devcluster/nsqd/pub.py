@@ -16,6 +16,7 @@ from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.server.headers import trace_id_of
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.auth import Credentials
     from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.log import Record
     from nsq_ha.devcluster.storage.replica import Replica
@@ -34,9 +35,10 @@ _TRACED: Final = struct.Struct(">ii2sQQQI")
 class PubCommands:
     """Execute the publishes of one connection."""
 
-    def __init__(self, connection: Connection, node: StorageNode) -> None:
+    def __init__(self, connection: Connection, node: StorageNode, credentials: Credentials) -> None:
         self._connection = connection
         self._node = node
+        self._credentials = credentials
         self._replica: Replica | None = None
         self._changed: list[Replica] = []  # replicas that stored messages in this turn
 
@@ -51,6 +53,10 @@ class PubCommands:
             return None
         if header.partition is None and replica.options.ordered:
             self._connection.fail(_PARTITION_NEEDED)
+            return None
+        refusal = self._credentials.refusal("PUB", header.topic)  # nsqd calls all publishes PUB here
+        if refusal is not None:
+            self._connection.fail(refusal)
             return None
         self._replica = replica
         return replica.options.extended

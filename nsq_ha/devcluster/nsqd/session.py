@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.devcluster.auth import HA_TEXTS
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession
 from nsq_ha.devcluster.nsqd.connection import HA_MANNER
@@ -38,13 +39,13 @@ class Session(AnySession):
         client_id: Number of the connection on its node.
     """
 
-    auth_disabled = b"E_AUTH_DISABLED AUTH Disabled"
+    auth_texts = HA_TEXTS
 
     def __init__(self, node: StorageNode, connections: set[Connection], client_id: int) -> None:
         self._commands = CommandDecoder(node.host.limits)
         super().__init__(node, connections, client_id, self._commands, HA_MANNER)
         self._node = node
-        self._pub = PubCommands(self.connection, node)
+        self._pub = PubCommands(self.connection, node, self.credentials)
         self._handlers |= {
             PublishHeader: self._publish_header,
             commands.Sub: self._subscribe,
@@ -66,7 +67,8 @@ class Session(AnySession):
         return read_identify(body, self.connection.settings, self._limits)
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
-        identity = settings.identity(VERSION, tls=self._security.tls is not None, limits=self._limits)
+        tls, auth = self._security.tls is not None, self._node.host.auth is not None
+        identity = settings.identity(VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_identity(identity)
 
     def _publish_header(self, header: PublishHeader) -> None:
@@ -76,7 +78,8 @@ class Session(AnySession):
 
     def _subscribe(self, command: commands.Sub) -> None:
         if not self._is_forbidden(command.word):
-            subscribe(self.connection, self._node, command, self._subscribed)
+            subscribe(self.connection, self._node, command, self.credentials, self._subscribed)
 
-    def _create_topic(self, _command: commands.InternalCreateTopic) -> None:
-        self.connection.refuse(_IN_CLUSTER)
+    def _create_topic(self, command: commands.InternalCreateTopic) -> None:
+        if not self._is_unauthorized("CREATE_TOPIC", command.topic):
+            self.connection.refuse(_IN_CLUSTER)

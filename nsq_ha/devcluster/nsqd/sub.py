@@ -5,6 +5,7 @@ Source: protocol reference 5, 7; youzan/nsq ``internalSUB``, ``FIN``, ``REQ``, `
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.gotext import byte_list
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.auth import Credentials
     from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.log import Record
@@ -41,10 +43,17 @@ _JSON: Final = b"\x04"
 
 
 class Subscriber(AnySubscriber):
-    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`."""
+    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`.
 
-    def __init__(self, connection: Connection, replica: Replica, channel: Channel, *, detail: bool) -> None:
+    Attributes:
+        credentials: What the client may do.
+    """
+
+    def __init__(
+        self, connection: Connection, replica: Replica, channel: Channel, credentials: Credentials, *, detail: bool
+    ) -> None:
         super().__init__(connection)
+        self.credentials: Credentials = credentials
         self.replica = replica
         self.channel = channel
         extended = replica.options.extended and connection.settings.extend_support
@@ -117,7 +126,11 @@ class Subscriber(AnySubscriber):
 
 
 def subscribe(
-    connection: Connection, node: StorageNode, command: commands.Sub, subscribed: Callable[[Subscriber], None]
+    connection: Connection,
+    node: StorageNode,
+    command: commands.Sub,
+    credentials: Credentials,
+    subscribed: Callable[[Subscriber], None],
 ) -> None:
     """Execute SUB: check in nsqd's order, wait for the replicas if they do not answer, then subscribe.
 
@@ -125,26 +138,36 @@ def subscribe(
         connection: The client's connection; closed if SUB is refused.
         node: The nsqd.
         command: The SUB command.
+        credentials: What the client may do.
         subscribed: Called with the new subscriber, before the answer is sent.
     """
     if connection.settings.heartbeat_interval <= 0:
         connection.fail(b"E_INVALID cannot SUB with heartbeats disabled")
         return
+    refusal = credentials.refusal("SUB", command.topic, command.channel)
+    if refusal is not None:
+        connection.fail(refusal)
+        return
     replica = node.find(command.topic, command.partition if _start_of(command) is None else None)
     if replica is None:
         connection.fail(NOT_EXIST)
         return
+    subscribe_here = functools.partial(_subscribe, connection, command, replica, credentials, subscribed)
     refusal = _refusal(connection, command, replica)
     if refusal is not None:
         connection.fail(refusal)
     elif replica.stalled and not replica.gave_up:
-        _wait(connection, replica, lambda: _subscribe(connection, command, replica, subscribed))
+        _wait(connection, replica, subscribe_here)
     else:
-        _subscribe(connection, command, replica, subscribed)
+        subscribe_here()
 
 
 def _subscribe(
-    connection: Connection, command: commands.Sub, replica: Replica, subscribed: Callable[[Subscriber], None]
+    connection: Connection,
+    command: commands.Sub,
+    replica: Replica,
+    credentials: Credentials,
+    subscribed: Callable[[Subscriber], None],
 ) -> None:
     if not replica.leads:
         connection.fail(NOT_LEADER)
@@ -173,7 +196,7 @@ def _subscribe(
         channel.dispatch(connection.node.host.now())
     if index is not None and not channel.consumers:
         channel.reset(index)
-    subscriber = Subscriber(connection, replica, channel, detail=command.word != b"SUB")
+    subscriber = Subscriber(connection, replica, channel, credentials, detail=command.word != b"SUB")
     channel.add(subscriber)
     subscribed(subscriber)
 

@@ -63,12 +63,13 @@ class SessionSettings:
     extend_support: bool = False
     ext_filter: FilterRule | None = None
 
-    def identity(self, version: str, *, tls: bool, limits: Limits = HA_LIMITS) -> Identity:
+    def identity(self, version: str, *, tls: bool, auth: bool = False, limits: Limits = HA_LIMITS) -> Identity:
         """Return the answer to IDENTIFY.
 
         Args:
             version: The server's version.
             tls: The server has a certificate.
+            auth: The server requires AUTH.
             limits: The limits of the server.
         """
         return Identity(
@@ -82,6 +83,7 @@ class SessionSettings:
             max_deflate_level=MAX_DEFLATE_LEVEL,
             snappy=self.snappy,
             sample_rate=self.sample_rate,
+            auth_required=auth,
             output_buffer_size=self.output_buffer_size,
             output_buffer_timeout=self.output_buffer_timeout,
             desired_tag=self.desired_tag,

@@ -68,13 +68,16 @@ def read_plain_identify(
     )
 
 
-def plain_identity(settings: SessionSettings, version: str, *, tls: bool, limits: Limits = PLAIN_LIMITS) -> Identity:
+def plain_identity(
+    settings: SessionSettings, version: str, *, tls: bool, auth: bool = False, limits: Limits = PLAIN_LIMITS
+) -> Identity:
     """Return the answer to IDENTIFY.
 
     Args:
         settings: What the client asked for.
         version: The server's version.
         tls: The server has a certificate.
+        auth: The server requires AUTH.
         limits: The limits of the server.
     """
     asked = settings.deflate_level if settings.deflate and settings.deflate_level > 0 else MAX_DEFLATE_LEVEL
@@ -89,6 +92,7 @@ def plain_identity(settings: SessionSettings, version: str, *, tls: bool, limits
         max_deflate_level=MAX_DEFLATE_LEVEL,
         snappy=settings.snappy,
         sample_rate=settings.sample_rate,
+        auth_required=auth,
         output_buffer_size=settings.output_buffer_size,
         output_buffer_timeout=settings.output_buffer_timeout,
     )

@@ -1,0 +1,259 @@
+"""AUTH: what each secret allows, and what one connection may do with the secret that it sent.
+
+A real nsqd asks an auth server (``-auth-http-address``) at AUTH, and again when a command comes after the end of the
+answer's ``ttl``. Here a table answers instead.
+
+The invariant: secrets are compared and kept, and nothing else. They are in no text, no log line and no ``repr``.
+
+Source: protocol reference 4; youzan/nsq and nsqio/nsq ``internal/auth``, ``AUTH``, ``CheckAuth``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from nsq_ha.patterns.regexp import compile_regexp
+from nsq_ha.protocol.server.gotext import quote
+
+if TYPE_CHECKING:
+    from nsq_ha.patterns.automaton import Automaton
+
+ANYTHING: Final = ".*"
+DEFAULT_TTL: Final = 3600.0
+_KNOWN: Final = ("subscribe", "publish")
+_MAX_REMEMBERED: Final = 1000
+_FAILED: Final = b"E_AUTH_FAILED AUTH failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthRule:
+    """One entry of ``authorizations`` in an auth server's answer.
+
+    Attributes:
+        topic: Regular expression of Go (RE2). It may match anywhere in the topic's name: ``orders`` allows
+            ``old_orders_2``, too; write ``^orders$`` for this topic alone.
+        channels: Regular expressions for channels. One of them must also match the empty text before
+            publishing is allowed, as nsqd demands. So ``(".*",)`` allows both, and ``()`` allows nothing.
+        permissions: ``"publish"``, ``"subscribe"`` or both.
+
+    Raises:
+        ValueError: An expression is wrong or not supported here, or there is no such permission.
+    """
+
+    topic: str = ANYTHING
+    channels: tuple[str, ...] = (ANYTHING,)
+    permissions: tuple[Literal["publish", "subscribe"], ...] = ("publish", "subscribe")
+
+    def __post_init__(self) -> None:
+        for permission in self.permissions:
+            if permission not in _KNOWN:
+                raise ValueError(f"unknown permission {permission!r}: use 'publish' or 'subscribe'")
+        for pattern in (self.topic, *self.channels):
+            try:
+                compile_regexp(pattern)
+            except ValueError as error:
+                raise ValueError(f"the regular expression {pattern!r} of an AuthRule is refused: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthGrant:
+    """What a secret allows: an auth server's answer.
+
+    Attributes:
+        authorizations: What is allowed; nothing else is. An empty one refuses AUTH with ``E_UNAUTHORIZED``.
+        ttl: Seconds for which nsqd relies on the answer. The first command behind it makes nsqd ask again. Not
+            scaled by ``time_scale``.
+        identity: Name of the client, as in nsqd's ``/stats``.
+        identity_url: Page about the client.
+
+    Raises:
+        ValueError: ``ttl`` is not above 0.
+    """
+
+    authorizations: tuple[AuthRule, ...] = (AuthRule(),)
+    ttl: float = DEFAULT_TTL
+    identity: str = ""
+    identity_url: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ttl > 0:
+            raise ValueError(f"ttl must be above 0 seconds, not {self.ttl}")
+
+
+@dataclass(frozen=True, slots=True)
+class _CompiledRule:
+    topic: Automaton
+    channels: tuple[Automaton, ...]
+    permissions: tuple[str, ...]
+
+    def allows(self, topic: str, channel: str) -> bool:
+        needed = "subscribe" if channel else "publish"
+        if needed not in self.permissions or not self.topic.matches(topic):
+            return False
+        return any(pattern.matches(channel) for pattern in self.channels)
+
+
+class Answered:
+    """The table's answer for one secret, ready for use."""
+
+    def __init__(self, grant: AuthGrant) -> None:
+        self.grant = grant
+        self._rules = [
+            _CompiledRule(compile_regexp(rule.topic), tuple(map(compile_regexp, rule.channels)), rule.permissions)
+            for rule in grant.authorizations
+        ]
+        self._remembered: dict[tuple[str, str], bool] = {}
+
+    def allows(self, topic: str, channel: str) -> bool:
+        """Return whether the secret allows publishing, or with a channel subscribing."""
+        key = topic, channel
+        allowed = self._remembered.get(key)
+        if allowed is None:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            allowed = self._remembered[key] = any(rule.allows(topic, channel) for rule in self._rules)
+        return allowed
+
+
+class AuthTable:
+    """The secrets of a cluster, and what each allows.
+
+    Args:
+        grants: What each secret allows.
+
+    Raises:
+        ValueError: A secret is empty: no client can send it.
+    """
+
+    def __init__(self, grants: Mapping[str, AuthGrant]) -> None:
+        self._answers: dict[bytes, Answered] = {}
+        for secret, grant in grants.items():
+            self.change(secret, grant)
+
+    def __repr__(self) -> str:
+        return f"<AuthTable of {len(self._answers)} secrets>"
+
+    def change(self, secret: str, grant: AuthGrant | None) -> None:
+        """Replace what a secret allows. None makes it unknown.
+
+        Raises:
+            ValueError: The secret is empty.
+        """
+        if not secret:
+            raise ValueError("a secret of AUTH must not be empty: nsqd refuses it as E_BAD_BODY")
+        if grant is None:
+            self._answers.pop(secret.encode(), None)
+        else:
+            self._answers[secret.encode()] = Answered(grant)
+
+    def find(self, secret: bytes) -> Answered | None:
+        """Return the answer for a secret. None if it is unknown."""
+        return self._answers.get(secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthTexts:
+    """The refusals of AUTH whose spelling differs between the kinds of nsqd."""
+
+    disabled: bytes
+    already: bytes
+    nothing: bytes
+
+
+HA_TEXTS: Final = AuthTexts(
+    disabled=b"E_AUTH_DISABLED AUTH Disabled",
+    already=b"E_INVALID AUTH Already set",
+    nothing=b"E_UNAUTHORIZED AUTH No authorizations found",
+)
+PLAIN_TEXTS: Final = AuthTexts(
+    disabled=b"E_AUTH_DISABLED AUTH disabled",
+    already=b"E_INVALID AUTH already set",
+    nothing=b"E_UNAUTHORIZED AUTH no authorizations found",
+)
+
+
+class Credentials:
+    """What one connection may do.
+
+    Args:
+        table: The secrets. None for a server without AUTH.
+        texts: The refusals of this kind of nsqd.
+        now: Returns the time in seconds.
+    """
+
+    def __init__(self, table: AuthTable | None, texts: AuthTexts, now: Callable[[], float]) -> None:
+        self._table = table
+        self._texts = texts
+        self._now = now
+        self._secret = b""
+        self._answered: Answered | None = None
+        self._expires = 0.0
+
+    def authenticate(self, secret: bytes) -> bytes | None:
+        """AUTH: take the secret, and return the refusal. None if it is accepted."""
+        if self._has_rules():
+            return self._texts.already
+        if self._table is None:
+            return self._texts.disabled
+        self._secret = secret
+        if not self._ask(self._table):
+            return _FAILED
+        return None if self._has_rules() else self._texts.nothing
+
+    def answer(self) -> bytes:
+        """Return the answer to an accepted AUTH."""
+        grant = AuthGrant(authorizations=()) if self._answered is None else self._answered.grant
+        shown = {
+            "identity": grant.identity,
+            "identity_url": grant.identity_url,
+            "permission_count": len(grant.authorizations),
+        }
+        return msgspec.json.encode(shown)
+
+    def refusal(self, word: str, topic: str, channel: str = "") -> bytes | None:
+        """Return why nsqd refuses a command. None if it allows it.
+
+        Args:
+            word: The command, as nsqd calls it in its texts.
+            topic: The topic.
+            channel: The channel; empty for publishing.
+        """
+        if self._table is None:
+            return None
+        if not self._has_rules() or self._answered is None:
+            return f"E_AUTH_FIRST AUTH required before {word}".encode()
+        if self._now() >= self._expires and not self._ask(self._table):
+            return _FAILED
+        if self._answered.allows(topic, channel):
+            return None
+        names = " ".join(quote(name.encode("utf-8", "surrogateescape")) for name in (topic, channel))
+        return f"E_UNAUTHORIZED AUTH failed for {word} on {names}".encode("utf-8", "surrogateescape")
+
+    def shown(self) -> dict[str, Any]:
+        """Return the fields of ``/stats``; nsqd leaves out the empty ones."""
+        if self._answered is None:
+            return {}
+        grant = self._answered.grant
+        fields = {
+            "authed": self._has_rules(),
+            "auth_identity": grant.identity,
+            "auth_identity_url": grant.identity_url,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    def _has_rules(self) -> bool:
+        """Return whether the last answer allows anything: nsqd counts a client without rules as one without AUTH."""
+        return self._answered is not None and bool(self._answered.grant.authorizations)
+
+    def _ask(self, table: AuthTable) -> bool:
+        """Ask the table; keep the old answer if it knows none."""
+        answered = table.find(self._secret)
+        if answered is None:
+            return False
+        self._answered = answered
+        self._expires = self._now() + answered.grant.ttl
+        return True
