@@ -10,12 +10,13 @@ LOCKED = requirements/build.txt $(REQUIREMENTS)
 FLOOR = .venv-spark-floor
 MUTATION = .venv-mutation
 DOCS = .venv-docs
+RELEASE = .venv-release
 
 # Spark's workers would otherwise run the first python3 on PATH, and its ports would listen on every interface.
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test test-full spark-floor quick bench mutants docs lock setup clean
+.PHONY: help demo test test-full spark-floor quick bench mutants docs dist lock setup clean
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
@@ -26,6 +27,7 @@ help:
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
 	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, discovery and chain'
 	@echo 'make docs              the documentation, to docs/_build/html'
+	@echo 'make dist              wheel and sdist, tried out in empty environments'
 	@echo 'make lock              renew requirements/*.txt'
 	@echo 'make clean             remove what the above made'
 
@@ -68,6 +70,14 @@ docs:
 	@$(MAKE) --no-print-directory setup VENV=$(DOCS) REQUIREMENTS=requirements/docs.txt
 	@$(DOCS)/bin/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
 
+# Only the tools: what is built gets environments of its own.
+dist: $(RELEASE)/.locked
+	@$(RELEASE)/bin/python scripts/dist.py
+
+$(RELEASE)/.locked: requirements/build.txt requirements/release.txt
+	@scripts/setup.sh "$(RELEASE)" "$(PYTHON)" requirements/release.txt
+	@touch $@
+
 # The stamps make set-up a matter of milliseconds when nothing changed.
 setup: $(VENV)/.project
 
@@ -88,6 +98,7 @@ lock: requirements/lock.txt
 	@.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:lock -o requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:build -o requirements/build.txt
+	$(COMPILE) --group pyproject.toml:release -o requirements/release.txt
 	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
 	cp requirements/dev.txt requirements/docs.txt # the same versions of all else
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:docs -o requirements/docs.txt
