@@ -21,6 +21,7 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
     "sphinx_design",
+    "docs._ext.charts",
     "docs._ext.layout",
     "docs._ext.reference",
     "docs._ext.states",
