@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 )
 
 from nsq_ha.spark.cluster import Cluster
-from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.options import KNOWN, ReadOptions
 from nsq_ha.spark.options.option_parsing import FLAG
 from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
 from nsq_ha.spark.read.columns import Projection, default_schema
@@ -64,9 +64,10 @@ class NsqDataSource(DataSource):
         Raises:
             ConfigError: An option is wrong; the message begins with its name. All methods raise it.
         """
-        given = {name.lower(): value for name, value in self.options.items()}
-        headers = FLAG.parse("includeHeaders", given.get("includeheaders", "false").strip())
-        return default_schema(headers=headers)
+        given = {name.lower(): value.strip() for name, value in self.options.items()}
+        headers = FLAG.parse("includeHeaders", given.get("includeheaders", "false"))
+        kind = KNOWN["headersAs"].kind.parse("headersAs", given.get("headersas", "map"))
+        return default_schema(headers=headers, as_array=kind == "array")
 
     def reader(self, schema: StructType) -> NsqBatchReader:
         """Return the batch reader for the columns of ``schema``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -17,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from nsq_ha.spark.read.columns import COLUMNS, Projection
+from nsq_ha.spark.read.columns import COLUMNS, HEADER_ARRAY, Projection
 
 TYPES: Final[dict[str, DataType]] = {
     "binary": BinaryType(),
@@ -27,5 +28,6 @@ TYPES: Final[dict[str, DataType]] = {
     "timestamp": TimestampType(),
     "smallint": ShortType(),
     "map<string,string>": MapType(StringType(), StringType()),
+    HEADER_ARRAY.spark_type: ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
 }
 ALL: Final = Projection(StructType([StructField(name, TYPES[column.spark_type]) for name, column in COLUMNS.items()]))

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
-from nsq_ha.spark.read.columns import COLUMNS, Projection, default_schema
+from nsq_ha.spark.read.columns import COLUMNS, HEADER_ARRAY, Projection, default_schema
 from tests.spark.logs import Source, message
 from tests.spark.projections import TYPES
 
@@ -98,8 +98,30 @@ def test_attempts_beyond_a_short_stay_at_its_end() -> None:
         (b"[" * 100_000, None),
     ],
 )
-def test_headers_of_any_writer_become_text_or_nothing(ext: bytes | None, headers: object) -> None:
+def test_headers_of_any_writer_become_text_or_nothing(ext: bytes | None, headers: list[tuple[str, str]] | None) -> None:
     assert only("headers", traced(ext=ext)) == headers
+    pairs = None if headers is None else [{"key": name, "value": text.encode()} for name, text in headers]
+    assert header_array(traced(ext=ext)) == pairs
+
+
+def header_array(row: Message) -> object:
+    schema = StructType([StructField("headers", TYPES[HEADER_ARRAY.spark_type])])
+    assert default_schema(headers=True, as_array=True).endswith(
+        f", headers {schema['headers'].dataType.simpleString()}"
+    )
+    batch = pickle.loads(pickle.dumps(Projection(schema))).batch([row])  # noqa: S301 - our own
+    assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
+    return batch.column(0).to_pylist()[0]
+
+
+def test_an_array_of_headers_keeps_repeated_names() -> None:
+    row = traced(ext=b'{"a":"1","b":{"x":1,"x":2},"a":"2","##client_dispatch_tag":"T"}')
+    assert header_array(row) == [
+        {"key": "a", "value": b"1"},
+        {"key": "b", "value": b'{"x": 2}'},
+        {"key": "a", "value": b"2"},
+    ]
+    assert only("headers", row) == [("a", "2"), ("b", '{"x": 2}')]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +130,7 @@ def test_headers_of_any_writer_become_text_or_nothing(ext: bytes | None, headers
         (StructField("body", BinaryType()), "schema has column 'body'; format 'nsq' has: key, value, topic,"),
         (StructField("value", StringType()), "schema has column 'value' as string, but it is binary: cast it after"),
         (StructField("timestamp", TimestampNTZType()), "column 'timestamp' as timestamp_ntz"),
+        (StructField("headers", StringType()), "it is map<string,string> or array<struct<key:string,value:binary>>"),
     ],
 )
 def test_a_schema_of_other_columns_is_refused(field: StructField, said: str) -> None:

@@ -129,6 +129,7 @@ EXAMPLES = {
     "maxRecordsPerPartition": "1000",
     "failOnDataLoss": "false",
     "includeHeaders": "true",
+    "headersAs": "array",
     "fetch": "bulk",
     "bulkWithoutTls": "true",
     "fetchTimeout": "2s",
@@ -173,6 +174,7 @@ ACK = {"delivery": "ack", "channel": "c", "spool": "/tmp/x"}
 COMPANIONS = {
     "startingOffsetsByTimestampStrategy": {"startingTimestamp": "1767225600000"},
     "deadLetterTopic": {"onBadRow": "deadLetter"},
+    "headersAs": {"includeHeaders": "true"},
     "delivery": {"spool": "/tmp/spool", "channel": "registered"},
     "nsqd": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},
     "spool": {"delivery": "ack", "channel": "registered"},
@@ -319,6 +321,7 @@ def test_a_bad_assignment_is_refused(value: str) -> None:
         ({"subscribePattern": "x"}, "subscribePattern"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingTimestamp"),
         ({"startingOffsetsByTimestampStrategy": "error"}, "startingOffsetsByTimestampStrategy"),
+        ({"headersAs": "array"}, "headersAs"),
         ({"channel": "c", "minPartitions": "3"}, "minPartitions"),
         ({"channel": "c", "maxRecordsPerPartition": "3"}, "maxRecordsPerPartition"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger"),

@@ -27,6 +27,7 @@ ORDERED = Target("t", 4, ordered=True, extended=False)
 HEADED = Target("t", 4, ordered=False, extended=True)
 ME = TraceSeed("run", "3", 1)
 HEADERS = pa.map_(pa.string(), pa.string())
+ARRAY = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def options(**more: str) -> WriteOptions:
@@ -192,12 +193,20 @@ def test_a_key_that_is_no_text_has_no_place_in_a_header_and_one_of_the_headers_w
     assert [row.ext for row in rows_of(HEADED, columns)] == [b"", b'{"key":"mine"}']
 
 
+def test_an_array_of_headers_keeps_repeated_names() -> None:
+    headers = pa.array([[("a", b"1"), ("n", None), ("a", b"2")], [None, ("key", b"mine")], None], ARRAY)
+    rows = rows_of(HEADED, {"value": ["a", "b", "c"], "key": ["k", "k", "k"], "headers": headers, "tag": [None] * 3})
+    assert [row.ext for row in rows] == [b'{"key":"k","a":"1","a":"2"}', b'{"key":"mine"}', b'{"key":"k"}']
+
+
 @pytest.mark.parametrize(
     ("columns", "match"),
     [
         ({"tag": ["x" * 101]}, "must have 1..100 bytes"),
         ({"tag": [""]}, "must have 1..100 bytes"),
         ({"headers": pa.array([[("##x", "y")]], HEADERS)}, "names with ## belong to the server"),
+        ({"headers": pa.array([[("##x", b"y")]], ARRAY)}, "names with ## belong to the server"),
+        ({"headers": pa.array([[("x", b"\xff")]], ARRAY)}, "header 'x' is not UTF-8 text"),
         ({"headers": pa.array([[("x", "y" * 70_000)]], HEADERS)}, "bytes as JSON, but the limit is"),
     ],
 )

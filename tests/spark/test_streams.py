@@ -57,6 +57,18 @@ def test_headers_tags_keys_and_traces_come_back_from_an_extended_topic(
     ]
 
 
+def test_an_array_of_headers_is_written_and_read_with_its_repeated_names(
+    spark: SparkSession, dev_cluster: DevCluster
+) -> None:
+    topic = dev_cluster.create_topic("headed_array", 1, extended=True)
+    headers = [("a", b"1"), ("a", b"2")]
+    frame = spark.createDataFrame([(b"one", headers)], "value binary, headers array<struct<key string, value binary>>")
+    write(frame, dev_cluster, topic)
+    row = read(spark, dev_cluster, topic, includeHeaders="true", headersAs="array").select("value", "headers").first()
+    assert row is not None
+    assert (bytes(row.value), [(each.key, bytes(each.value)) for each in row.headers]) == (b"one", headers)
+
+
 def test_rows_go_to_the_topics_that_a_column_names(spark: SparkSession, dev_cluster: DevCluster) -> None:
     one, two = dev_cluster.create_topic("column_one", 1), dev_cluster.create_topic("column_two", 2)
     frame = spark.range(10).select(

@@ -155,6 +155,12 @@ class ReadOptions:
     max_records_per_partition: int | None = row(BS, of.count(1), "maximum messages of a task")
     fail_on_data_loss: bool = row(BS, of.FLAG, "fail if messages of the range are gone; false reads the rest", "true")
     include_headers: bool = row(BS, of.FLAG, "add the column headers", "false")
+    headers_as: str = row(
+        BS,
+        of.word("map", "array"),
+        "with includeHeaders: the type of headers; map keeps the last of repeated names, array keeps all",
+        "map",
+    )
     fetch_timeout: float = row(BS, of.duration(), "a task without progress for this time opens another channel", "5s")
     fetch_retries: int = row(
         BS, of.count(0, 999_999), "how often in a row before the read fails; planning waits as long", "10"
@@ -247,6 +253,9 @@ class ReadOptions:
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least and most and least > most:
             raise wrong("minOffsetsPerTrigger", "is more than 'maxOffsetsPerTrigger', the maximum of a micro-batch")
+
+        if "headersAs" in given and not self.include_headers:
+            raise wrong("headersAs", "needs includeHeaders=true")
 
     def _check_batch(self) -> None:
         starting = self.starting_offsets
@@ -345,7 +354,13 @@ _PROTECTION: Final = {"tls": "tls", "authSecret": "auth_secret"}
 """Options whose protection ``fetch=bulk`` would go around, and their fields."""
 
 _REPLAY_ONLY: Final = {
-    *("assign", "bulkWithoutTls", "channelPrefix", "driverBytes", "fetch", "includeHeaders", "metadataRefresh"),
-    *("reportChannel", "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("assign", "bulkWithoutTls", "channelPrefix", "driverBytes", "fetch", "headersAs", "includeHeaders"),
+    *(
+        "metadataRefresh",
+        "reportChannel",
+        "startingOffsets",
+        "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
+    ),
     *("startingTimestamp", "subscribePattern"),
 }

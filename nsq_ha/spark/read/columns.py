@@ -49,9 +49,28 @@ def _headers(message: Message) -> list[tuple[str, str]] | None:
     except RemoteProtocolError:
         # Other programs write headers; the message itself is intact, so the read must not fail.
         return None
-    return [
-        (_text(key), _text(value if isinstance(value, str) else json.dumps(value))) for key, value in header.items()
-    ]
+    return [(_text(key), _text_of(value)) for key, value in header.items()]
+
+
+class _Object(dict[str, object]):
+    """A JSON object that also knows its repeated names."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def _all_headers(message: Message) -> list[tuple[str, bytes]] | None:
+    """Return the headers as :func:`_headers`, but with all values of a repeated name, in their order."""
+    if message.ext is None:
+        return None
+    try:
+        header = json.loads(message.ext or b"{}", object_pairs_hook=_Object)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(header, _Object):
+        return None
+    return [(_text(key), _text_of(value).encode()) for key, value in header.pairs if not key.startswith("##")]
 
 
 def _key(message: Message) -> bytes | None:
@@ -62,7 +81,7 @@ def _key(message: Message) -> bytes | None:
         value = message.headers.get("key")
     except RemoteProtocolError:
         return None
-    return None if value is None else _text(value if isinstance(value, str) else json.dumps(value)).encode()
+    return None if value is None else _text_of(value).encode()
 
 
 def _keys(rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -88,12 +107,20 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def _text_of(value: object) -> str:
+    """Return the value of a header as text: JSON unless it is text already."""
+    return _text(value if isinstance(value, str) else json.dumps(value))
+
+
 def _repeated(value: object, kind: object, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
     return pa.repeat(pa.scalar(value, kind), count)
 
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.string())
+_ALL_HEADERS: Final = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
 
 
 def _bodies(frames: Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -162,10 +189,27 @@ COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
 )
 """All columns, in the order of the default schema; ``headers`` only on request."""
 
+HEADER_ARRAY: Final = Column(
+    "array<struct<key:string,value:binary>>",
+    _ALL_HEADERS,
+    lambda rows: [_all_headers(row) for row in rows],
+    lambda frames: pa.nulls(len(frames), _ALL_HEADERS),
+)
+"""The other type of ``headers``, that of Spark's Kafka connector; it keeps repeated names."""
 
-def default_schema(*, headers: bool) -> str:
+
+def column_of(name: str, spark_type: str) -> Column | None:
+    """Return the column of this name and type. None if there is none."""
+    if name == "headers" and spark_type == HEADER_ARRAY.spark_type:
+        return HEADER_ARRAY
+    column = COLUMNS.get(name)
+    return column if column is not None and column.spark_type == spark_type else None
+
+
+def default_schema(*, headers: bool, as_array: bool = False) -> str:
     """Return the schema with all columns as Spark DDL; ``headers`` only on request."""
-    return ", ".join(f"{name} {column.spark_type}" for name, column in COLUMNS.items() if headers or name != "headers")
+    columns = {**COLUMNS, "headers": HEADER_ARRAY} if as_array else COLUMNS
+    return ", ".join(f"{name} {column.spark_type}" for name, column in columns.items() if headers or name != "headers")
 
 
 class Projection:
@@ -184,11 +228,13 @@ class Projection:
             if column is None:
                 raise ConfigError(f"schema has column {field.name!r}; format 'nsq' has: {', '.join(COLUMNS)}")
             kind = field.dataType.simpleString()
-            if kind != column.spark_type:
+            if column_of(field.name, kind) is None:
+                kinds = column.spark_type + f" or {HEADER_ARRAY.spark_type}" * (field.name == "headers")
                 raise ConfigError(
-                    f"schema has column {field.name!r} as {kind}, but it is {column.spark_type}: cast it after reading"
+                    f"schema has column {field.name!r} as {kind}, but it is {kinds}: cast it after reading"
                 )
         self.names: tuple[str, ...] = tuple(schema.fieldNames())
+        self._kinds = tuple(field.dataType.simpleString() for field in schema.fields)
         self._nullable = tuple(field.nullable for field in schema.fields)
 
     def batch(self, rows: Messages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -202,7 +248,7 @@ class Projection:
         return whole
 
     def _built(self, rows: Messages | Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
-        columns = [COLUMNS[name] for name in self.names]
+        columns = self._columns()
         built: list[Any] = [
             column.of_frames(rows) if isinstance(rows, Frames) else column.build(rows) for column in columns
         ]
@@ -216,8 +262,8 @@ class Projection:
         """Return a spool's ``pyarrow.RecordBatch`` with these columns; null for those that a plain nsqd lacks."""
         stored = set(batch.schema.names)
         arrays = [
-            batch.column(name) if name in stored else pa.nulls(batch.num_rows, COLUMNS[name].arrow_type)
-            for name in self.names
+            batch.column(name) if name in stored else pa.nulls(batch.num_rows, column.arrow_type)
+            for name, column in zip(self.names, self._columns(), strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
 
@@ -225,7 +271,12 @@ class Projection:
         """Return the Arrow schema for Spark to compare each batch with: names, types and nullability."""
         return pa.schema(
             [
-                pa.field(name, COLUMNS[name].arrow_type, nullable)
-                for name, nullable in zip(self.names, self._nullable, strict=True)
+                pa.field(name, column.arrow_type, nullable)
+                for name, column, nullable in zip(self.names, self._columns(), self._nullable, strict=True)
             ]
         )
+
+    def _columns(self) -> list[Column]:
+        # Looked up each time: the projection pickles, the table's functions do not.
+        found = [column_of(*each) for each in zip(self.names, self._kinds, strict=True)]
+        return [column for column in found if column is not None]

@@ -37,7 +37,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "key": ("binary", "string", "bigint", "int"),
         "partition": ("int", "bigint", "smallint"),
         "topic": ("string",),
-        "headers": ("map<string,string>",),
+        "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
         "tag": ("string",),
     }
 )
@@ -320,34 +320,42 @@ def as_binary(column: Any) -> Any:  # noqa: ANN401
 
 
 def _header(headers: object, tag: str | None, key: object, trace_id: int) -> bytes:
-    full = _named(headers)
+    full = _pairs(headers)
     text = _text(key)
-    if text is not None:
-        full = {"key": text, **full}
+    if text is not None and "key" not in dict(full):
+        full.insert(0, ("key", text))
     if tag is not None:
         if not 1 <= len(tag.encode()) <= _MAX_TAG_BYTES:
             raise ConfigError(f"tag {tag!r} must have 1..{_MAX_TAG_BYTES} bytes")
-        full[TAG_KEY] = tag
+        full.append((TAG_KEY, tag))
     if trace_id:
-        full[TRACE_KEY] = str(trace_id)
+        full.append((TRACE_KEY, str(trace_id)))
     if not full:
         return b""
-    ext = json.dumps(full, separators=(",", ":")).encode()
+    # An object by hand: a dict would lose repeated names.
+    ext = ("{" + ",".join([f"{json.dumps(name)}:{json.dumps(value)}" for name, value in full]) + "}").encode()
     if len(ext) > MAX_EXT_BYTES:
         raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {MAX_EXT_BYTES}")
     return ext
 
 
-def _named(headers: object) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for name, value in headers if isinstance(headers, list) else ():
+def _pairs(headers: object) -> list[tuple[str, str]]:
+    """Return the headers of a row, a map's or an array's, without those that are null."""
+    found: list[tuple[str, str]] = []
+    for each in headers if isinstance(headers, list) else ():
+        # A map's entries are tuples; an array's are dicts, whose values are bytes.
+        name, value = each if isinstance(each, tuple) else ((each or {}).get("key"), (each or {}).get("value"))
+        if name is None or value is None:
+            continue
         if name.startswith("##"):
             raise ConfigError(
                 f"header {name!r}: names with ## belong to the server; use column 'tag' or option 'traceIdColumn'"
             )
-        if value is not None:
-            named[name] = value
-    return named
+        try:
+            found.append((name, value.decode() if isinstance(value, bytes) else value))
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"header {name!r} is not UTF-8 text, which headers of NSQ must be") from error
+    return found
 
 
 def _text(key: object) -> str | None:
