@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +12,39 @@ from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from nsq_ha.spark.trace.report import TraceReport
 
 _KINDS = ("lost", "repeated", "out_of_order")
+
+
+def _checked(_: click.Context, __: click.Parameter, logs: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse files of this machine that do not exist, before Spark starts."""
+    from nsq_ha.spark.trace.events import url_of
+
+    for path in logs:
+        try:
+            url_of(path)
+        except OSError as error:
+            raise click.BadParameter(f"there is no file {path!r} (give patterns in quotes)") from error
+    return logs
+
+
+def _session(master: str | None, threads: str) -> SparkSession:
+    """Return a session on this machine, or on a cluster.
+
+    Raises:
+        SparkUnavailableError: Spark did not start.
+    """
+    from nsq_ha.spark.session import local_session
+
+    if master is None:
+        return local_session("nsq_ha trace", threads=threads, config={"spark.sql.shuffle.partitions": "4"})
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("nsq_ha trace")
+    return (builder.remote(master) if master.startswith("sc://") else builder.master(master)).getOrCreate()
 
 
 @click.group()
@@ -24,8 +53,8 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the page, JSON and Parquet.")
+@click.argument("logs", nargs=-1, required=True, callback=_checked)
+@click.option("--out", help="Folder for the page, JSON and Parquet: a path, or a URL that Spark can write.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="Report only this topic. May be repeated.")
 @click.option("--ordered", type=TOPIC, multiple=True, help="Check the order of this topic. May be repeated.")
 @click.option(
@@ -52,10 +81,15 @@ def trace() -> None:
 @click.option(
     "--threads", default="*", show_default=True, help="Threads that Spark uses on this machine; * for one per core."
 )
+@click.option(
+    "--master",
+    help="Run on this Spark cluster (spark://..., yarn, k8s://...) or Spark Connect server (sc://...), not on this "
+    "machine alone.",
+)
 @json_option
 def report(
-    logs: tuple[Path, ...],
-    out: Path | None,
+    logs: tuple[str, ...],
+    out: str | None,
     *,
     topics: tuple[str, ...],
     ordered: tuple[str, ...],
@@ -63,15 +97,19 @@ def report(
     skip_prefix: str,
     fail_on: tuple[str, ...],
     threads: str,
+    master: str | None,
     as_json: bool | None,
 ) -> None:
     """Read trace logs of the SDK, logs of nsqds, or both, and report what happened to the messages.
+
+    LOGS are files, folders and patterns of this machine, or URLs of any file system that Spark knows, such as
+    's3a://bucket/trace/*.jsonl'.
 
     With --out, write a page (report.html), report.json and Parquet tables to that folder. Exit code 1 if an
     anomaly of --fail-on was found, or no trace line.
     """
     try:
-        from nsq_ha.spark.session import local_session, require_spark
+        from nsq_ha.spark.session import require_spark
 
         require_spark()
     except (ModuleNotFoundError, SparkUnavailableError) as error:
@@ -81,7 +119,7 @@ def report(
     options = ReportOptions(topics, ordered, grace, skip_prefix, fail_on)
     with contextlib.ExitStack() as stack:
         try:
-            session = local_session("nsq_ha trace", threads=threads, config={"spark.sql.shuffle.partitions": "4"})
+            session = _session(master, threads)
         except SparkUnavailableError as error:
             raise click.ClickException(str(error)) from error
         stack.callback(session.stop)
@@ -94,7 +132,7 @@ def report(
         raise click.exceptions.Exit(1)
 
 
-def _print(found: TraceReport, out: Path | None) -> None:
+def _print(found: TraceReport, out: str | None) -> None:
     print_table(
         ["log", "topic", "channel", "outcome", "messages#"],
         [(row["side"], row["topic"], row["channel"], row["outcome"], row["count"]) for row in found.outcomes],
@@ -121,4 +159,4 @@ def _print(found: TraceReport, out: Path | None) -> None:
         summary = "no trace line in these logs: is the trace of the topic switched on?"
     click.echo(f"{'ok' if found.is_ok else 'FAILED'}: {summary}")
     if out is not None:
-        click.echo(f"page: {out / 'report.html'}")
+        click.echo(f"page: {out.rstrip('/')}/report.html")

@@ -20,10 +20,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import SparkUnavailableError
+from nsq_ha.errors import ConfigError, SparkUnavailableError
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
+    from pyspark.sql import SparkSession
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
@@ -103,6 +104,23 @@ def prepare_workers(context: Any, *, use_this_python: bool) -> None:  # noqa: AN
 def query_and_batch(context: TaskContext) -> tuple[str | None, str | None]:
     """Return the ids of a task's streaming query and micro-batch, as far as Spark provides them."""
     return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+
+
+def write_file(spark: SparkSession, url: str, data: bytes) -> None:
+    """Write one file to any file system that Spark knows; replace an existing one.
+
+    Raises:
+        ConfigError: The session is one of Spark Connect, which cannot write single files.
+    """
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        raise ConfigError(f"a session of Spark Connect cannot write the file {url}: use a folder of this machine")
+    path = context._jvm.org.apache.hadoop.fs.Path(url)  # noqa: SLF001
+    stream = path.getFileSystem(context._jsc.hadoopConfiguration()).create(path, True)  # noqa: SLF001
+    try:
+        stream.write(bytearray(data))
+    finally:
+        stream.close()
 
 
 class ReturnsRows:

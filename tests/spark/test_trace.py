@@ -6,15 +6,18 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from nsq_ha.cli.app import app
+from nsq_ha.errors import ConfigError
 from nsq_ha.message import PARTITION_SHIFT
+from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import gaps
-from nsq_ha.spark.trace.events import events, read_lines
+from nsq_ha.spark.trace.events import events, read_lines, url_of
+from nsq_ha.spark.trace.incremental import lives_by_day
 from nsq_ha.spark.trace.lifecycle import latency, lifecycle, lifecycle_stream, split
 from nsq_ha.spark.trace.page import html_page
 from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
@@ -255,6 +258,56 @@ def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
     ]
 
 
+def test_lives_by_day_grow_with_the_logs_and_count_each_event_once(spark: SparkSession, tmp_path: Path) -> None:
+    logs, table = tmp_path / "logs [1]", tmp_path / "lives"
+    logs.mkdir()
+    midnight = (86_400_000_000_000 - BEGAN % 86_400_000_000_000) / MS
+    first = [*whole(1, 0), client("publish", 2, midnight - 50), client("delivery", 2, midnight - 40)]
+    # Its publish is in a log that comes later, so this life begins a day earlier then.
+    first += [client("delivery", 3, midnight + 10)]
+    late = [client("finish", 2, midnight + 20), client("publish", 3, midnight - 10), "no trace line"]
+
+    def run() -> list[tuple[str, int, str]]:
+        query = lives_by_day(spark, logs, table, grace_s=1.0).trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+        rows = spark.read.parquet(f"{table}/lives").orderBy("day", "message_id").collect()
+        return [(row.day.isoformat(), row.message_id, row.outcome) for row in rows]
+
+    today, tomorrow = "2026-11-21", "2026-11-22"
+    write(logs / "1", first)
+    assert run() == [(today, 1, "done"), (today, 2, "pending"), (tomorrow, 3, "pending")]
+    write(logs / "2", late)
+    grown = run()
+    assert grown == [(today, 1, "done"), (today, 2, "done"), (today, 3, "pending")]
+    assert spark.read.parquet(f"{table}/events").count() == 8
+    assert run() == grown
+
+
+def test_paths_patterns_and_urls(tmp_path: Path) -> None:
+    log = write(tmp_path / "trace [1].jsonl", [])
+    assert url_of(log) == url_of(str(log)) == f"file:{tmp_path}/trace \\[1\\].jsonl"
+    assert url_of(f"{tmp_path}/*.jsonl") == f"file:{tmp_path}/*.jsonl"
+    for url in ("s3a://bucket/trace/2026-*/*.jsonl", "hdfs:/logs/{a,b}", "file:/tmp/x"):
+        assert url_of(url) == url
+    for missing in (f"{tmp_path}/none", tmp_path / "none*"):
+        with pytest.raises(FileNotFoundError):
+            url_of(missing)
+
+
+def test_a_report_of_a_pattern_is_written_to_a_url(spark: SparkSession, sick: Path, tmp_path: Path) -> None:
+    out = f"file://{tmp_path}/out/deep"
+    report = trace_report(spark, [str(sick.parent / "*.jsonl")], out, ORDERED)
+    assert report.counts["lost"] == 1
+    assert json.loads((tmp_path / "out/deep/report.json").read_text())["counts"] == report.counts
+    assert "FAILED" in (tmp_path / "out/deep/report.html").read_text()
+    assert spark.read.parquet(f"{out}/anomalies").count() == 3
+
+
+def test_a_report_through_connect_cannot_write_single_files() -> None:
+    with pytest.raises(ConfigError, match="cannot write the file s3a://b/report: use a folder"):
+        write_file(cast("SparkSession", object()), "s3a://b/report", b"")
+
+
 def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the session is the other tests'
     arguments = ["trace", "report", str(sick), "--grace", "1", "--ordered", "flights", "--out", str(tmp_path / "out")]
@@ -266,6 +319,8 @@ def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatc
     assert other.exit_code == 0
     assert json.loads(other.output)["counts"] == {"lost": 0, "repeated": 1, "out_of_order": 1}
     assert CliRunner().invoke(app, [*arguments, "--fail-on", "gap"]).exit_code == 2
+    missing = CliRunner().invoke(app, ["trace", "report", f"{tmp_path}/none"])
+    assert (missing.exit_code, "there is no file" in missing.output) == (2, True)
 
 
 def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 REPLAY_PREFIX: Final = "spark-"
 """Prefix of the channels of the connector's own reads, which are not consumers."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # at least two letters: C:/ is a drive
+_GLOB: Final = re.compile(r"[\[\]{}*?\\]")
 _JSON: Final = (
     "event string, time_ns bigint, acknowledged_ns bigint, topic string, partition int, channel string, "
     "internal_id bigint, trace_id decimal(20,0), offset bigint, attempt int, nsqd string"
@@ -47,20 +49,42 @@ def read_lines(spark: SparkSession, paths: Iterable[Path | str]) -> DataFrame:
     """Return the lines of log files, each with the name of its file.
 
     Args:
-        spark: The session.
-        paths: Files on this machine; list rotated ones one by one.
+        spark: The session, local or of a cluster.
+        paths: As for :func:`url_of`: files, folders, patterns and URLs.
 
     Raises:
-        FileNotFoundError: A file does not exist.
+        FileNotFoundError: A file of this machine does not exist. Spark reports other missing ones.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
+
+    return spark.read.text([url_of(path) for path in paths]).select("value", f.input_file_name().alias("file"))
+
+
+def url_of(path: Path | str) -> str:
+    """Return a path as Spark takes it.
+
+    Args:
+        path: A text with a scheme, such as ``s3a://bucket/trace/*.jsonl`` or ``hdfs:/logs``, goes to Spark as it is;
+            it may be a pattern. Anything else is a path of this machine: a file or folder that exists, or else, as
+            text only, a pattern. A cluster's workers must see it at the same place.
+
+    Raises:
+        FileNotFoundError: The file does not exist, and it is not a pattern.
     """
     from pathlib import Path  # noqa: PLC0415 - only for its own kind here
 
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
-
+    if isinstance(path, str) and has_scheme(path):
+        return path
+    local = Path(path)
+    if isinstance(path, str) and _GLOB.search(path) and not local.exists():
+        return f"file:{local.absolute().as_posix()}"
     # Spark treats a path as a pattern, and does not decode a URL.
-    found = [str(Path(path).resolve(strict=True)) for path in paths]
-    urls = ["file:" + re.sub(r"([\[\]{}*?\\])", r"\\\1", path) for path in found]
-    return spark.read.text(urls).select("value", f.input_file_name().alias("file"))
+    return "file:" + _GLOB.sub(r"\\\g<0>", str(local.resolve(strict=True)))
+
+
+def has_scheme(path: str) -> bool:
+    """Return whether a path names its file system, such as ``s3a://bucket`` or ``hdfs:/logs``."""
+    return _SCHEME.match(path) is not None
 
 
 def events(lines: DataFrame) -> DataFrame:

@@ -29,7 +29,8 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
 
     Columns besides the key: ``channel``, ``trace_id``, ``offset``,
     ``published_ns``, ``first_start_ns``, ``first_finish_ns``, ``last_finish_ns``,
-    ``deliveries``, ``finishes``, ``requeues``, ``timeouts``, ``outcome``:
+    ``last_start_ns``, ``first_event_ns``, ``last_event_ns``, ``deliveries``,
+    ``finishes``, ``requeues``, ``timeouts``, ``outcome``:
 
     * ``done``: finished.
     * ``lost``: published at least ``grace_s`` before the log's end, never finished,
@@ -75,7 +76,8 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
         "first_finish_ns",
         "last_finish_ns",
         "last_start_ns",
-        "last_event_ns",
+        f.least("put_ns", "first_event_ns").alias("first_event_ns"),  # skips nulls
+        f.greatest("put_ns", "last_event_ns").alias("last_event_ns"),
         *(f.coalesce(f.col(name), f.lit(0)).alias(name) for name in ("deliveries", "finishes", "requeues", "timeouts")),
         "last_event",
         "done_id",
@@ -108,6 +110,7 @@ def measures() -> list[Column]:
         f.max(when("delivery")).alias("last_start_ns"),
         f.min(when("finish")).alias("first_finish_ns"),
         f.max(when("finish")).alias("last_finish_ns"),
+        f.min("ts_ns").alias("first_event_ns"),
         f.max("ts_ns").alias("last_event_ns"),
         f.max_by("event", "ts_ns").alias("last_event"),
         f.count(when("delivery")).alias("deliveries"),

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import KINDS, anomalies, leaders
-from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, read_lines
+from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, has_scheme, read_lines
 from nsq_ha.spark.trace.lifecycle import latency, lifecycle
 from nsq_ha.spark.trace.page import html_page
 
@@ -103,15 +104,18 @@ def trace_report(
     """Analyse trace logs.
 
     Args:
-        spark: The session.
-        logs: Files of :mod:`nsq_ha.tracelog`, logs of nsqds, or both.
+        spark: The session, local or of a cluster; the queries need nothing on its workers but Spark.
+        logs: Files of :mod:`nsq_ha.tracelog`, logs of nsqds, or both: paths, patterns and URLs, as for
+            :func:`nsq_ha.spark.trace.events.url_of`.
         out: Folder for ``report.json``, ``report.html`` and the Parquet tables ``lifecycle``, ``latency``
-            and ``anomalies``; created if it is missing, overwritten otherwise. None writes nothing.
+            and ``anomalies``: a path of this machine, or a URL such as ``s3a://bucket/report``. Created if it is
+            missing, overwritten otherwise. None writes nothing.
         options: The options of the report.
         topic_gaps: More anomalies, from :func:`nsq_ha.spark.trace.anomalies.gaps`.
 
     Raises:
-        FileNotFoundError: A log does not exist.
+        FileNotFoundError: A log of this machine does not exist.
+        ConfigError: ``out`` is a URL, and the session is one of Spark Connect, which cannot write single files.
     """
     options = options or ReportOptions()
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
@@ -130,7 +134,7 @@ def trace_report(
             wrong, kinds = wrong.union(topic_gaps), list(KINDS)
         report = _report(kept, lives, wrong.persist(), kinds, options)
         if out is not None:
-            _write(Path(out), report, lives, wrong)
+            _write(out, report, lives, wrong)
         wrong.unpersist()
     finally:
         lives.unpersist()
@@ -209,17 +213,26 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in frame.collect()]
 
 
-def _write(out: Path, report: TraceReport, lives: DataFrame, wrong: DataFrame) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    base = out.resolve().as_posix()
+def _write(out: Path | str, report: TraceReport, lives: DataFrame, wrong: DataFrame) -> None:
+    base = out.rstrip("/") if isinstance(out, str) and has_scheme(out) else None
+    folder = Path(out)
+    if base is None:
+        folder.mkdir(parents=True, exist_ok=True)
     for name, frame in (
         ("lifecycle", lives),
         ("latency", latency(lives, *_PLACES, "partition", "minute")),
         ("anomalies", wrong),
     ):
-        frame.coalesce(1).write.mode("overwrite").parquet(f"file:{base}/{name}")
-    (out / "report.json").write_text(json.dumps(report.as_dict(), indent=1, default=str) + "\n", encoding="utf-8")
-    (out / "report.html").write_text(html_page(report.as_dict()), encoding="utf-8")
+        frame.write.mode("overwrite").parquet(f"{base or 'file:' + folder.resolve().as_posix()}/{name}")
+    files = {
+        "report.json": json.dumps(report.as_dict(), indent=1, default=str) + "\n",
+        "report.html": html_page(report.as_dict()),
+    }
+    for name, text in files.items():
+        if base is None:
+            (folder / name).write_text(text, encoding="utf-8")
+        else:
+            write_file(lives.sparkSession, f"{base}/{name}", text.encode())
 
 
 def write_page(
