@@ -78,7 +78,7 @@ class _Writer:
         """
         with seldom_collected(), Cluster(self._options.lookupd) as cluster:
             task = TaskWriter(self._options, cluster)
-            rows = RowConverter(self._options, self._targets, self._seed())
+            rows = RowConverter(self._options, self._targets, self._seed(), self._origin())
             try:
                 for batch in iterator:
                     self._add(batch, task, rows, cluster)
@@ -121,6 +121,13 @@ class _Writer:
         """Return the seed of a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
         context = _task_context()
         return TraceSeed(self._run, "0", 0 if context is None else context.partitionId())
+
+    def _origin(self) -> dict[str, object]:
+        """Return where the rows of this task come from, for dead letters."""
+        context = _task_context()
+        query, batch = (None, None) if context is None else query_and_batch(context)
+        task = 0 if context is None else context.partitionId()
+        return {"write": self._run, "query": query, "batch": batch, "task": task}
 
     def _warn_of_keys(self) -> None:
         for topic in [topic for topic, target in self._targets.items() if key_is_not_stored(target, self._columns)]:

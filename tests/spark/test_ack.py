@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
 from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
@@ -28,7 +30,6 @@ from nsq_ha.spark.options import ReadOptions
 from tests.spark.logs import Source
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
     from nsq_ha.spark.cluster import Cluster
     from tests.spark.conftest import Publish
 
@@ -507,3 +508,25 @@ def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, t
     assert isinstance(puller, Puller)
     planner.close()
     assert not puller._thread.is_alive()
+
+
+def test_plain_nsqlookupds_name_the_nsqds_and_their_http_ports(tmp_path: Path) -> None:
+    with DevCluster(plain=True, nsqds=2, time_scale=0.02) as cluster:
+        for number, node in enumerate(cluster.nsqds):
+            base = cluster.http_address(node)
+            for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
+                assert httpx.post(base + path).status_code == 200
+            for body in numbered(50, 50 * number):
+                assert httpx.post(f"{base}/pub?topic=t", content=body).status_code == 200
+        until(lambda: all(len(producers(url)) == 2 for url in cluster.lookupd))
+        given = {"lookupd": ",".join(cluster.lookupd), "topic": "t", "channel": "c", "delivery": "ack"}
+        planner = AckPlanner(ReadOptions.parse({**given, "spool": str(tmp_path)}, "stream"))
+        try:
+            assert sorted(body for batch in drained(planner) for body in batch) == numbered(100)
+        finally:
+            planner.close()
+
+
+def producers(lookupd: str) -> list[object]:
+    answer = httpx.get(f"{lookupd}/lookup", params={"topic": "t"})
+    return list(answer.json()["producers"]) if answer.status_code == 200 else []

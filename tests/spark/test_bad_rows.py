@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import itertools
 import json
 import logging
@@ -100,6 +101,10 @@ def test_bad_rows_are_dropped_and_counted(
     assert len([line for line in caplog.messages if line.startswith("a row was dropped: row 17")]) == 1
 
 
+def age_of(text: str) -> float:
+    return (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(text)).total_seconds()
+
+
 @pytest.mark.parametrize("extended", [False, True])
 def test_bad_rows_go_to_the_dead_letters(dev_cluster: DevCluster, asked: Cluster, extended: bool) -> None:
     topic = dev_cluster.create_topic(next(names), 1, ordered=True)
@@ -113,6 +118,11 @@ def test_bad_rows_go_to_the_dead_letters(dev_cluster: DevCluster, asked: Cluster
     letters = sorted((json.loads(body) for body in bodies(asked, dead)), key=lambda letter: letter["size"])
     assert [letter["size"] for letter in letters] == [0, 6, len(HUGE)]
     empty, keyless, huge = letters
+    origins = [letter.pop("spark") for letter in letters]
+    assert [origin["row"] for origin in origins] == [48, 17, 79]
+    assert {(origin["query"], origin["batch"], origin["task"]) for origin in origins} == {(None, None, 0)}
+    assert len({origin["write"] for origin in origins}) == 1
+    assert all(abs(age_of(origin["at"])) < 600 for origin in origins)
     assert keyless == {
         "reason": f"row 17 of the task has no key, and topic {topic!r} is ordered",
         "topic": topic,
@@ -241,6 +251,18 @@ def test_ids_of_a_micro_batch_are_those_of_its_query_and_number(stream_ids: Any)
     assert first == [TraceSeed("q", "0", 3).trace_id(number) for number in (0, 1)]
     assert first == stream_ids(NsqStreamWriter, TaskContext(queryId="q", batchId="0"), trace="true")
     assert not set(first) & set(stream_ids(NsqStreamWriter, TaskContext(queryId="q", batchId="1"), trace="true"))
+
+
+def test_a_dead_letter_names_query_micro_batch_and_task(
+    dev_cluster: DevCluster, asked: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, dead = dev_cluster.create_topic(next(names), 1), dev_cluster.create_topic(next(names), 1)
+    monkeypatch.setattr(sink, "_task_context", lambda: TaskContext(queryId="q", batchId="7"))
+    given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "onBadRow": "deadLetter", "deadLetterTopic": dead}
+    NsqStreamWriter(given, StructType([VALUE]), overwrite=False).write(iter([batch_of({"value": [b"a", b""]})]))
+    (letter,) = map(json.loads, bodies(asked, dead))
+    origin = letter["spark"]
+    assert [origin[name] for name in ("query", "batch", "task", "row")] == ["q", "7", 3, 1]
 
 
 def test_two_writes_of_one_foreach_batch_share_no_ids(stream_ids: Any) -> None:  # noqa: ANN401

@@ -9,6 +9,7 @@ option ``onBadRow`` decides between an error and these. It does no I/O (``partit
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import json
 import logging
@@ -156,13 +157,21 @@ class RowConverter:
         options: The options of the write.
         targets: Known topics by name; add a missing one, and call again.
         seed: Seed of generated trace ids.
+        origin: Where the rows come from, for dead letters: the ids of query, micro-batch and task.
 
     Attributes:
         bad: The rows that could not be published, unless ``onBadRow`` is ``fail``.
     """
 
-    def __init__(self, options: WriteOptions, targets: dict[str, Target], seed: TraceSeed) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        targets: dict[str, Target],
+        seed: TraceSeed,
+        origin: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.bad: BadRows = BadRows()
+        self._origin = origin
         self._options = options
         self._targets = targets
         self._seed = seed
@@ -208,7 +217,9 @@ class RowConverter:
         trace = columns[column].to_pylist()[0] or 0 if column else self._seed.trace_id(number)
         trace = trace & MAX_TRACE_ID if self._options.trace else 0
         topic = self._topics(columns, 1)[0]
-        body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason)
+        at = datetime.datetime.now(datetime.UTC).isoformat()
+        origin = {**self._origin, "row": number, "at": at}
+        body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason, origin)
         ext = _header(None, None, None, trace) if target.extended else b""
         return [Row(target.topic, number % target.partitions, body, trace, ext)]
 
@@ -289,13 +300,14 @@ class RowConverter:
         return [_header(*each) for each in zip(headers, tags, keys, traces, strict=True)]
 
 
-def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str) -> bytes:
+def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str, origin: Mapping[str, object]) -> bytes:
     """Return the body of a dead letter: a JSON object, at most about 400 KiB.
 
     Args:
         columns: The row, as one-value lists by column name.
         topic: The topic of the row.
         reason: Why the row cannot be published.
+        origin: Where the row comes from.
     """
     row = {name: values[0] for name, values in columns.items()}
     value = row.pop("value", None)
@@ -306,6 +318,7 @@ def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str) -> b
     letter["size"] = None if raw is None else len(raw)
     letter["value"] = None if raw is None else base64.b64encode(raw[:_MAX_VALUE]).decode()
     letter["truncated"] = raw is not None and len(raw) > _MAX_VALUE
+    letter["spark"] = origin
     return json.dumps(letter).encode()
 
 
