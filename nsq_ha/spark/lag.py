@@ -78,6 +78,11 @@ class StreamLag:
     partitions: tuple[PartitionLag, ...]
 
     @property
+    def source_name(self) -> str:
+        """A readable name of the source, such as ``nsq[flights, orders]``, in place of Spark's description."""
+        return f"nsq[{', '.join(dict.fromkeys(each.topic for each in self.partitions))}]"
+
+    @property
     def behind_bytes(self) -> int:
         """Bytes of all logs that the query has not read."""
         return sum(each.behind_bytes for each in self.partitions)

@@ -48,6 +48,7 @@ def test_bytes_and_rows_that_are_left() -> None:
     assert (lag.behind_bytes, lag.row_bytes, lag.behind_rows, lag.rows) == (2000, 100.0, 20, 10)
     assert (lag.query_name, lag.query_id, lag.batch_id) == ("delays", "8c57e1ec", 3)
     assert str(lag) == "query delays batch 3: 2,000 bytes behind, about 20 messages (orders-1 2,000)"
+    assert lag.source_name == "nsq[orders]"
 
 
 def test_a_query_that_has_caught_up() -> None:

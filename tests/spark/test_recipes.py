@@ -1,0 +1,92 @@
+"""The recipes of the page, run as a reader would copy them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from tests.examples import ROOT, examples_of
+from tests.spark.streams import numbered, read, spread
+from tests.support.spark_queries import run_to_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nsq_ha.devcluster import DevCluster
+    from tests.spark.conftest import Publish
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+PAGE = ROOT / "docs/how-to/spark-recipes.md"
+
+
+@pytest.fixture(scope="module")
+def recipes() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for example in examples_of(PAGE):
+        if example.language == "python" and "library" not in example.settings:
+            exec(compile(example.code, str(example), "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+def test_a_backfill_by_time_that_becomes_a_stream_fills_a_lake_by_day(
+    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
+) -> None:
+    topic = dev_cluster.create_topic("recipe_lake", 2)
+    spread(publish, topic, numbered(10))
+    whole = read(spark, dev_cluster, topic)
+    start_ms = whole.agg(f.max(f.unix_millis("timestamp"))).head()
+    assert start_ms is not None
+    spread(publish, topic, numbered(50, 10))
+
+    def drain() -> None:
+        rows = recipes["since"](spark, dev_cluster.lookupd[0], topic, start_ms[0] + 1)
+        run_to_end(lambda: recipes["into_lake"](rows, str(tmp_path)))
+
+    drain()
+    spread(publish, topic, numbered(20, 60))
+    drain()
+    lake = spark.read.parquet(f"{tmp_path}/rows")
+    assert sorted(bytes(row.value) for row in lake.select("value").collect()) == numbered(70, 10)
+    days = {row.day for row in whole.select(f.to_date("timestamp").alias("day")).collect()}
+    assert {row.day for row in lake.select("day").distinct().collect()} <= days
+    # A micro-batch that runs again adds nothing.
+    table = str(tmp_path / "table")
+    some = lake.drop("day").where("value < '000040'")
+    for batch in (some, lake.drop("day"), some):
+        recipes["add_once"](batch, table)
+    assert spark.read.parquet(table).count() == 70
+
+
+def test_a_watermark_on_the_time_of_the_publish(
+    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
+) -> None:
+    topic = dev_cluster.create_topic("recipe_minutes", 2)
+    spread(publish, topic, numbered(30))
+    rows = recipes["since"](spark, dev_cluster.lookupd[0], topic, 0)
+    counts = recipes["per_minute"](rows).writeStream.format("memory").queryName("minutes").outputMode("update")
+    counts = counts.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    progress = run_to_end(counts.start)
+    assert sum(row["count"] for row in spark.table("minutes").collect()) == 30
+    assert progress[-1]["stateOperators"][0]["numRowsDroppedByWatermark"] == 0
+
+
+def test_rows_of_a_table_keep_the_order_of_their_keys_and_the_newest_of_each_is_found(
+    spark: SparkSession, dev_cluster: DevCluster, recipes: dict[str, Any]
+) -> None:
+    topic = dev_cluster.create_topic("recipe_order", 2, ordered=True, extended=True)
+    rows = spark.range(200).selectExpr(
+        "concat('k', id % 7) as key", "cast(id as string) as value", "(id * 37) % 200 as at"
+    )
+    recipes["publish_in_order"](rows.repartition(3), dev_cluster.lookupd[0], topic, 2)
+    stored = read(spark, dev_cluster, topic)
+    found = stored.orderBy("partition", "offset").selectExpr("string(key) as key", "int(string(value)) as value")
+    by_key: dict[str, list[int]] = {}
+    for row in found.collect():
+        by_key.setdefault(row.key, []).append(row.value)
+    assert by_key == {f"k{key}": sorted(range(key, 200, 7), key=lambda number: number * 37 % 200) for key in range(7)}
+    newest = recipes["newest_of_each_key"](stored).selectExpr("string(key) as key", "int(string(value)) as value")
+    assert {row.key: row.value for row in newest.collect()} == {key: values[-1] for key, values in by_key.items()}
