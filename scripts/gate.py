@@ -22,6 +22,8 @@ ENVIRONMENT = os.environ | {
     "PATH": os.pathsep.join((str(BIN), os.environ.get("PATH", os.defpath))),
     "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
 }
+# Tests start hundreds of programs. Without kept bytecode each would compile the whole package again.
+ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class Step(NamedTuple):
