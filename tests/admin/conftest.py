@@ -10,15 +10,21 @@ from nsq_ha.admin import AdminClient, channels, leading, plain, spread, topics
 from nsq_ha.admin import cluster as cluster_calls
 from tests.admin.scripted import Scripted
 from tests.discovery import conftest as discovery
+from tests.support.virtual import loop_for
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.discovery.loopback import Fake
 
 
 serve = discovery.serve
-virtual_clock = discovery.virtual_clock  # what it needs; without the loop of the tests there, time is real
+virtual_clock = discovery.virtual_clock  # what it needs
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_for(item)
 
 
 def quicken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -207,10 +206,10 @@ async def test_lists_come_from_the_first_that_answers(cluster: Scripted, admin: 
 
 async def test_without_nsqlookupd_a_description_fails_at_once(cluster: Scripted, admin: AdminClient) -> None:
     await cluster.follower.stop()
-    began = time.monotonic()
+    began = asyncio.get_running_loop().time()
     with pytest.raises(LookupUnavailableError):
         await admin.describe("orders")
-    assert time.monotonic() - began < 4.0
+    assert asyncio.get_running_loop().time() - began < 4.0
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "2", None, float("nan")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -131,10 +130,10 @@ async def test_another_check_is_asked_for_when_leaders_take_long(cluster: Script
 async def test_a_topic_that_gets_no_leaders_is_reported_in_time(cluster: Scripted, admin: AdminClient) -> None:
     cluster.leader.answer("/topic/create", b"")
     cluster.lookups(cluster.body(4150, partition_num=3))
-    began = time.monotonic()
+    began = asyncio.get_running_loop().time()
     with pytest.raises(NoLeaderError, match=r"creating topic orders .* within 2 s.*no leader for partition 1, 2"):
         await admin.create_topic("orders", 3, timeout=2.0)
-    assert time.monotonic() - began < 4.0
+    assert asyncio.get_running_loop().time() - began < 4.0
 
 
 async def test_a_refusal_is_reported_with_the_servers_words(cluster: Scripted, admin: AdminClient) -> None:
