@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import httpx
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC
 from tests.devcluster.wire import Wire, connect, message_id, pub
+from tests.support.web import NO_CERTIFICATES
 
 if TYPE_CHECKING:
     import pytest
@@ -28,8 +30,10 @@ NOT_WRITABLE = b"E_FAILED_ON_NOT_WRITABLE "
 def until(condition: Callable[[], Any], limit: float = LIMIT) -> Any:  # noqa: ANN401 - whatever the condition gives
     """Wait for something true, and return it."""
     end = time.monotonic() + limit
+    pause = threading.Event()
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true"
+        pause.wait(0.005)  # so that the cluster, in this process, has its turn
     return found
 
 
@@ -39,7 +43,9 @@ class Probe:
     def __init__(self, cluster: DevCluster, topic: str) -> None:
         self.cluster = cluster
         self.topic = topic
-        self.http = httpx.Client(timeout=2.0, trust_env=False, headers={"Accept": "application/vnd.nsq; version=1.0"})
+        self.http = httpx.Client(
+            timeout=2.0, verify=NO_CERTIFICATES, trust_env=False, headers={"Accept": "application/vnd.nsq; version=1.0"}
+        )
 
     def lookup(self, access: str, lookupd: int = 0) -> dict[int, str]:
         """Partition to name of its node, as an nsqlookupd says."""

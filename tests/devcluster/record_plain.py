@@ -19,6 +19,7 @@ from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import FrameType
 from tests.devcluster.wire import LIMIT, Closed, Wire, identify, message_id
+from tests.support.web import NO_CERTIFICATES
 
 FOLDER = Path(__file__).parent.parent / "vectors" / "plain"
 SILENCE = 0.3
@@ -90,7 +91,7 @@ class Talk:
         self._keep(conn, "event", event=layer)
 
     def http(self, method: str, path: str, body: bytes = b"") -> None:
-        answer = httpx.request(method, self.web + path, content=body, timeout=LIMIT)
+        answer = httpx.request(method, self.web + path, content=body, timeout=LIMIT, verify=NO_CERTIFICATES)
         self.steps.append(
             {
                 "dir": "http",

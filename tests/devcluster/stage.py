@@ -10,6 +10,7 @@ import httpx
 
 from nsq_ha.protocol.encoding import MAGIC, encode_pub, encode_pub_ext, encode_pub_trace
 from tests.devcluster.wire import LIMIT, Wire
+from tests.support.web import NO_CERTIFICATES
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -40,7 +41,7 @@ class Stage:
 
     def __init__(self, cluster: DevCluster, *topics: str) -> None:
         self.cluster = cluster
-        self.http = httpx.Client(timeout=LIMIT, trust_env=False)
+        self.http = httpx.Client(timeout=LIMIT, verify=NO_CERTIFICATES, trust_env=False)
         self.default = topics[0] if topics else "proto_plain"
         self.seconds: list[int] = []
         self.wires: list[Wire] = []

@@ -17,6 +17,7 @@ from nsq_ha.protocol.frames import FrameType
 from tests.devcluster.probes import until
 from tests.devcluster.record_plain import dpub, mpub, pub
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
+from tests.support.web import NO_CERTIFICATES
 
 
 @pytest.fixture
@@ -27,18 +28,18 @@ def cluster() -> Iterator[DevCluster]:
 
 def lookup(cluster: DevCluster, topic: str, lookupd: int = 0) -> set[str] | None:
     """The TCP addresses of a topic's nsqds; None for an unknown topic."""
-    answer = httpx.get(f"{cluster.lookupd[lookupd]}/lookup", params={"topic": topic})
+    answer = httpx.get(f"{cluster.lookupd[lookupd]}/lookup", params={"topic": topic}, verify=NO_CERTIFICATES)
     if answer.status_code == 404:
         return None
     return {f"{peer['broadcast_address']}:{peer['tcp_port']}" for peer in answer.json()["producers"]}
 
 
 def post(cluster: DevCluster, node: str, path: str) -> None:
-    assert httpx.post(cluster.http_address(node) + path).status_code == 200
+    assert httpx.post(cluster.http_address(node) + path, verify=NO_CERTIFICATES).status_code == 200
 
 
 def stats(cluster: DevCluster, node: str, topic: str) -> dict[str, Any]:
-    answer = httpx.get(f"{cluster.http_address(node)}/stats?format=json&topic={topic}").json()
+    answer = httpx.get(f"{cluster.http_address(node)}/stats?format=json&topic={topic}", verify=NO_CERTIFICATES).json()
     found: dict[str, Any] = answer["topics"][0]
     return found
 

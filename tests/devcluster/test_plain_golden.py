@@ -15,6 +15,7 @@ from nsq_ha.protocol.frames import FrameType
 from tests.devcluster.record_plain import SILENCE, Talk
 from tests.golden import load
 from tests.support.certificates import server_context
+from tests.support.web import NO_CERTIFICATES
 
 NSQD_HTTP, LOOKUPD_HTTP = (load(f"plain/{file}")["exchanges"][0]["steps"] for file in ("nsqd_http", "lookupd_http"))
 TCP = load("plain/tcp")["exchanges"]
@@ -100,7 +101,8 @@ def _play(step: dict[str, Any], base: str, nsqd: str) -> None:
     path, body = step["path"], step.get("request_body_hex", "")
     url = nsqd + path.removeprefix("nsqd") if path.startswith("nsqd") else base + path
     content = b"x" * int(body.split()[0]) if body.endswith("x") else bytes.fromhex(body)
-    answer = httpx.request(step["method"], url.replace("NODE", nsqd.removeprefix("http://")), content=content)
+    url = url.replace("NODE", nsqd.removeprefix("http://"))
+    answer = httpx.request(step["method"], url, content=content, verify=NO_CERTIFICATES)
     assert (answer.status_code, answer.headers.get("content-type", "")) == (step["status"], step["content_type"])
     if step["body_text"].startswith("{"):
         assert _masked(answer.json()) == _masked(json.loads(step["body_text"]))

@@ -182,13 +182,13 @@ def open_cluster() -> Iterator[Probe]:
 def test_a_request_for_a_foreign_host_is_refused(open_cluster: Probe, host: str, method: str) -> None:
     cluster = open_cluster.cluster
     for url in (cluster.http_address("nsqd-0") + "/ping", cluster.lookupd[0] + "/ping"):
-        assert httpx.request(method, url, headers={"Host": host}, trust_env=False).status_code == 403
+        assert open_cluster.http.request(method, url, headers={"Host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:99", "[::1]:4151", "build-7:80"])
 def test_names_of_the_loopback_are_allowed(open_cluster: Probe, host: str) -> None:
     url = open_cluster.cluster.http_address("nsqd-0") + "/ping"
-    assert httpx.get(url, headers={"Host": host}, trust_env=False).text == "OK"
+    assert open_cluster.http.get(url, headers={"Host": host}).text == "OK"
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,10 @@ def test_names_of_the_loopback_are_allowed(open_cluster: Probe, host: str) -> No
 )
 def test_a_page_of_another_site_changes_nothing(open_cluster: Probe, origin: str, status: int) -> None:
     url = open_cluster.cluster.http_address("nsqd-0") + "/pub"
-    answer = httpx.post(
-        url, params={"topic": "orders", "partition": 0}, content=b"x", headers={"Origin": origin}, trust_env=False
-    )
+    where: dict[str, str | int] = {"topic": "orders", "partition": 0}
+    answer = open_cluster.http.post(url, params=where, content=b"x", headers={"Origin": origin})
     assert answer.status_code == status
-    assert httpx.get(url.replace("/pub", "/ping"), headers={"Origin": origin}, trust_env=False).status_code == 200
+    assert open_cluster.http.get(url.replace("/pub", "/ping"), headers={"Origin": origin}).status_code == 200
 
 
 def test_all_hosts_can_be_allowed() -> None:
