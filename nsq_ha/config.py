@@ -114,6 +114,7 @@ _CLIENT_RULES: Final[Mapping[str, Rule]] = {
     "connect_timeout": seconds(0.001, _DAY),
     "lookup_timeout": seconds(0.001, _DAY),
     "lookup_interval": seconds(0.001, _DAY),
+    "max_lookup_interval": optional(seconds(0.001, _DAY)),
     "lookup_jitter": number(0.0, 1.0),
     "heartbeat_interval": seconds(1.0, _DAY),
     "output_buffer_timeout": optional(seconds(0.001, 3600.0)),
@@ -152,9 +153,14 @@ class ClientConfig:
     """Time limit for one request to one nsqlookupd. All are asked at the same time, so one that hangs delays a lookup
     by no more than this."""
     lookup_interval: float = 5.0
-    """Time between periodic lookups of a topic. After a failure the topic is looked up immediately."""
+    """Shortest time between periodic lookups of a topic. After a failure the topic is looked up immediately."""
+    max_lookup_interval: float | None = None
+    """Longest time between periodic lookups of a topic. While nothing changes or fails, the time grows by half with
+    each lookup; after a change, a failure or a lost connection it is ``lookup_interval`` again. None uses 60, or 12
+    times ``lookup_interval`` if that is less. It is also how late a consumer may find new partitions."""
     lookup_jitter: float = 0.2
-    """Random share by which ``lookup_interval`` is shortened, so that many clients do not ask at the same time."""
+    """Random share by which each time between lookups is shortened, so that many clients do not ask at the same
+    time."""
     heartbeat_interval: float = 2.0
     """Time between nsqd's heartbeats, from 1 up to its ``--max-heartbeat-interval`` (60). A connection is closed after
     two intervals without a byte, so a frozen node is left after about 4 s. A consumer asks for a longer interval after
@@ -212,6 +218,11 @@ class ClientConfig:
         if self.nsqd and self.lookupd:
             raise ConfigError("give either lookupd= or nsqd=, not both")
         check_lookupd_tls(self.lookupd_tls, self.lookupd)
+        if self.max_lookup_interval is not None and self.max_lookup_interval < self.lookup_interval:
+            raise ConfigError(
+                f"max_lookup_interval={self.max_lookup_interval:g} is shorter than"
+                f" lookup_interval={self.lookup_interval:g}: raise the one or lower the other"
+            )
         if isinstance(self.auth_secret, str):
             conceal(self.auth_secret)
 
@@ -253,7 +264,7 @@ _PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     "strategy": one_of("round_robin", "least_loaded"),
     "trace": lambda _, value: traced_topics(value),
     "on_unreachable": one_of("retry", "fail"),
-    "new_partition_delay": seconds(0.0, _DAY),
+    "new_partition_delay": optional(seconds(0.0, _DAY)),
     "partition_change": one_of("follow", "refuse", "drain"),
     "on_partition_change": Check("a function or None", lambda value: value is None or callable(value)),
     "max_pending_bytes": whole(1, 2**40),
@@ -286,9 +297,10 @@ class ProducerConfig(ClientConfig):
     on_unreachable: Literal["retry", "fail"] = "retry"
     """``retry`` repeats a failing publish until its time limit; ``fail`` reports the first failure and looks up the
     topic immediately."""
-    new_partition_delay: float = 5.0
+    new_partition_delay: float | None = None
     """Delay before new partitions of a topic are published to, so that consumers subscribe first: a channel starts at
-    the end of a partition. If it is shorter than the consumers' ``lookup_interval``, they may miss messages."""
+    the end of a partition. If it is not longer than the consumers' ``max_lookup_interval``, they may miss messages.
+    None uses ``max_lookup_interval`` plus ``lookup_interval``, 65 by default."""
     partition_change: Literal["follow", "refuse", "drain"] = "follow"
     """What to do if the number of partitions changes, since keys then go to other partitions. ``follow`` continues
     immediately, ``drain`` first waits for the answers to pending publishes, ``refuse`` fails all later publishes with

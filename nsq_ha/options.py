@@ -24,6 +24,7 @@ class ClientOptions(TypedDict, total=False):
     connect_timeout: float
     lookup_timeout: float
     lookup_interval: float
+    max_lookup_interval: float | None
     lookup_jitter: float
     heartbeat_interval: float
     output_buffer_timeout: float | None
@@ -54,7 +55,7 @@ class ProducerOptions(ClientOptions, total=False):
     strategy: Literal["round_robin", "least_loaded"]
     trace: bool | Iterable[str]
     on_unreachable: Literal["retry", "fail"]
-    new_partition_delay: float
+    new_partition_delay: float | None
     partition_change: Literal["follow", "refuse", "drain"]
     on_partition_change: Callable[[str, int, int], object] | None
     max_pending_bytes: int

@@ -37,13 +37,22 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     client = ClientConfig()
     assert (client.heartbeat_interval, client.connect_timeout, client.lookup_timeout) == (2.0, 1.0, 1.0)
     assert (client.lookup_interval, client.output_buffer_timeout, client.close_timeout) == (5.0, None, 5.0)
+    assert client.max_lookup_interval is None
     producer = ProducerConfig()
+    assert producer.new_partition_delay is None
     assert (producer.publish_timeout, producer.sharding, producer.strategy) == (30.0, "murmur3", "round_robin")
     assert (producer.on_unreachable, producer.trace, producer.idle_timeout) == ("retry", False, 600.0)
     consumer = ConsumerConfig()
     assert (consumer.ordered, consumer.max_in_flight, consumer.partitions) == ("auto", 200, None)
     assert (consumer.max_attempts, consumer.warn_attempts, consumer.msg_timeout) == (None, 10, None)
     assert (consumer.handler_backoff, consumer.handler_backoff_scope) == (Backoff(1.0, 120.0, 2.0, 0.3), "auto")
+
+
+def test_the_longest_interval_is_not_shorter_than_the_shortest() -> None:
+    assert ClientConfig(lookup_interval=90.0).max_lookup_interval is None
+    assert ClientConfig(max_lookup_interval=5.0).max_lookup_interval == 5.0
+    with pytest.raises(ConfigError, match=r"^max_lookup_interval=4 is shorter than lookup_interval=5: raise"):
+        ClientConfig(max_lookup_interval=4.0)
 
 
 @pytest.mark.parametrize("kind", [ClientConfig, ProducerConfig, ConsumerConfig])
@@ -68,6 +77,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "connect_timeout": (0, -1.0, math.nan, math.inf, "1", None, True, 86401),
     "lookup_timeout": (0, -1.0, math.nan, "1"),
     "lookup_interval": (0, math.inf),
+    "max_lookup_interval": (0, 4.9, 86401, "60"),
     "close_timeout": (0, -1),
     "lookup_jitter": (-0.1, 1.1),
     "heartbeat_interval": (0.9, 86401, 0, -1),

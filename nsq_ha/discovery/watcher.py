@@ -3,8 +3,8 @@
 This module decides when to look up, and reports changes. It knows neither the
 nsqlookupds (``servers``) nor the rules of a view (``policy.topology``).
 
-A topic is looked up every ``lookup_interval`` with jitter; on demand at once, and
-then as ``policy.timing`` says while a caller waits for news.
+A topic is looked up periodically, as ``policy.lookup_pace`` says; on demand at once,
+and then as ``policy.timing`` says while a caller waits for news.
 
 Source: failures reference 3.6, 4 "Discovery" 3.
 """
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.observe import SILENT
+from nsq_ha.policy.lookup_pace import LookupBudget, LookupPace, longest_interval
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicChange, TopicMeta, TopicView, difference
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ClientConfig
     from nsq_ha.discovery.lookupd import Access
     from nsq_ha.observe import Observer
+    from nsq_ha.policy.lookup_pace import Slot
 
 LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the list of nsqlookupds."""
@@ -77,6 +80,8 @@ class TopicWatch:
         servers: Servers | FixedNodes,
         config: ClientConfig,
         observer: Observer = SILENT,
+        *,
+        budget: LookupBudget | None = None,
     ) -> None:
         self.topic = topic
         self.observer = observer
@@ -90,6 +95,10 @@ class TopicWatch:
         self._access: Access = access
         self._servers = servers
         self._config = config
+        shortest = config.lookup_interval
+        longest = longest_interval(shortest, config.max_lookup_interval)
+        self._pace = LookupPace(shortest, longest, config.lookup_jitter)
+        self._budget = LookupBudget(shortest) if budget is None else budget
         self._listeners: list[Listener] = []
         self._begun = 0
         self._begun_at = float("-inf")
@@ -116,8 +125,18 @@ class TopicWatch:
 
         A running round does not count, since it may have begun before the trouble.
         """
+        self._pace.disturbed()
         self._wanted = True
         self._wake.set()
+
+    def refresh_if_old(self) -> None:
+        """Look up soon if the last round began more than ``lookup_interval`` ago, since its view is about to be used.
+
+        This is no sign of trouble, so the interval of the periodic lookups stays.
+        """
+        if asyncio.get_running_loop().time() - self._begun_at > self._config.lookup_interval:
+            self._wanted = True
+            self._wake.set()
 
     async def next_round(self) -> None:
         """Wait for the end of a round that begins after this call, even if it gets no answer.
@@ -150,6 +169,7 @@ class TopicWatch:
     @contextlib.contextmanager
     def wanted(self) -> Iterator[None]:
         """Look up often while the block runs, since its code waits for a change."""
+        self._pace.disturbed()
         self._waiting += 1
         self._wake.set()
         try:
@@ -194,24 +214,35 @@ class TopicWatch:
             raise _again(self._closed)
 
     async def _until_due(self) -> bool:
-        """Wait until the next round is due; return whether a caller requested it."""
+        """Wait until the next round is due and the budget allows it; return whether a caller requested it."""
         loop = asyncio.get_running_loop()
-        # Never later than the interval: a consumer must know a new partition before a producer uses it.
-        spread = 1 - self._config.lookup_jitter * random.random()  # noqa: S311 - spreads load
-        chance = random.random()  # noqa: S311 - one draw per round: a wakeup must not draw again
-        while True:
-            demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
-            if demanded and loop.time() - self._begun_at > _CALM:
-                self._streak = 0
-            gap = gap_after(self._streak, lambda: chance)
-            due = self._begun_at + (gap if demanded else self._config.lookup_interval * spread)
-            if loop.time() >= due:
-                return demanded
-            self._wake.clear()
-            # Waiters may have left meanwhile, so the due time is computed again after each wait.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(due):
-                    await self._wake.wait()
+        chance = random.random()  # noqa: S311 - spreads load; one draw per round: a wakeup must not draw again
+        slot: Slot | None = None
+        try:
+            while True:
+                now = loop.time()
+                demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
+                if demanded and now - self._begun_at > _CALM:
+                    self._streak = 0
+                gap = gap_after(self._streak, lambda: chance) if demanded else self._pace.gap(chance)
+                due = self._begun_at + gap
+                if slot is not None and slot.on_demand is not demanded:
+                    slot.give_back()
+                    slot = None
+                if now >= due:
+                    slot = slot or self._budget.reserve(now, on_demand=demanded)
+                    due = slot.at
+                if now >= due:
+                    slot = None  # it is used
+                    return demanded
+                self._wake.clear()
+                # Waiters may have left meanwhile, so the due time is computed again after each wait.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(due):
+                        await self._wake.wait()
+        finally:
+            if slot is not None:
+                slot.give_back()
 
     async def _round(self, *, demanded: bool) -> None:
         result = await self._servers.look_up(self.topic, self._access)
@@ -222,6 +253,8 @@ class TopicWatch:
         self.error = result.error
         changed = self.view is not None and self.view != old
         self._streak = self._streak + 1 if demanded and not changed else 0
+        is_whole = self.view is not None and self.view.complete
+        self._pace.round_ended(is_calm=is_whole and not changed and result.error is None, on_demand=demanded)
         self._end_round()
         if changed and self.view is not None:
             try:
@@ -257,6 +290,7 @@ class TopicWatch:
         report_unexpected(_log, f"lookup of {self.topic}", error)
         self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
         self._streak += 1
+        self._pace.disturbed()
         self._end_round()
 
     def _tell(self, view: TopicView) -> None:
@@ -340,6 +374,12 @@ class Directory:
         self._access: Access = access
         self._client: httpx.AsyncClient | None = None
         self._servers: Servers | FixedNodes | None = None
+        # Without nsqlookupds, a lookup sends nothing.
+        self._budget = (
+            LookupBudget(config.lookup_interval, math.inf, math.inf)
+            if config.nsqd
+            else LookupBudget(config.lookup_interval)
+        )
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._watches: dict[str, TopicWatch] = {}
@@ -418,7 +458,7 @@ class Directory:
                 if self._closed is None
                 else _again(self._closed)
             )
-        watch = TopicWatch(topic, self._access, self._servers, self._config, self._observer)
+        watch = TopicWatch(topic, self._access, self._servers, self._config, self._observer, budget=self._budget)
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
         return watch

@@ -21,8 +21,9 @@ from typing import Final
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, merge
 
 FORGET_ROUNDS: Final = 120
-"""Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take ten
-minutes at the default ``lookup_interval`` of 5 s."""
+"""Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take a
+minute while callers wait for news, and up to two hours while nothing changes (``max_lookup_interval``). Until then an
+unlisted nsqd only keeps its slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,7 @@ class Link:
                 " and none is idle. Raise max_connections"
             )
         self._current = token = object()
+        self._watch.refresh_if_old()  # if the node is gone, the attempt ends when the lookup names another one
         return await open_while(
             self._config,
             node,

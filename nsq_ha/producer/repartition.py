@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.errors import PublishError
 from nsq_ha.policy.choice import PartitionCount
+from nsq_ha.policy.lookup_pace import partition_delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +37,9 @@ class Repartition:
     ) -> None:
         self._topic = topic
         self._config = config
+        given = config.new_partition_delay
+        default = partition_delay(config.lookup_interval, config.max_lookup_interval)
+        self._delay = default if given is None else given
         self._with_keys = with_keys
         self._loop = asyncio.get_running_loop()
         self._count = PartitionCount()
@@ -61,7 +65,7 @@ class Repartition:
                 self._count = PartitionCount()
             return
         self._is_partitioned = view.meta.is_partitioned
-        delay = self._config.new_partition_delay if self._is_partitioned else 0.0
+        delay = self._delay if self._is_partitioned else 0.0
         self._count.found(view.meta.partition_num, self._loop.time(), delay)
         if not self._count.used:
             self._count.take(self._loop.time())

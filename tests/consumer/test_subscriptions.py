@@ -18,7 +18,7 @@ from nsq_ha.protocol.commands import Auth, Identify, Requeue
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import LIMIT, OK, Peer, Refusing, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import dawdle, eventually, turn
 
 
 @pytest.mark.usefixtures("any_may_wait")
@@ -302,6 +302,29 @@ async def test_new_partitions_are_subscribed(stage: Stage) -> None:
         assert second.of(*Subscribe) == [SubAdvanced(TOPIC, "ch", 1)]
         await stage.nsqds[0].until(lambda: first.ready == 5)
         await stage.nsqds[1].until(lambda: second.ready == 5)
+
+
+async def test_at_rest_new_partitions_are_subscribed_within_the_longest_interval(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.consumer(heartbeat_interval=3600.0):
+        await stage.nsqds[0].subscriber()
+        await dawdle(400.0)
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+        began = loop.time()
+        await eventually(lambda: stage.nsqds[1].peers, 100.0)
+        assert loop.time() - began < 60.0 + 1.0
+
+
+async def test_a_lost_connection_is_looked_up_at_once_at_rest(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    async with stage.consumer(heartbeat_interval=3600.0):
+        peer = await stage.nsqds[0].subscriber()
+        await dawdle(400.0)
+        stage.lead({0: stage.nsqds[1]})
+        began = loop.time()
+        peer.close()
+        await stage.nsqds[1].subscriber()
+        assert loop.time() - began < 2.0
 
 
 async def test_a_partition_that_comes_late_is_subscribed(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from nsq_ha.discovery import watcher
 from nsq_ha.discovery.servers import Round
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
+from nsq_ha.policy.lookup_pace import LookupBudget
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.waiting import dawdle, eventually
 
@@ -70,13 +72,20 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
     return FakeServers()
 
 
-@pytest.fixture
-async def watch(servers: FakeServers) -> AsyncIterator[TopicWatch]:
-    made = TopicWatch("orders", "w", servers, ClientConfig(lookupd=(A,), lookup_interval=60.0))  # type: ignore[arg-type]
+@contextlib.asynccontextmanager
+async def begun(servers: FakeServers, **options: float) -> AsyncIterator[TopicWatch]:
+    """Run a watch with the default intervals, without chance."""
+    made = TopicWatch("orders", "w", servers, ClientConfig(lookupd=(A,), **options))  # type: ignore[arg-type]
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()
     await asyncio.wait({running})
+
+
+@pytest.fixture
+async def watch(servers: FakeServers) -> AsyncIterator[TopicWatch]:
+    async with begun(servers, lookup_interval=60.0) as made:
+        yield made
 
 
 async def logged(
@@ -171,6 +180,108 @@ async def test_without_demand_lookups_are_an_interval_apart(
     assert times(servers) == [0.0, interval, 2 * interval]
     assert {question[1:] for question in servers.asked} == {("orders", "w")}
     running.cancel()
+
+
+@pytest.fixture
+async def usual(servers: FakeServers) -> AsyncIterator[TopicWatch]:
+    """A watch with the default intervals."""
+    servers.answer(led(ONE))
+    async with begun(servers) as made:
+        yield made
+
+
+GROWING = [0.0, 5.0, 12.5, 23.8, 40.6, 65.9, 103.9, 160.9, 220.9, 280.9]
+"""When a topic is looked up in which nothing changes."""
+
+
+async def test_while_nothing_changes_lookups_become_rare(usual: TopicWatch, servers: FakeServers) -> None:
+    await eventually(lambda: usual.rounds == len(GROWING), 400.0)
+    assert times(servers) == GROWING
+
+
+async def until_at_rest(watch: TopicWatch, servers: FakeServers) -> float:
+    """Wait for the middle of one of the longest intervals; return the time."""
+    await eventually(lambda: watch.rounds == len(GROWING), 400.0)
+    await dawdle(30.0)
+    servers.asked.clear()
+    return now()
+
+
+async def test_a_failure_is_looked_up_at_once_also_at_rest(usual: TopicWatch, servers: FakeServers) -> None:
+    began = await until_at_rest(usual, servers)
+    usual.refresh_soon()
+    await eventually(lambda: usual.rounds == len(GROWING) + 3, 100.0)
+    assert servers.asked[0][0] - began < 0.01
+    assert times(servers) == [0.0, 5.0, 12.5]
+
+
+async def test_a_waiting_caller_ends_the_rest(usual: TopicWatch, servers: FakeServers) -> None:
+    began = await until_at_rest(usual, servers)
+    with usual.wanted():
+        await eventually(lambda: len(servers.asked) == 2, 100.0)
+    rounds = usual.rounds
+    assert servers.asked[0][0] - began < 0.01
+    assert servers.asked[1][0] - began < 0.3
+    await eventually(lambda: usual.rounds == rounds + 2, 100.0)
+    assert servers.asked[-1][0] - began < 15.0
+
+
+@pytest.mark.parametrize("answers", [(led(TWO),), (led(ONE, number=2),), ()], ids=["change", "incomplete", "failure"])
+async def test_another_answer_ends_the_rest(
+    usual: TopicWatch, servers: FakeServers, answers: tuple[LookupAnswer, ...]
+) -> None:
+    await until_at_rest(usual, servers)
+    servers.answer(*answers)
+    rounds = usual.rounds
+    await eventually(lambda: usual.rounds >= rounds + 2, 100.0)
+    assert times(servers)[1] <= 5.0
+
+
+async def test_an_incomplete_topic_is_looked_up_at_the_shortest_interval(servers: FakeServers) -> None:
+    servers.answer(led(ONE, number=2))
+    async with begun(servers) as watch:
+        await eventually(lambda: watch.rounds == 10, 100.0)
+    assert times(servers) == [5.0 * number for number in range(10)]
+
+
+async def test_an_old_view_is_refreshed_before_it_is_used(usual: TopicWatch, servers: FakeServers) -> None:
+    began = await until_at_rest(usual, servers)
+    usual.refresh_if_old()
+    usual.refresh_if_old()
+    await eventually(lambda: usual.rounds == len(GROWING) + 1, 100.0)
+    assert servers.asked[0][0] - began < 0.01
+    usual.refresh_if_old()  # it has just been looked up
+    await eventually(lambda: usual.rounds == len(GROWING) + 2, 100.0)
+    assert times(servers) == [0.0, 60.0]
+
+
+async def test_the_longest_interval_is_an_option(servers: FakeServers) -> None:
+    servers.answer(led(ONE))
+    async with begun(servers, max_lookup_interval=5.0) as watch:
+        await eventually(lambda: watch.rounds == 5, 100.0)
+    assert times(servers) == [0.0, 5.0, 10.0, 15.0, 20.0]
+
+
+async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
+    """Periodic lookups wait for their slots; one that a caller waits for does not."""
+    servers.answer(led(ONE))
+    config = ClientConfig(lookupd=(A,))
+    budget = LookupBudget(config.lookup_interval)
+    watches = [TopicWatch(f"t{number}", "w", servers, config, budget=budget) for number in range(100)]  # type: ignore[arg-type]
+    running = [asyncio.create_task(watch.run()) for watch in watches]
+    began = now()
+    await eventually(lambda: watches[50].rounds == 1, 100.0)
+    assert watches[99].rounds == 0
+    assert round(now() - began) == 5
+    rounds = watches[99].next_round(), watches[98].next_round()
+    await asyncio.gather(*rounds)
+    assert round(now() - began) == 5
+    running[90].cancel()  # its slot is for another
+    await eventually(lambda: all(watch.rounds for watch in watches if watch is not watches[90]), 100.0)
+    assert round(now() - began, 1) == pytest.approx(9.7, abs=0.21)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
 
 
 async def test_waiters_make_lookups_frequent_and_then_less_so(watch: TopicWatch, servers: FakeServers) -> None:

@@ -14,6 +14,7 @@ import pytest
 from integration.faults.embedded import PACE
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
+from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,9 +60,15 @@ FOLLOWER: Final = {"follower-killed", "follower-frozen"}
 EVERY_CONNECTION: Final = ("stream-cut", "stream-silent", "bit-flipped", "answers-lost")
 """Where the connection to each partition is lost, and not all of them in the same moment."""
 
+GROWN: Final = ("publishing to all after", "consuming from all after")
+INTERVALS: Final = PACE.clients["lookup_interval"], PACE.clients["max_lookup_interval"]
+USED_AFTER: Final = longest_interval(*INTERVALS) + partition_delay(*INTERVALS)
+"""A producer finds new partitions within the first of the two, and uses them after the second."""
+
 CEILINGS: Final = {
     **dict.fromkeys(EVERY_CONNECTION, Target(2 * PACE.silence, 2 * PACE.silence)),
     "consumer-frozen": Target(MARGIN * 0.5, 2 * (3 * PACE.heartbeat + 1.0)),
+    **dict.fromkeys(("grow-ordered", "grow-ordinary"), Target(extra=dict.fromkeys(GROWN, MARGIN * USED_AFTER))),
 }
 """Where the target goes by the library's options, which differ from the defaults here."""
 EXACT: Final = {

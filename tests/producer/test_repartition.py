@@ -49,6 +49,17 @@ async def test_new_partitions_are_published_to_after_their_delay(stage: Stage) -
         assert loop.time() - grown_at >= DELAY
 
 
+async def test_the_usual_delay_is_longer_than_consumers_take_to_find_them(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    grow(stage, 2)
+    async with stage.producer(lookup_interval=0.1) as producer:
+        assert await partitions_of(producer) == {0, 1}
+        grow(stage, 4)
+        grown_at = loop.time()
+        await until_it_uses(producer, {0, 1, 2, 3})
+        assert loop.time() - grown_at >= 1.2 + 0.1
+
+
 async def test_new_partitions_that_take_no_writes_are_not_hashed_over(stage: Stage) -> None:
     changes: list[tuple[str, int, int]] = []
     loop = asyncio.get_running_loop()

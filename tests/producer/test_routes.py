@@ -14,7 +14,7 @@ from tests.discovery.loopback import hang
 from tests.support.inside import pending_of, topics_of
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import dawdle, eventually, turn
 
 
 async def test_a_partition_has_one_connection(stage: Stage) -> None:
@@ -102,6 +102,36 @@ async def test_a_new_leader_is_tried_at_once_when_it_ends_an_attempt_at_a_silent
         stage.lead({0: stage.nsqds[0]})
         assert (await publishing).nsqd == stage.nsqds[0].node.address
         assert loop.time() - began < 10.0
+
+
+async def test_an_old_view_is_refreshed_while_a_connection_is_opened(stage: Stage) -> None:
+    """Nothing says to a producer without a connection that the leader moved, and the former one may be silent."""
+    stage.nsqds[1].is_silent = True
+    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+    loop = asyncio.get_running_loop()
+    patient = Backoff(initial=20.0, maximum=20.0, jitter=0.0)
+    async with stage.producer(connect_timeout=30.0, backoff=patient, heartbeat_interval=3600.0) as producer:
+        await producer.publish(TOPIC, b"x", partition=0)
+        await dawdle(400.0)
+        watch = topics_of(producer)[TOPIC].watch
+        await eventually(lambda: loop.time() - watch._begun_at > 6.0, 100.0)  # it is old
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[0]})
+        began = loop.time()
+        assert (await producer.publish(TOPIC, b"x", partition=1)).nsqd == stage.nsqds[0].node.address
+        assert loop.time() - began < 2.0
+
+
+async def test_a_lost_connection_is_looked_up_at_once_at_rest(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]})
+    loop = asyncio.get_running_loop()
+    async with stage.producer(heartbeat_interval=3600.0) as producer:
+        await producer.publish(TOPIC, b"x")
+        await dawdle(400.0)
+        stage.lead({0: stage.nsqds[1]})
+        began = loop.time()
+        await stage.nsqds[0].stop()
+        assert (await producer.publish(TOPIC, b"x")).nsqd == stage.nsqds[1].node.address
+        assert loop.time() - began < 2.0
 
 
 async def test_a_lookup_without_the_partition_leaves_a_healthy_connection(stage: Stage) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GROWN = 4
 MANY = 50
 """Deliveries from a partition that show that it is in use."""
-SETTLED = 20.0
+SETTLED = 150.0
 GONE = 3.0
 LONG = 60.0
 
@@ -155,7 +155,8 @@ def _deliveries(load: Load, partition: int, since: float) -> float:
     return min((at for at in found if at > since), default=float("inf"))
 
 
-_GROWN = Target(extra={"publishing to all after": 10.0, "consuming from all after": 10.0})
+# A producer may find the new partitions after 60 s, and waits for 65 s more, so that consumers find them, too.
+_GROWN = Target(extra={"publishing to all after": 130.0, "consuming from all after": 130.0})
 _RECREATED = Target(extra={"producer back": 1.0, "consumer back": 1.5})
 
 SCENARIOS = (

@@ -1,0 +1,203 @@
+"""How often a topic is looked up while nothing is wrong, and how many lookups one client may begin.
+
+Lookups that a caller waits for follow ``policy.timing``. The others only find what nothing else shows, such as new
+partitions, so they may become rare while the answers stay the same. A thousand processes with 20 topics each would
+otherwise send 4,000 requests a second to each nsqlookupd.
+
+=====================================================  ==========================================
+event                                                  seconds to the next periodic lookup
+=====================================================  ==========================================
+a refusal, a lost connection, or any caller that asks  ``lookup_interval``
+a round without an answer, with news, or incomplete    ``lookup_interval``
+a calm round on demand                                 as before
+a calm periodic round                                  ``GROWTH`` times as many, up to the longest
+=====================================================  ==========================================
+
+A round is calm if it got an answer that names a leader of every partition and changes nothing. Jitter only shortens an
+interval. The first interval of the longest kind has a random length between the shortest and the longest, so that
+clients that were disturbed by one event do not ask in step from then on.
+
+The invariant: rounds of a topic begin at most the longest interval apart, unless the client has so many topics that its
+budget delays them. A consumer has one topic, so it finds a new partition within the longest interval. A producer uses
+a new partition later than that, see :func:`partition_delay`.
+
+The budget: periodic lookups of all topics of a client begin at least ``1 / CALM_RATE`` apart, so each takes its turn.
+Lookups on demand have slots of their own and never wait for periodic ones.
+
+Source: failures reference 3.6, 3.8; ``lookupd_poll_interval`` of the Go client is 60 s.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+GROWTH: Final = 1.5
+"""How many times longer an interval is than the one before."""
+
+LONGEST_INTERVAL: Final = 60.0
+"""Longest interval in seconds if ``max_lookup_interval`` is not given."""
+
+LONGEST_FACTOR: Final = 12.0
+"""The same as a multiple of ``lookup_interval``; the lower one of the two counts."""
+
+CALM_RATE: Final = 10.0
+"""Periodic lookups that one client begins each second, for all its topics."""
+
+DEMAND_RATE: Final = 500.0
+"""Lookups on demand that one client begins each second. The first ones of 10,000 topics take 20 s, which is less than
+the default ``publish_timeout``."""
+
+DEMAND_BURST: Final = 100
+"""Lookups on demand that may begin at the same moment."""
+
+
+def longest_interval(shortest: float, longest: float | None) -> float:
+    """Return the longest interval between periodic lookups.
+
+    Args:
+        shortest: ``lookup_interval``.
+        longest: ``max_lookup_interval``. None for the default.
+    """
+    if longest is None:
+        longest = min(LONGEST_INTERVAL, LONGEST_FACTOR * shortest)
+    return max(shortest, longest)
+
+
+def partition_delay(shortest: float, longest: float | None) -> float:
+    """Return how long a producer waits before it uses a new partition, if ``new_partition_delay`` is not given.
+
+    A consumer with the same options begins a lookup within the longest interval. It has another ``lookup_interval`` to
+    get the answer and to subscribe.
+
+    Args:
+        shortest: ``lookup_interval``.
+        longest: ``max_lookup_interval``. None for the default.
+    """
+    return longest_interval(shortest, longest) + shortest
+
+
+class LookupPace:
+    """The interval between the periodic lookups of one topic.
+
+    Args:
+        shortest: ``lookup_interval``.
+        longest: As :func:`longest_interval` returns it.
+        jitter: Largest share by which an interval is shortened.
+
+    Attributes:
+        interval: Seconds from the beginning of a round to that of the next, without jitter.
+    """
+
+    __slots__ = ("_is_spread", "_jitter", "_longest", "_shortest", "interval")
+
+    def __init__(self, shortest: float, longest: float, jitter: float) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._jitter = jitter
+        self._is_spread = True
+        self.interval: float = shortest
+
+    def disturbed(self) -> None:
+        """Use the shortest interval again: something went wrong, or a caller asks."""
+        self.interval = self._shortest
+        self._is_spread = True
+
+    def round_ended(self, *, is_calm: bool, on_demand: bool) -> None:
+        """Record the end of a round.
+
+        Args:
+            is_calm: An answer named a leader of every partition, and nothing changed.
+            on_demand: A caller asked for the round.
+        """
+        if not is_calm:
+            self.disturbed()
+        elif not on_demand:
+            before, self.interval = self.interval, min(self.interval * GROWTH, self._longest)
+            self._is_spread = not before < self.interval == self._longest
+
+    def gap(self, chance: float) -> float:
+        """Return the seconds from the beginning of the last round to that of the next periodic one.
+
+        Args:
+            chance: A random number from 0 up to 1, the same until the next round begins.
+        """
+        if self._is_spread or not self._jitter:
+            return self.interval * (1 - self._jitter * chance)
+        return self.interval - (self.interval - self._shortest) * chance
+
+
+class Slots:
+    """Times at which something may begin. All times come from one monotonic clock.
+
+    Args:
+        rate: Slots in a second; ``math.inf`` for no limit.
+        burst: Slots at the same moment, 1 or more.
+    """
+
+    __slots__ = ("_allowance", "_gap", "_next", "_returned")
+
+    def __init__(self, rate: float, burst: int = 1) -> None:
+        self._gap = 1 / rate
+        self._allowance = (burst - 1) * self._gap
+        self._next = float("-inf")
+        self._returned: list[float] = []
+
+    def reserve(self, now: float) -> float:
+        """Return the earliest free slot, which belongs to the caller: a time that is not before ``now``."""
+        while self._returned and self._returned[0] <= now:
+            heapq.heappop(self._returned)
+        slot = max(self._next, now - self._allowance)
+        if self._returned and self._returned[0] < slot:
+            return heapq.heappop(self._returned)
+        self._next = slot + self._gap
+        return max(slot, now)
+
+    def give_back(self, slot: float) -> None:
+        """Take back a slot that is not used, for the next caller."""
+        heapq.heappush(self._returned, slot)
+
+
+class LookupBudget:
+    """The lookups that one client may begin.
+
+    Args:
+        shortest: ``lookup_interval``; the client may look up one topic as often.
+        calm_rate: Periodic lookups in a second.
+        demand_rate: Lookups on demand in a second.
+    """
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, shortest: float, calm_rate: float = CALM_RATE, demand_rate: float = DEMAND_RATE) -> None:
+        self._slots = {False: Slots(max(calm_rate, 1 / shortest)), True: Slots(demand_rate, DEMAND_BURST)}
+
+    def reserve(self, now: float, *, on_demand: bool) -> Slot:
+        """Return the slot of the next lookup.
+
+        Args:
+            now: The time.
+            on_demand: A caller asked for the lookup, so it comes before periodic ones.
+        """
+        slots = self._slots[on_demand]
+        return Slot(slots, slots.reserve(now), on_demand=on_demand)
+
+
+class Slot:
+    """The time at which one lookup may begin.
+
+    Attributes:
+        at: The time.
+        on_demand: Whether it is one for lookups on demand.
+    """
+
+    __slots__ = ("_slots", "at", "on_demand")
+
+    def __init__(self, slots: Slots, at: float, *, on_demand: bool) -> None:
+        self._slots = slots
+        self.at = at
+        self.on_demand = on_demand
+
+    def give_back(self) -> None:
+        """Return it unused."""
+        self._slots.give_back(self.at)

@@ -1,0 +1,269 @@
+"""How often topics are looked up: one topic, one client with many, and a fleet, all on a virtual clock."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.config import ProducerConfig
+from nsq_ha.policy.lookup_pace import (
+    CALM_RATE,
+    DEMAND_BURST,
+    DEMAND_RATE,
+    GROWTH,
+    LookupBudget,
+    LookupPace,
+    Slots,
+    longest_interval,
+    partition_delay,
+)
+
+SHORTEST: Final = ProducerConfig().lookup_interval
+LONGEST: Final = longest_interval(SHORTEST, None)
+JITTER: Final = ProducerConfig().lookup_jitter
+
+
+def calm(pace: LookupPace, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        pace.round_ended(is_calm=True, on_demand=False)
+
+
+def at_rest(jitter: float = 0.0) -> LookupPace:
+    pace = LookupPace(SHORTEST, LONGEST, jitter)
+    calm(pace, 20)
+    return pace
+
+
+# ---------------------------------------------------------------- the interval
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest", "expected"),
+    [(5.0, None, 60.0), (0.1, None, pytest.approx(1.2)), (5.0, 5.0, 5.0), (5.0, 300.0, 300.0), (3600.0, None, 3600.0)],
+)
+def test_the_longest_interval(shortest: float, longest: float | None, expected: float) -> None:
+    assert longest_interval(shortest, longest) == expected
+    assert partition_delay(shortest, longest) == pytest.approx(longest_interval(shortest, longest) + shortest)
+
+
+def test_it_grows_while_nothing_happens() -> None:
+    pace = LookupPace(SHORTEST, LONGEST, 0.0)
+    gaps = []
+    for _ in range(9):
+        gaps.append(pace.gap(0.5))
+        calm(pace)
+    assert gaps == [5.0, 7.5, 11.25, 16.875, 25.3125, 37.96875, 56.953125, 60.0, 60.0]
+    assert gaps[1] / gaps[0] == GROWTH
+
+
+def test_trouble_a_caller_and_a_round_with_news_end_the_rest() -> None:
+    pace = at_rest()
+    pace.disturbed()
+    assert pace.interval == SHORTEST
+    for on_demand in (False, True):
+        pace = at_rest()
+        pace.round_ended(is_calm=False, on_demand=on_demand)
+        assert pace.interval == SHORTEST
+
+
+def test_a_calm_round_on_demand_changes_nothing() -> None:
+    pace = LookupPace(SHORTEST, LONGEST, 0.0)
+    calm(pace, 2)
+    pace.round_ended(is_calm=True, on_demand=True)
+    assert pace.interval == 11.25
+
+
+def test_jitter_only_shortens() -> None:
+    pace = LookupPace(SHORTEST, LONGEST, 0.2)
+    assert (pace.gap(0.0), pace.gap(0.5)) == (5.0, 4.5)
+    pace = at_rest(0.2)
+    assert (pace.gap(0.0), pace.gap(0.5)) == (60.0, 54.0)
+
+
+def test_the_first_longest_interval_has_any_length_up_to_it() -> None:
+    pace = LookupPace(SHORTEST, LONGEST, 0.2)
+    calm(pace, 7)
+    assert pace.interval == LONGEST
+    assert (pace.gap(0.0), pace.gap(0.5), pace.gap(1.0)) == (60.0, 32.5, 5.0)
+    calm(pace)
+    assert pace.gap(0.5) == 54.0
+    pace.disturbed()
+    assert pace.gap(0.5) == 4.5
+
+
+def test_without_jitter_each_interval_has_its_length() -> None:
+    pace = LookupPace(SHORTEST, LONGEST, 0.0)
+    calm(pace, 7)
+    assert pace.gap(0.5) == LONGEST
+
+
+def test_an_interval_that_cannot_grow_stays() -> None:
+    pace = LookupPace(60.0, 60.0, 0.2)
+    calm(pace, 3)
+    assert pace.gap(0.5) == 54.0
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40),
+    st.floats(0.01, 100.0),
+    st.floats(1.0, 100.0),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_no_gap_is_longer_than_the_longest(
+    rounds: list[tuple[bool, bool]], shortest: float, factor: float, jitter: float, chance: float
+) -> None:
+    pace = LookupPace(shortest, shortest * factor, jitter)
+    for is_calm, on_demand in rounds:
+        pace.round_ended(is_calm=is_calm, on_demand=on_demand)
+        assert 0 <= pace.gap(chance) <= shortest * factor
+        assert shortest <= pace.interval <= shortest * factor
+
+
+@given(st.integers(), st.floats(0.0, 600.0), st.floats(0.0, 600.0), st.floats(0.0, 1.0))
+def test_a_consumer_asks_before_a_producer_uses_a_new_partition(
+    seed: int, consumer_began: float, producer_began: float, jitter: float
+) -> None:
+    chance = random.Random(seed).random
+    appears = 700.0
+
+    def found_at(began: float) -> float:
+        """Return when a topic that has been looked up since ``began`` is looked up after the partition appeared."""
+        pace = LookupPace(SHORTEST, LONGEST, jitter)
+        while began < appears:
+            began += max(pace.gap(chance()), 0.25)  # a round takes some time
+            calm(pace)
+        return began
+
+    used_at = found_at(producer_began) + partition_delay(SHORTEST, None)
+    assert found_at(consumer_began) + SHORTEST <= used_at + 1e-6
+
+
+# ---------------------------------------------------------------- the budget
+
+
+def test_periodic_lookups_take_turns() -> None:
+    budget = LookupBudget(SHORTEST)
+    slots = [budget.reserve(100.0, on_demand=False).at for _ in range(30)]
+    assert slots == pytest.approx([100.0 + number / CALM_RATE for number in range(30)])
+    assert budget.reserve(200.0, on_demand=False).at == 200.0
+
+
+def test_a_lookup_on_demand_comes_before_those_that_wait() -> None:
+    budget = LookupBudget(SHORTEST)
+    for _ in range(10_000):
+        waiting = budget.reserve(100.0, on_demand=False)
+    assert waiting.at == pytest.approx(100.0 + 9_999 / CALM_RATE)
+    assert budget.reserve(100.0, on_demand=True).at == 100.0
+
+
+def test_many_lookups_on_demand_have_a_limit_too() -> None:
+    budget = LookupBudget(SHORTEST)
+    slots = [budget.reserve(100.0, on_demand=True).at for _ in range(10_000)]
+    assert slots[DEMAND_BURST - 1] == 100.0
+    assert slots[DEMAND_BURST] > 100.0
+    assert slots[-1] == pytest.approx(100.0 + (10_000 - DEMAND_BURST) / DEMAND_RATE)
+    assert slots[-1] - 100.0 < ProducerConfig().publish_timeout
+
+
+def test_a_topic_alone_is_never_delayed() -> None:
+    budget = LookupBudget(0.02)
+    slots = [budget.reserve(100.0 + number * 0.02, on_demand=False).at for number in range(50)]
+    assert slots == pytest.approx([100.0 + number * 0.02 for number in range(50)])
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    budget = LookupBudget(SHORTEST, math.inf, math.inf)
+    assert {budget.reserve(7.0, on_demand=number % 2 == 0).at for number in range(10_000)} == {7.0}
+
+
+def test_a_slot_that_is_given_back_goes_to_the_next() -> None:
+    budget = LookupBudget(SHORTEST)
+    first, second, third = (budget.reserve(100.0, on_demand=False) for _ in range(3))
+    assert not first.on_demand
+    second.give_back()
+    third.give_back()
+    assert [budget.reserve(100.0, on_demand=False).at for _ in range(3)] == pytest.approx([100.1, 100.2, 100.3])
+    late = budget.reserve(100.0, on_demand=False)
+    late.give_back()
+    assert budget.reserve(101.0, on_demand=False).at == 101.0  # the time of that one is over
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 0.5), st.booleans()), max_size=60),
+    st.floats(0.5, 50.0),
+    st.integers(1, 5),
+)
+def test_no_stretch_of_time_has_more_slots_than_its_share(
+    events: list[tuple[float, bool]], rate: float, burst: int
+) -> None:
+    slots = Slots(rate, burst)
+    now, used = 0.0, []
+    for pause, is_used in events:
+        now += pause
+        slot = slots.reserve(now)
+        assert slot >= now
+        if is_used:
+            used.append(slot)
+        else:
+            slots.give_back(slot)
+    used.sort()
+    for first, last in itertools.combinations(range(len(used)), 2):
+        assert last - first + 1 <= (used[last] - used[first]) * rate + burst + 1e-6
+
+
+# ---------------------------------------------------------------- a client with many topics, and a fleet
+
+
+def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.0) -> Iterator[float]:
+    """Yield when one client looks up, in which nothing ever changes after the first round of each topic."""
+    budget = LookupBudget(SHORTEST)
+    paces = [LookupPace(SHORTEST, LONGEST, JITTER) for _ in range(topics)]
+    # When which topic is due, and whether it has its slot. The first lookup of each has a caller that waits for it.
+    due = [(budget.reserve(start, on_demand=True).at, topic, True) for topic in range(topics)]
+    heapq.heapify(due)
+    while due and due[0][0] <= until:
+        now, topic, has_slot = heapq.heappop(due)
+        if not has_slot:
+            now = budget.reserve(now, on_demand=False).at
+            heapq.heappush(due, (now, topic, True))
+            continue
+        yield now
+        heapq.heappush(due, (now + paces[topic].gap(chance.random()), topic, False))
+        paces[topic].round_ended(is_calm=True, on_demand=False)
+
+
+def test_ten_thousand_topics_of_one_producer() -> None:
+    found = Counter(int(at) for at in begun(10_000, 120.0, random.Random(1)))
+    first = sum(found[second] for second in range(20))
+    assert 10_000 <= first <= 10_000 + 20 * CALM_RATE  # each topic once
+    assert max(found[second] for second in range(21, 120)) <= CALM_RATE + 1
+
+
+FLEET_REST: Final = 400.0
+"""Seconds after which a fleet that was started at one moment is at rest."""
+
+
+def test_a_fleet_of_1000_processes_with_20_topics_each() -> None:
+    """The requests at each nsqlookupd: 370 a second on average at rest, and always less than 500.
+
+    All start within the same second, which is the worst case: they ask in step at first.
+    """
+    chance = random.Random(1)
+    found: Counter[int] = Counter()
+    for _ in range(1000):
+        found.update(int(at) for at in begun(20, FLEET_REST + 100, chance, start=chance.random()))
+    rest = [found[second] for second in range(int(FLEET_REST), int(FLEET_REST) + 100)]
+    assert sum(rest) / len(rest) == pytest.approx(20_000 / (LONGEST * (1 - JITTER / 2)), rel=0.02)
+    assert max(rest) < 500
+    # A fixed interval of 5 s would need six times as many in the first five minutes, and 12 times as many at rest.
+    assert sum(found[second] for second in range(300)) < 300 * 20_000 / SHORTEST / 5
