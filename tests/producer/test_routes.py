@@ -113,8 +113,9 @@ async def test_an_old_view_is_refreshed_while_a_connection_is_opened(stage: Stag
     async with stage.producer(connect_timeout=30.0, backoff=patient, heartbeat_interval=3600.0) as producer:
         await producer.publish(TOPIC, b"x", partition=0)
         await dawdle(400.0)
-        watch = topics_of(producer)[TOPIC].watch
-        await eventually(lambda: loop.time() - watch._begun_at > 6.0, 100.0)  # it is old
+        asked = stage.lookupd.count("/lookup")
+        await eventually(lambda: stage.lookupd.count("/lookup") > asked, 100.0)
+        await dawdle(6.0)  # the view is old now, and the next periodic lookup is far away
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[0]})
         began = loop.time()
         assert (await producer.publish(TOPIC, b"x", partition=1)).nsqd == stage.nsqds[0].node.address
