@@ -315,7 +315,9 @@ def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatc
     assert ended.exit_code == 1, ended.output
     assert "FAILED: 1 lost, 1 repeated, 1 out of order\n" in ended.output
     assert (tmp_path / "out" / "report.html").exists()
-    other = CliRunner().invoke(app, [*arguments, "--json", "--grace", "3600", "--fail-on", "lost"])
+    other = CliRunner().invoke(
+        app, [*arguments, "--json", "--grace", "3600", "--fail-on", "lost", "--master", "local[2]"]
+    )
     assert other.exit_code == 0
     assert json.loads(other.output)["counts"] == {"lost": 0, "repeated": 1, "out_of_order": 1}
     assert CliRunner().invoke(app, [*arguments, "--fail-on", "gap"]).exit_code == 2
