@@ -95,7 +95,7 @@ _lookupd_option: Callable[[_Command], _Command] = click.option(
     f" {LOOKUPD_VARIABLE}, or lookupd in the TOML file that {FILE_VARIABLE} names, or {DEFAULT_LOOKUPD}.",
 )
 
-_SECURITY: Final = (
+_CERTIFICATES: Final = (
     click.option(
         "--tls-ca",
         type=_FILE,
@@ -108,15 +108,13 @@ _SECURITY: Final = (
         type=_FILE,
         help="Client certificate, PEM. Connect to nsqds with TLS and show it.",
     ),
-    click.option(
-        "--auth-secret-file", type=_FILE, help="File whose first line is the secret for nsqds that require AUTH."
-    ),
 )
-
-
 _KEY_HELP: Final = "Key of the certificate, PEM. Default: in the file of the certificate."
 _KEY: Final = click.option("--key", "--tls-key", "key_file", type=_FILE, help=_KEY_HELP)
 _TLS_KEY: Final = click.option("--tls-key", "key_file", type=_FILE, help=_KEY_HELP)
+_SECRET: Final = click.option(
+    "--auth-secret-file", type=_FILE, help="File whose first line is the secret for nsqds that require AUTH."
+)
 
 
 def _add(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
@@ -146,7 +144,7 @@ def _cluster_options(command: _Command, key: Callable[[_Command], _Command]) -> 
             raise click.UsageError(str(error), click.get_current_context()) from error
         return command(*arguments, cluster=cluster, **options)
 
-    return _add(cast("_Command", call), _lookupd_option, context_option, *_SECURITY, key)
+    return _add(cast("_Command", call), _lookupd_option, context_option, *_CERTIFICATES, key, _SECRET)
 
 
 # ---------------------------------------------------------------- the output

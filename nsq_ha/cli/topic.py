@@ -1,4 +1,4 @@
-"""``nsq-ha topic``: create, list, describe and delete topics."""
+"""``nsq-ha topic``: create, list, describe and delete topics; ``topic_changes`` has the other changes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
+from nsq_ha.cli.topic_changes import COMMANDS
 from nsq_ha.cli.views import NO_NSQD
 from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
 from nsq_ha.policy.topology import tcp_address
@@ -32,7 +33,11 @@ _OPTIONS = {"disable_channel_auto_create": "--register-channels", "multi_part": 
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, change and delete topics."""
+
+
+for _command in COMMANDS:
+    topic.add_command(_command)
 
 
 @topic.command()

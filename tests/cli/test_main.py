@@ -7,7 +7,7 @@ import pytest
 from nsq_ha._version import __version__
 from tests.cli.conftest import Invoke
 
-COMMANDS = ("demo", "dev", "topic", "pub", "tail", "lookup")
+COMMANDS = ("demo", "dev", "topic", "channel", "pub", "tail", "lookup", "stat")
 
 WITHOUT = """
 import sys

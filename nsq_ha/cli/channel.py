@@ -1,0 +1,238 @@
+"""``nsq-ha channel``: list, create, change and delete channels."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
+from nsq_ha.cli.figures import FIGURES, rows_of_topic
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.positions import described, positions
+from nsq_ha.cli.running import run
+from nsq_ha.cli.start import HELP
+from nsq_ha.cli.stat import print_fitting
+from nsq_ha.errors import ChannelNotFoundError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
+    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.start_from import StartFrom
+
+_TIMEOUT = click.option(
+    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait until all servers show it."
+)
+
+
+@click.group()
+def channel() -> None:
+    """List, create, pause, resume, skip, empty, move and delete channels.
+
+    A change goes to all partitions, or to all nsqds of a plain (upstream) topic, and the command waits until all show
+    it. If some do not, it names them; exit code 1. It may be repeated.
+    """
+
+
+@channel.command("list")
+@click.argument("topic", type=TOPIC)
+@cluster_options
+@json_option
+def list_channels(topic: str, cluster: Cluster, as_json: bool | None) -> None:
+    """List the channels of TOPIC, with what waits in them."""
+    found = run(_describe(cluster, topic))
+    _warn_about_silence(found)
+    now = time.time()
+    if wants_json(as_json):
+        for each in found.totals:
+            print_json(_as_dict(each, now))
+        return
+    if not found.totals:
+        click.echo(f"{topic} has no channels")
+        return
+    print_fitting([CHANNEL_COLUMN, *FIGURES], rows_of_topic(topic, found.totals, now))
+
+
+@channel.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@_TIMEOUT
+@cluster_options
+def create(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
+    """Create CHANNEL on every partition of TOPIC; an existing one is not changed.
+
+    It gets all messages that are published from then on. Where channels must be registered, this registers it.
+    """
+    _change(cluster, topic, lambda admin: admin.create_channel(topic, name, timeout=timeout))
+    _done(f"created {name} of {topic}")
+
+
+@channel.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@_TIMEOUT
+@cluster_options
+def pause(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
+    """Stop the delivery of CHANNEL until `resume`. Nothing is lost; messages wait."""
+    _change(cluster, topic, lambda admin: admin.pause_channel(topic, name, timeout=timeout))
+    _done(f"paused {name} of {topic}")
+
+
+@channel.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@_TIMEOUT
+@yes_option
+@cluster_options
+def resume(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+    """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`.
+
+    Asks only if some partitions skip and others do not: the waiting messages of the others are then dropped.
+    """
+    found = run(_describe(cluster, topic))
+    skips = [
+        each.skipped
+        for entry in found.partitions
+        for each in (entry.stats.channels if entry.stats is not None else ())
+        if each.name == name
+    ]
+    if any(skips):
+        if not all(skips):
+            text = f"Some partitions of {topic} do not skip {name}; drop what waits there, too?"
+            confirm(text, yes=yes)
+        _change(cluster, topic, lambda admin: admin.unskip_channel(topic, name, timeout=timeout))
+    _change(cluster, topic, lambda admin: admin.unpause_channel(topic, name, timeout=timeout))
+    _done(f"resumed {name} of {topic}")
+
+
+@channel.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@_TIMEOUT
+@yes_option
+@cluster_options
+def skip(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+    """Drop all messages of CHANNEL, waiting ones and new ones, until `resume`.
+
+    Only the partitioned server can do that.
+    """
+    confirm(f"Drop all messages of channel {name} of {topic}, new ones too, until it is resumed?", yes=yes)
+    _change(cluster, topic, lambda admin: admin.skip_channel(topic, name, timeout=timeout))
+    _done(f"skipping {name} of {topic}")
+
+
+@channel.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@_TIMEOUT
+@yes_option
+@cluster_options
+def empty(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+    """Drop all messages of CHANNEL that are not finished. Other channels keep theirs."""
+    confirm(f"Drop all messages that wait in channel {name} of {topic}?", yes=yes)
+    _change(cluster, topic, lambda admin: admin.empty_channel(topic, name, timeout=timeout))
+    _done(f"emptied {name} of {topic}")
+
+
+@channel.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@_TIMEOUT
+@yes_option
+@cluster_options
+def delete(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+    """Delete CHANNEL with all that it has not delivered. Stop its consumers first: they would create it again."""
+    confirm(f"Delete channel {name} of {topic} with all its messages?", yes=yes)
+    _change(cluster, topic, lambda admin: admin.delete_channel(topic, name, timeout=timeout))
+    _done(f"deleted {name} of {topic}")
+
+
+def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> StartFrom | Mapping[int, StartFrom]:
+    return positions(values, time.time())
+
+
+@channel.command("set-offset")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", metavar="CHANNEL", type=CHANNEL)
+@click.option(
+    "--to",
+    "start",
+    required=True,
+    multiple=True,
+    callback=_to,
+    metavar="[PARTITION=]WHERE",
+    help=f"{HELP} Or offset:BYTES, or count:NUMBER: these two need a partition, as in 3=offset:1000. May be repeated by"
+    " partition; the other partitions stay where they are.",
+)
+@_TIMEOUT
+@yes_option
+@cluster_options
+def set_offset(
+    topic: str,
+    name: str,
+    cluster: Cluster,
+    *,
+    start: StartFrom | Mapping[int, StartFrom],
+    timeout: float,
+    yes: bool,
+) -> None:
+    """Move CHANNEL to another position: its consumers get the messages from there on.
+
+    Going back delivers messages again, going forward drops those between. Only the partitioned server keeps finished
+    messages.
+    """
+    where = described(start)
+    confirm(f"Move channel {name} of {topic} to {where}? Messages are delivered again, or dropped.", yes=yes)
+    _change(cluster, topic, lambda admin: admin.set_offset(topic, name, start, timeout=timeout))
+    _done(f"moved {name} of {topic} to {where}")
+
+
+def _change(cluster: Cluster, topic: str, change: Callable[[AdminClient], Coroutine[object, object, None]]) -> None:
+    async def work() -> None:
+        async with cluster.admin() as admin:
+            try:
+                await change(admin)
+            except ChannelNotFoundError as error:
+                raise ChannelNotFoundError(f"{error} (see nsq-ha channel list {topic})") from error
+            except TopicNotFoundError as error:
+                if "does not exist" not in str(error):
+                    raise
+                raise TopicNotFoundError.named(topic) from error
+
+    run(work())
+
+
+def _done(text: str) -> None:
+    click.echo(text, err=True)
+
+
+async def _describe(cluster: Cluster, topic: str) -> TopicDescription:
+    async with cluster.admin() as admin:
+        try:
+            return await admin.describe(topic)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError.named(topic) from error
+
+
+def _warn_about_silence(found: TopicDescription) -> None:
+    silent = [entry for entry in found.partitions if entry.stats is None]
+    if silent:
+        names = ", ".join(entry.leader.address if entry.leader else f"partition {entry.partition}" for entry in silent)
+        click.echo(f"warning: no statistics of {clean(names)}: what is there is missing below", err=True)
+
+
+def _as_dict(each: ChannelStats, now: float) -> dict[str, object]:
+    return {
+        "channel": each.name,
+        "depth": each.depth,
+        "in_flight": each.in_flight,
+        "deferred": each.deferred,
+        "clients": each.clients,
+        "lag": each.lag(now),
+        "paused": each.paused,
+        "skipped": each.skipped,
+    }

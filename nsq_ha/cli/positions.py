@@ -1,0 +1,77 @@
+"""Where to move a channel: one position for all partitions, or positions by partition.
+
+The invariant: a position that only means something in one partition is given by partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from nsq_ha.checks import MAX_PARTITION_ID
+from nsq_ha.cli.start import start_of
+from nsq_ha.errors import ConfigError
+from nsq_ha.start_from import StartFrom, start_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BY_PARTITION: Final = re.compile(r"([0-9]{1,6})=(.*)")
+_COUNTED: Final = ("offset:", "count:")
+_WORDS: Final = {StartFrom.beginning(): "beginning", StartFrom.end(): "end"}
+_FORMS: Final = (
+    "beginning, end, a time before now such as -1h, a time from 1970 to 2262 such as 2026-01-31T09:00 (local) or"
+    " 2026-01-31T09:00Z, offset:BYTES or count:NUMBER"
+)
+
+
+def positions(texts: Iterable[str], now: float) -> StartFrom | Mapping[int, StartFrom]:
+    """Return one position for all partitions, or positions by partition.
+
+    Args:
+        texts: One position, or several of the form ``PARTITION=POSITION``.
+        now: The time in Unix seconds.
+
+    Raises:
+        click.BadParameter: A text names no position, or they do not fit each other.
+    """
+    found: dict[int | None, StartFrom] = {}
+    for text in texts:
+        match = _BY_PARTITION.fullmatch(text)
+        partition, where = (None, text) if match is None else (int(match[1]), match[2])
+        if partition is not None and partition > MAX_PARTITION_ID:
+            raise click.BadParameter(f"a partition is 0..{MAX_PARTITION_ID}, not {partition}")
+        if partition is None and where.startswith(_COUNTED):
+            raise click.BadParameter(f"{where} is a position in one partition: write PARTITION={where}")
+        if partition in found or (found and (partition is None or None in found)):
+            raise click.BadParameter("give one position, or one for each partition")
+        found[partition] = _position(where, now)
+    by_partition = {number: where for number, where in found.items() if number is not None}
+    return by_partition or found[None]
+
+
+def described(start: StartFrom | Mapping[int, StartFrom]) -> str:
+    """Return a position, or positions by partition, as people write them; times in local time."""
+    if isinstance(start, Mapping):
+        return ", ".join(f"{partition}={described(where)}" for partition, where in start.items())
+    if start in _WORDS:
+        return _WORDS[start]
+    if start.kind == "timestamp":
+        return datetime.fromtimestamp(start.value, UTC).astimezone().isoformat(" ", "seconds")
+    return f"{'offset' if start.kind == 'virtual_queue' else 'count'}:{start.value}"
+
+
+def _position(text: str, now: float) -> StartFrom:
+    if text.startswith(_COUNTED):
+        try:
+            return start_at("the position", text)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from error
+    start = start_of(text, now)
+    if start is None:
+        raise click.BadParameter(f"{text!r} is no position: give {_FORMS}")
+    return start

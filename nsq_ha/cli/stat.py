@@ -1,0 +1,203 @@
+"""``nsq-ha stat``: the figures of topics and channels, once or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from nsq_ha.cli.figures import Column, columns_of, duration, fitting, number, rows_of, with_rates
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
+from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.running import run
+from nsq_ha.errors import NsqError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, PartitionStats
+    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.figures import Row
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StatOptions:
+    """The options of the command, by their names."""
+
+    topic: str | None
+    channel: str | None
+    by_partition: bool
+    clients: bool
+    watch: bool
+    interval: float
+    count: int | None
+    as_json: bool
+
+
+@click.command()
+@click.argument("topic", type=TOPIC, required=False)
+@click.option("--channel", type=CHANNEL, help="Only this channel.")
+@click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
+@click.option("-c", "--clients", is_flag=True, help="A row for each connection that consumes.")
+@click.option("-w", "--watch", is_flag=True, help="Repeat it until Ctrl-C, with rates.")
+@click.option("-i", "--interval", type=SECONDS, default=2.0, show_default=True, help="Seconds between two repeats.")
+@click.option("-n", "--count", type=click.IntRange(1), help="With --watch: end after this many times.")
+@cluster_options
+@json_option
+def stat(cluster: Cluster, as_json: bool | None, **options: object) -> None:
+    """Show depth, messages in flight, requeues, timeouts and clients of TOPIC, or of all topics.
+
+    A row is a channel, over all partitions. Where the terminal is narrow, columns are left out; JSON has all. Exit code
+    1 if an nsqd did not answer, since what it leads is then missing; not with --watch, which goes on.
+    """
+    chosen = StatOptions(as_json=wants_json(as_json), **options)  # type: ignore[arg-type]  # click's names and types
+    if chosen.count is not None and not chosen.watch:
+        raise click.UsageError("--count needs --watch")
+    if chosen.clients and chosen.watch:
+        raise click.UsageError("give --clients or --watch, not both")
+    silent = run(_stat(cluster, chosen), stopped=0 if chosen.watch else None)
+    if silent and not chosen.watch:
+        raise click.exceptions.Exit(1)
+
+
+async def _stat(cluster: Cluster, options: StatOptions) -> int:
+    async with cluster.admin() as admin:
+        if options.clients:
+            found = await _read(admin, options)
+            _print_clients(found, as_json=options.as_json)
+            return _report_silence(found)
+        is_plain = (await admin.cluster()).is_plain
+        before: tuple[float, list[Row]] | None = None
+        done = 0
+        while True:
+            began = time.monotonic()
+            silent = 0
+            try:
+                found = await _read(admin, options)
+            except NsqError as error:
+                if before is None:
+                    raise
+                click.echo(f"warning: {clean(str(error))}", err=True)
+            else:
+                rows = rows_of(found, time.time(), by_partition=options.by_partition, is_plain=is_plain)
+                _print(rows if before is None else with_rates(rows, before[1], began - before[0]), options)
+                silent = _report_silence(found)
+                before = (began, rows)
+            done += 1
+            if not options.watch or done == options.count:
+                return silent
+            await asyncio.sleep(max(0.0, began + options.interval - time.monotonic()))
+
+
+async def _read(admin: AdminClient, options: StatOptions) -> ClusterStats:
+    try:
+        return await admin.stats(options.topic, channel=options.channel, clients=options.clients)
+    except TopicNotFoundError as error:
+        raise TopicNotFoundError.named(options.topic or "") from error
+
+
+def _report_silence(found: ClusterStats) -> int:
+    for node in found.silent:
+        click.echo(f"warning: nsqd {clean(node.node.address)} does not answer: {clean(node.error)}", err=True)
+    return len(found.silent)
+
+
+def as_dict(row: Row) -> dict[str, object]:
+    """Return a row for JSON."""
+    entry = dataclasses.asdict(row)
+    entry["channel"] = row.channel or None
+    entry["paused"], entry["skipped"] = row.state == "paused", row.state == "skipped"
+    for name in ("passed", "state"):
+        del entry[name]
+    return entry
+
+
+def _print(rows: list[Row], options: StatOptions) -> None:
+    now = datetime.now(UTC)
+    if options.as_json:
+        for row in rows:
+            at = {"at": now.isoformat(timespec="milliseconds")} if options.watch else {}
+            print_json(at | as_dict(row))
+        return
+    if not rows:
+        click.echo("no topics")
+        return
+    title = now.astimezone().strftime("%H:%M:%S") if options.watch else None
+    print_rows(rows, by_partition=options.by_partition, rates=options.watch, title=title)
+
+
+def print_rows(rows: list[Row], *, by_partition: bool, rates: bool, title: str | None = None) -> None:
+    """Print rows as a table that fits the terminal."""
+    print_fitting(columns_of(rows, by_partition=by_partition, rates=rates), rows, title=title, says_hidden=not rates)
+
+
+def print_fitting(
+    columns: Sequence[Column], rows: Sequence[object], *, title: str | None = None, says_hidden: bool = True
+) -> None:
+    """Print a table with the columns for which the terminal has room.
+
+    Args:
+        columns: All columns.
+        rows: What they show.
+        title: Stands above.
+        says_hidden: Name the columns for which there is no room.
+    """
+    from rich.console import Console
+
+    chosen = fitting(columns, rows, Console().width - 2)
+    print_table(
+        [column.name + "#" * column.is_number for column in chosen],
+        [[column.text(row) for column in chosen] for row in rows],
+        title=title,
+    )
+    hidden = [column.name for column in columns if column not in chosen]
+    if hidden and says_hidden:
+        click.echo(f"not shown, for want of room: {', '.join(hidden)}; -o json has all", err=True)
+
+
+class _Connection(NamedTuple):
+    entry: PartitionStats
+    channel: ChannelStats
+    client: ClientStats
+
+
+def _print_clients(found: ClusterStats, *, as_json: bool) -> None:
+    connections = [
+        _Connection(entry, channel, client)
+        for topic in found.topics
+        for entry in topic.partitions
+        for channel in entry.channels
+        for client in channel.connections
+    ]
+    if as_json:
+        for entry, channel, client in connections:
+            place = {"topic": entry.topic, "channel": channel.name, "partition": entry.partition, "nsqd": entry.nsqd}
+            print_json(place | dataclasses.asdict(client))
+    elif connections:
+        print_fitting(_client_columns(time.time()), connections)
+    else:
+        click.echo("no connection consumes")
+
+
+def _client_columns(now: float) -> list[Column]:
+    def since(each: _Connection) -> str | None:
+        at = each.client.connected_at
+        return duration(float(int(max(0.0, now - at)))) if at else None
+
+    return [
+        Column("topic", 0, lambda each: each.entry.topic, is_number=False),
+        Column("channel", 0, lambda each: each.channel.name, is_number=False),
+        Column("client", 0, lambda each: each.client.client_id or each.client.hostname, is_number=False),
+        Column("nsqd", 4, lambda each: each.entry.nsqd, is_number=False),
+        Column("ready", 2, lambda each: number(each.client.ready)),
+        Column("in flight", 1, lambda each: number(each.client.in_flight)),
+        Column("finished", 6, lambda each: number(each.client.finished)),
+        Column("requeued", 7, lambda each: number(each.client.requeued)),
+        Column("since", 3, since),
+        Column("address", 8, lambda each: each.client.address, is_number=False),
+        Column("agent", 9, lambda each: each.client.user_agent, is_number=False),
+    ]

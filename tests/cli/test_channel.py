@@ -1,0 +1,237 @@
+"""``nsq-ha channel``, and the changes of topics, at an embedded cluster of either kind."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import Result
+
+from nsq_ha import StartFrom
+from nsq_ha.cli.positions import described, positions
+from nsq_ha.devcluster import DevCluster
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke
+
+NOW = 1_800_000_000.0
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqlookupds=2, nsqds=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def call(invoke: Invoke, plain: DevCluster) -> Call:
+    """Run a command at the plain cluster."""
+    return lambda *arguments, **options: invoke(*arguments, lookupd=",".join(plain.lookupd), **options)
+
+
+@pytest.fixture
+def waiting(invoke: Invoke, topic: str) -> str:
+    """A topic of two partitions with 4 messages in the channel ``billing``."""
+    assert invoke("channel", "create", topic, "billing").exit_code == 0
+    assert invoke("pub", topic, stdin="a\nb\nc\nd").exit_code == 0
+    return topic
+
+
+def listed(invoke: Call, topic: str) -> dict[str, dict[str, object]]:
+    result = invoke("channel", "list", topic)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return {entry.pop("channel"): entry for entry in map(json.loads, result.stdout.splitlines())}
+
+
+def ok(result: Result, text: str) -> None:
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", text + "\n")
+
+
+# ---------------------------------------------------------------- partitioned
+
+
+def test_a_channel_from_its_creation_to_its_end(invoke: Invoke, waiting: str) -> None:
+    assert listed(invoke, waiting)["billing"] | {"lag": 0} == {
+        "depth": 4,
+        "in_flight": 0,
+        "deferred": 0,
+        "clients": 0,
+        "lag": 0,
+        "paused": False,
+        "skipped": False,
+    }
+    ok(invoke("channel", "pause", waiting, "billing"), f"paused billing of {waiting}")
+    assert listed(invoke, waiting)["billing"]["paused"] is True
+    ok(invoke("channel", "skip", waiting, "billing", "--yes"), f"skipping billing of {waiting}")
+    assert listed(invoke, waiting)["billing"]["skipped"] is True
+    ok(invoke("channel", "resume", waiting, "billing"), f"resumed billing of {waiting}")
+    after = listed(invoke, waiting)["billing"]
+    assert (after["paused"], after["skipped"]) == (False, False)
+    ok(invoke("channel", "delete", waiting, "billing", "-y"), f"deleted billing of {waiting}")
+    assert listed(invoke, waiting) == {}
+
+
+def test_a_channel_is_emptied_and_moved_back(invoke: Invoke, waiting: str) -> None:
+    ok(invoke("channel", "empty", waiting, "billing", "--yes"), f"emptied billing of {waiting}")
+    assert listed(invoke, waiting)["billing"]["depth"] == 0
+    moved = invoke("channel", "set-offset", waiting, "billing", "--to", "beginning", "--yes")
+    ok(moved, f"moved billing of {waiting} to beginning")
+    # The servers move the channel soon after they confirmed it.
+    assert any(listed(invoke, waiting)["billing"]["depth"] == 4 for _ in range(200))
+    moved = invoke("channel", "set-offset", waiting, "billing", "--to", "0=count:1", "--to", "1=end", "--yes")
+    ok(moved, f"moved billing of {waiting} to 0=count:1, 1=end")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("skip",), ("empty",), ("delete",), ("set-offset", "--to", "end")],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_cannot_be_undone_asks(invoke: Invoke, waiting: str, arguments: tuple[str, ...]) -> None:
+    action, *options = arguments
+    refused = invoke("channel", action, waiting, "billing", *options)
+    assert (refused.exit_code, "give --yes" in refused.stderr) == (2, True)
+    assert listed(invoke, waiting)["billing"]["depth"] == 4
+
+
+def test_what_does_not_exist_is_one_line(invoke: Invoke, topic: str) -> None:
+    name = "no_such_topic"
+    for arguments, text in (
+        (("list", name), f"there is no topic '{name}': create it (nsq-ha topic create {name})"),
+        (("pause", topic, "none"), f"topic '{topic}' has no channel 'none' (see nsq-ha channel list {topic})"),
+        (("create", name, "c"), f"there is no topic '{name}': create it (nsq-ha topic create {name})"),
+    ):
+        refused = invoke("channel", *arguments)
+        assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"Error: {text}\n")
+
+
+def test_channels_as_a_table(invoke: Invoke, waiting: str, ordered: str) -> None:
+    printed = invoke("channel", "list", waiting, "-o", "table").stdout
+    assert "in flight" in printed
+    assert [line.split()[:2] for line in printed.splitlines() if "billing" in line] == [["billing", "4"]]
+    assert invoke("channel", "list", ordered, "-o", "table").stdout == f"{ordered} has no channels\n"
+
+
+def test_a_topic_is_expanded_and_updated(invoke: Invoke, name: str) -> None:
+    assert invoke("topic", "create", name, "--multi-part", "--replicas", "1").exit_code == 0
+    assert invoke("topic", "expand", name, "2").exit_code == 2
+    expanded = invoke("topic", "expand", name, "2", "--yes")
+    assert expanded.exit_code == 0, expanded.stderr
+    assert sorted(json.loads(expanded.stdout)["leaders"]) == ["0", "1"]
+    assert invoke("topic", "update", name).exit_code == 2
+    assert invoke("topic", "update", name, "--extended").exit_code == 2
+    assert invoke("topic", "update", name, "--register-channels").exit_code == 2
+    updated = invoke("topic", "update", name, "--extended", "--retention-days", "2", "--yes")
+    assert updated.exit_code == 0, updated.stderr
+    assert json.loads(updated.stdout) == {
+        "topic": name,
+        "partitions": 2,
+        "replicas": 1,
+        "ordered": False,
+        "extended": True,
+        "register_channels": False,
+    }
+    printed = invoke("topic", "update", name, "--retention-days", "0", "-o", "table").stdout
+    assert f"updated {name}" in printed
+
+
+def test_a_leader_is_moved(invoke: Invoke, topic: str, cluster: DevCluster) -> None:
+    before = cluster.leader(topic, 1)
+    moved = invoke("topic", "move-leader", topic, "1")
+    assert moved.exit_code == 0, moved.stderr
+    leader = json.loads(moved.stdout)["leader"]
+    assert leader != cluster.nsqds[str(before)]
+    assert leader == cluster.nsqds[str(cluster.leader(topic, 1))]
+    unknown = invoke("topic", "move-leader", topic, "1", "--to", "127.0.0.1:1")
+    assert (unknown.exit_code, unknown.stderr) == (1, "Error: the cluster has no nsqd 127.0.0.1:1\n")
+
+
+def test_topics_of_a_partitioned_cluster_are_not_paused(invoke: Invoke, topic: str) -> None:
+    refused = invoke("topic", "pause", topic)
+    assert (refused.exit_code, "pause its channels" in refused.stderr) == (1, True)
+
+
+# ---------------------------------------------------------------- plain
+
+
+def test_channels_of_a_plain_cluster(call: Call) -> None:
+    topic = f"cli_{uuid.uuid4().hex[:10]}"
+    assert call("pub", topic, stdin="a\nb").exit_code == 0
+    ok(call("channel", "create", topic, "billing"), f"created billing of {topic}")
+    assert listed(call, topic)["billing"]["depth"] == 2
+    ok(call("channel", "pause", topic, "billing"), f"paused billing of {topic}")
+    assert listed(call, topic)["billing"]["paused"] is True
+    ok(call("channel", "resume", topic, "billing"), f"resumed billing of {topic}")
+    ok(call("channel", "empty", topic, "billing", "--yes"), f"emptied billing of {topic}")
+    assert listed(call, topic)["billing"]["depth"] == 0
+    for arguments in (("skip",), ("set-offset", "--to", "beginning")):
+        action, *options = arguments
+        refused = call("channel", action, topic, "billing", *options, "--yes")
+        assert (refused.exit_code, "plain nsqd" in refused.stderr) == (1, True)
+    ok(call("channel", "delete", topic, "billing", "--yes"), f"deleted billing of {topic}")
+
+
+def test_a_plain_topic_is_paused_and_emptied(call: Call) -> None:
+    topic = f"cli_{uuid.uuid4().hex[:10]}"
+    assert call("pub", topic, stdin="a\nb").exit_code == 0
+    ok(call("topic", "pause", topic), f"paused {topic}")
+    ok(call("topic", "empty", topic, "--yes"), f"emptied {topic}")
+    ok(call("topic", "resume", topic), f"resumed {topic}")
+    described = json.loads(call("topic", "describe", topic).stdout)
+    assert sum(entry["without_channel"] for entry in described["nsqds"]) == 0
+    for arguments in (("expand", topic, "2", "--yes"), ("move-leader", topic, "0"), ("update", topic, "-r", "2")):
+        assert call("topic", *arguments).exit_code == 1
+
+
+# ---------------------------------------------------------------- positions
+
+
+@pytest.mark.parametrize(
+    ("texts", "start"),
+    [
+        (["beginning"], StartFrom.beginning()),
+        (["end"], StartFrom.end()),
+        (["-1h"], StartFrom.timestamp(NOW - 3600)),
+        (["2026-01-31T09:00Z"], StartFrom.timestamp(1769850000)),
+        (["3=offset:1000"], {3: StartFrom.offset(1000)}),
+        (
+            ["0=end", "1=count:5", "2=-2d"],
+            {0: StartFrom.end(), 1: StartFrom.count(5), 2: StartFrom.timestamp(NOW - 172800)},
+        ),
+    ],
+)
+def test_positions(texts: list[str], start: object) -> None:
+    assert positions(texts, NOW) == start
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (["soon"], "'soon' is no position: give beginning, end, a time before now"),
+        (["1=soon"], "'soon' is no position"),
+        (["offset:1"], "offset:1 is a position in one partition: write PARTITION=offset:1"),
+        (["0=offset:-1"], "the position must be"),
+        (["0=count:" + "9" * 30], "the position: a start count must be"),
+        (["1024=end"], r"a partition is 0\.\.1023, not 1024"),
+        (["end", "1=end"], "give one position, or one for each partition"),
+        (["1=end", "end"], "give one position, or one for each partition"),
+        (["1=end", "1=end"], "give one position, or one for each partition"),
+        (["end", "end"], "give one position, or one for each partition"),
+    ],
+)
+def test_wrong_positions(texts: list[str], reason: str) -> None:
+    with pytest.raises(click.BadParameter, match=reason):
+        positions(texts, NOW)
+
+
+def test_positions_are_shown_as_they_are_written() -> None:
+    start = {0: StartFrom.end(), 1: StartFrom.offset(7), 2: StartFrom.count(5)}
+    assert described(start) == "0=end, 1=offset:7, 2=count:5"
+    assert described(StartFrom.beginning()) == "beginning"
+    assert positions([described(StartFrom.timestamp(NOW))], NOW) == StartFrom.timestamp(NOW)

@@ -1,0 +1,267 @@
+"""``nsq-ha stat``: what its rows mean, which columns fit, and its output at either kind of cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha import Consumer
+from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
+from nsq_ha.cli.figures import (
+    Row,
+    columns_of,
+    duration,
+    fitting,
+    in_order,
+    moved,
+    number,
+    rows_of,
+    with_rates,
+)
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import Node
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from tests.cli.conftest import Invoke
+
+NOW = 1_800_000_000.0
+A, B = "10.0.0.1:4150", "10.0.0.2:4150"
+
+
+def channel(name: str, depth: int = 0, **others: object) -> ChannelStats:
+    values: dict[str, object] = {
+        "depth_bytes": 0,
+        "in_flight": 1,
+        "deferred": 2,
+        "requeued": 3,
+        "timed_out": 4,
+        "clients": 5,
+        "paused": False,
+        "skipped": False,
+        "messages": 100,
+    }
+    return ChannelStats(name=name, depth=depth, **(values | others))  # type: ignore[arg-type]  # its fields
+
+
+def partition(topic: str, number: int, *channels: ChannelStats, nsqd: str = A, unrouted: int = 0) -> PartitionStats:
+    return PartitionStats(topic, number, True, 0, 0, 100, False, False, tuple(channels), unrouted=unrouted, nsqd=nsqd)
+
+
+def cluster_of(*partitions: PartitionStats) -> ClusterStats:
+    node = Node(host="10.0.0.1", tcp_port=4150, http_port=4151)
+    return ClusterStats((NodeStats(node, partitions=partitions),))
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_a_row_is_the_sum_over_partitions() -> None:
+    stats = cluster_of(
+        partition("orders", 0, channel("billing", 7, oldest_at=NOW - 5, skipped=True)),
+        partition("orders", 1, channel("billing", 3, oldest_at=NOW - 9), nsqd=B),
+        partition("letters", 0, unrouted=4),
+    )
+    letters, billing = rows_of(stats, NOW)
+    assert letters == Row(topic="letters", channel="", messages=100, depth=4)
+    assert billing == Row(
+        topic="orders",
+        channel="billing",
+        messages=200,
+        passed=190,
+        depth=10,
+        in_flight=2,
+        deferred=4,
+        requeued=6,
+        timed_out=8,
+        clients=10,
+        state="skipped",
+        lag=9.0,
+    )
+
+
+def test_a_row_for_each_partition_or_nsqd() -> None:
+    stats = cluster_of(
+        partition("orders", 0, channel("billing", paused=True)), partition("orders", 1, channel("billing"), nsqd=B)
+    )
+    found = rows_of(stats, NOW, by_partition=True)
+    assert [(row.partition, row.nsqd, row.state, row.lag) for row in found] == [(0, A, "paused", 0.0), (1, B, "", 0.0)]
+    found = rows_of(stats, NOW, by_partition=True, is_plain=True)
+    assert [(row.partition, row.nsqd) for row in found] == [(None, A), (None, B)]
+
+
+def test_rates_follow_a_partition_to_its_new_leader() -> None:
+    before = [Row(topic="t", channel="c", partition=0, nsqd=A, messages=100, passed=50)]
+    after = [Row(topic="t", channel="c", partition=0, nsqd=B, messages=120, passed=60), Row(topic="new", channel="c")]
+    [row, new] = with_rates(after, before, 4.0)
+    assert (row.in_rate, row.out_rate, new.in_rate) == (5.0, 2.5, None)
+    assert moved(after, before) == {row.identity: A}
+    assert moved(after, after) == {}
+    restarted = with_rates([Row(topic="t", channel="c", partition=0, nsqd=A)], before, 4.0)
+    assert (restarted[0].in_rate, restarted[0].out_rate) == (0, 0)
+    assert with_rates(after, before, 0.0) == after
+    assert with_rates([Row(topic="t", channel="")], [Row(topic="t", channel="")], 1.0)[0].out_rate is None
+
+
+def test_the_order_of_rows() -> None:
+    rows = [
+        Row(topic="a", channel="x", depth=1, lag=None),
+        Row(topic="b", channel="x", depth=9, lag=3.0),
+        Row(topic="b", channel="a", depth=None, lag=8.0),
+    ]
+
+    def order(by: str, *, reverse: bool = False) -> list[str]:
+        return [row.topic + row.channel for row in in_order(rows, by, reverse=reverse)]
+
+    assert order("name") == ["ax", "ba", "bx"]
+    assert order("name", reverse=True) == ["bx", "ba", "ax"]
+    assert order("depth") == ["bx", "ax", "ba"]
+    assert order("depth", reverse=True) == ["ba", "ax", "bx"]
+    assert order("lag") == ["ba", "bx", "ax"]
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, None),
+        (0.0, "0"),
+        (4.24, "4.2s"),
+        (60.0, "1m"),
+        (200.0, "3m20s"),
+        (7200.0, "2h"),
+        (5400.0, "1h30m"),
+        (183600.0, "2d3h"),
+    ],
+)
+def test_durations(seconds: float | None, text: str | None) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, None), (0, "0"), (1234567, "1,234,567"), (0.0, "0"), (2.54, "2.5"), (1234.5, "1,234")]
+)
+def test_numbers(value: float | None, text: str | None) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize("width", [36, 60, 80, 100, 120, 200])
+def test_columns_fit(width: int) -> None:
+    rows = [
+        Row(topic="orders", channel="billing", partition=1, nsqd=A, depth=12345, lag=3.0, in_rate=1.5, state="paused")
+    ]
+    columns = columns_of(rows, by_partition=True, rates=True)
+    chosen = fitting(columns, rows, width)
+    assert sum(max(len(column.name), len(column.text(rows[0]) or "-")) + 3 for column in chosen) - 3 <= max(width, 36)
+    names = [column.name for column in chosen]
+    assert names[:3] == ["topic", "channel", "part"]
+    assert "depth" in names
+    assert (names == [column.name for column in columns]) is (width >= 200)
+    assert ("lag" in names) is (width >= 60)
+
+
+def test_a_long_name_takes_no_room_from_figures() -> None:
+    rows = [Row(topic="t" * 64, channel="c" * 64, depth=1, lag=1.0)]
+    chosen = fitting(columns_of(rows, by_partition=False, rates=False), rows, 60)
+    assert {"depth", "lag"} <= {column.name for column in chosen}
+
+
+def test_a_column_without_content_is_left_out() -> None:
+    plain = [Row(topic="t", channel="c", nsqd=A)]
+    assert [column.name for column in columns_of(plain, by_partition=True, rates=False)][:3] == [
+        "topic",
+        "channel",
+        "nsqd",
+    ]
+    assert "state" not in [column.name for column in columns_of(plain, by_partition=False, rates=False)]
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=2) as cluster:
+        yield cluster
+
+
+def lines(result: Result) -> list[dict[str, object]]:
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_once(invoke: Invoke, topic: str) -> None:
+    assert invoke("channel", "create", topic, "billing").exit_code == 0
+    assert invoke("pub", topic, stdin="a\nb\nc").exit_code == 0
+    [entry] = lines(invoke("stat", topic))
+    assert (entry["topic"], entry["channel"], entry["depth"], entry["messages"]) == (topic, "billing", 3, 3)
+    assert (entry["requeued"], entry["timed_out"], entry["clients"], entry["paused"]) == (0, 0, 0, False)
+    by_partition = lines(invoke("stat", topic, "-p"))
+    assert [each["partition"] for each in by_partition] == [0, 1]
+    assert sum(int(str(each["depth"])) for each in by_partition) == 3
+    assert lines(invoke("stat", topic, "--channel", "other")) == [entry | {"channel": None, "depth": None, "lag": None}]
+    printed = invoke("stat", topic, "-o", "table").stdout
+    assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "3"]]
+    assert any(each["topic"] == topic for each in lines(invoke("stat")))
+
+
+def test_again_and_again(invoke: Invoke, topic: str) -> None:
+    assert invoke("channel", "create", topic, "billing").exit_code == 0
+    first, second = lines(invoke("stat", topic, "--watch", "--interval", "0.01", "--count", "2"))
+    assert (first["in_rate"], second["in_rate"]) == (None, 0.0)
+    assert str(first["at"]) < str(second["at"])
+    printed = invoke("stat", topic, "-w", "-i", "0.01", "-n", "2", "-o", "table").stdout
+    assert printed.count("out/s") == 2
+
+
+def test_an_nsqd_that_does_not_answer_is_named(invoke: Invoke) -> None:
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=2) as lonely:
+        address = lonely.nsqds["nsqd-1"]
+        lonely.freeze("nsqd-1")
+        result = invoke("stat", lookupd=lonely.lookupd[0])
+        watched = invoke("stat", "--watch", "-n", "1", lookupd=lonely.lookupd[0])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"warning: nsqd {address} does not answer: " in result.stderr
+    assert watched.exit_code == 0
+
+
+def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
+    topic, lookupd = f"cli_{uuid.uuid4().hex[:10]}", plain.lookupd[0]
+    assert invoke("pub", topic, stdin="a\nb", lookupd=lookupd).exit_code == 0
+    entries = lines(invoke("stat", topic, lookupd=lookupd))
+    assert [(each["channel"], each["depth"], each["messages"]) for each in entries] == [(None, 2, 2)]
+    entries = lines(invoke("stat", topic, "--partitions", lookupd=lookupd))
+    assert {each["partition"] for each in entries} == {None}
+    assert {each["nsqd"] for each in entries} <= set(plain.nsqds.values())
+
+
+async def test_connections(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
+    call = functools.partial(asyncio.to_thread, invoke, "stat", topic, "--clients")
+    assert (await call("-o", "table")).stdout == "no connection consumes\n"
+    async with Consumer(topic, "billing", lookupd=cluster.lookupd, client_id="me", max_in_flight=10) as consumer:
+        await consumer.wait_subscribed()
+        entries = lines(await call())
+        printed = (await call("-o", "table")).stdout
+    assert [(each["channel"], each["client_id"], each["in_flight"]) for each in entries] == [("billing", "me", 0)] * 2
+    assert {each["nsqd"] for each in entries} <= set(cluster.nsqds.values())
+    assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "me"]] * 2
+
+
+@pytest.mark.parametrize("arguments", [("--count", "2"), ("--clients", "--watch"), ("--interval", "0"), ("a/b",)])
+def test_wrong_usage(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    assert invoke("stat", *arguments).exit_code == 2
+
+
+def test_what_does_not_exist(invoke: Invoke) -> None:
+    refused = invoke("stat", "no_such_topic")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "Error: there is no topic 'no_such_topic': create it (nsq-ha topic create no_such_topic)\n"
