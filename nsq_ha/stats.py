@@ -95,6 +95,10 @@ class ProducerStats:
         timed_out: Those of ``failed`` that reached their time limit.
         retries: Number of publish commands that were taken back after a refusal or a lost connection.
         reconnects: Number of connections after the first one of each partition.
+        lookups: Number of rounds of lookups, each of one topic at all nsqlookupds that work.
+        lookup_failures: Those of ``lookups`` that no nsqlookupd answered.
+        lookup_seconds: How long all ``lookups`` took together.
+        leader_changes: Number of times that a lookup named another leader of a partition, or none any more.
     """
 
     partitions: tuple[ProducerPartition, ...]
@@ -107,6 +111,10 @@ class ProducerStats:
     timed_out: int
     retries: int
     reconnects: int
+    lookups: int
+    lookup_failures: int
+    lookup_seconds: float
+    leader_changes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +137,8 @@ class ConsumerPartition:
         returned: Number of messages that were unanswered when their connection ended; they are delivered again.
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
         reconnects: Number of subscriptions after the first one.
+        lag: Seconds from the publish to the arrival of the last message, by the clocks of two machines. None before
+            the first one.
         heartbeat_age: Seconds since the last heartbeat, or since connecting. None without a connection.
         trouble: Why the partition is not read. None if it is.
     """
@@ -147,6 +157,7 @@ class ConsumerPartition:
     returned: int
     skipped: int
     reconnects: int
+    lag: float | None
     heartbeat_age: float | None
     trouble: str | None
 
@@ -171,6 +182,13 @@ class ConsumerStats:
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
         given_up: Number of messages that were given up (``max_attempts``).
         reconnects: Number of subscriptions after the first one of each partition.
+        handled: Number of calls of the handler of ``run()`` that ended. Up to 63 quick ones are
+            added later, at the latest when ``run()`` ends.
+        handler_seconds: How long those calls took together.
+        lookups: Number of rounds of lookups, each at all nsqlookupds that work.
+        lookup_failures: Those of ``lookups`` that no nsqlookupd answered.
+        lookup_seconds: How long all ``lookups`` took together.
+        leader_changes: Number of times that a lookup named another leader of a partition, or none any more.
     """
 
     topic: str
@@ -188,3 +206,9 @@ class ConsumerStats:
     skipped: int
     given_up: int
     reconnects: int
+    handled: int
+    handler_seconds: float
+    lookups: int
+    lookup_failures: int
+    lookup_seconds: float
+    leader_changes: int

@@ -68,6 +68,7 @@ def test_what_is_public_is_described() -> None:
         "devcluster",
         "events",
         "migrate",
+        "prometheus",
         "stats",
         "sync",
         "tracelog",

@@ -74,6 +74,8 @@ class Backlog:
         clock: The event loop's.
 
     Attributes:
+        handler_calls: Number of calls of handlers whose time was recorded.
+        handler_seconds: How long they took together.
         is_held_back: Check each message: after failures not all are handed out.
         msg_timeout: The shortest of all connections, in seconds.
         on_handed_out: Called with each message that is handed out with a check, and with its arrival time.
@@ -91,6 +93,8 @@ class Backlog:
         clock: LoopClock,
     ) -> None:
         self._handlers = 0
+        self.handler_calls: int = 0
+        self.handler_seconds: float = 0.0
         self.is_held_back: bool = False
         self.on_handed_out: Callable[[Message, float], None] = lambda _message, _arrived_at: None
         self.on_finished: Callable[[Message], None] = lambda _: None
@@ -288,6 +292,8 @@ class Backlog:
 
     def handled(self, count: int, seconds: float) -> None:
         """Record that one handler took ``seconds`` for ``count`` messages."""
+        self.handler_calls += count
+        self.handler_seconds += seconds
         self._pace.took(count, seconds)
         self.review()
 

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
+from nsq_ha.clients import clients
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy
 from nsq_ha.consumer.batches import Batches, check_batches
@@ -22,6 +23,7 @@ from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
+from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
@@ -137,6 +139,7 @@ class Consumer(SingleUseClient):
         started = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
         await started.wait()
+        clients.opened("consumer", self)
         self._watch.refresh_soon()
         try:
             async with asyncio.timeout(self.config.start_timeout):
@@ -186,7 +189,8 @@ class Consumer(SingleUseClient):
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
-        return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past)
+        lookups = LookupCounts() if self._directory is None else self._directory.counts
+        return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past=past, lookups=lookups)
 
     def _stopped(self) -> str | None:
         if self._inbox.failure is not None:
@@ -287,6 +291,7 @@ class Consumer(SingleUseClient):
         if self._directory is not None:
             await self._directory.aclose()
         self._observer.flush()
+        clients.closed(self)
         self._over.set()
 
     async def _supervise(self, started: asyncio.Event) -> None:

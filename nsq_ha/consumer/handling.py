@@ -161,6 +161,8 @@ class Handling:
             raise
         finally:
             self._threads.close()
+            if self._count:
+                self._desk.handled(self._count, self._seconds)
 
     async def _work(self, turn: asyncio.Lock | None) -> None:
         worker = asyncio.current_task()

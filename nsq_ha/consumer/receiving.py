@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import time_ns
 from typing import TYPE_CHECKING
 
 from nsq_ha import observe
@@ -80,7 +81,9 @@ class Receiver:
         if (self._skipping is not None or delivery.may_repeat) and not (messages := self._kept(messages, delivery)):
             return
         delivery.delivered += len(messages)
-        delivery.counts.delivered += len(messages)
+        counts = delivery.counts
+        counts.delivered += len(messages)
+        counts.lag_ns = time_ns() - messages[-1].timestamp_ns
         before = delivery.in_flight
         delivery.in_flight = in_flight = before + len(messages)
         granted = delivery.granted

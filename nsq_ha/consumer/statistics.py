@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.inbox import ConsumerInbox
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.discovery.counts import LookupCounts
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.stats import PartitionState
 
@@ -39,7 +40,13 @@ STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
 
 
 def consumer_stats(
-    topic: str, channel: str, inbox: ConsumerInbox, watch: TopicWatch | None, past: DeliveryCounts
+    topic: str,
+    channel: str,
+    inbox: ConsumerInbox,
+    watch: TopicWatch | None,
+    *,
+    past: DeliveryCounts,
+    lookups: LookupCounts,
 ) -> ConsumerStats:
     """Return the statistics of a consumer.
 
@@ -49,6 +56,7 @@ def consumer_stats(
         inbox: Its messages and subscriptions.
         watch: The topic's lookups. None before the consumer is entered.
         past: Counts of partitions that are no longer read.
+        lookups: Counts of all lookups.
     """
     waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.backoff.parked))
     total = DeliveryCounts()
@@ -74,6 +82,12 @@ def consumer_stats(
         skipped=total.skipped,
         given_up=inbox.given_up,
         reconnects=total.reconnects,
+        handled=inbox.backlog.handler_calls,
+        handler_seconds=inbox.backlog.handler_seconds,
+        lookups=lookups.lookups,
+        lookup_failures=lookups.lookup_failures,
+        lookup_seconds=lookups.lookup_seconds,
+        leader_changes=lookups.leader_changes,
     )
 
 
@@ -97,6 +111,7 @@ def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription,
         returned=counts.returned,
         skipped=counts.skipped,
         reconnects=counts.reconnects,
+        lag=None if counts.lag_ns is None else counts.lag_ns / 1e9,
         heartbeat_age=subscription.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
     )

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.checks import check_topic
+from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.discovery.http import new_client
 from nsq_ha.discovery.servers import Servers
@@ -82,9 +83,11 @@ class TopicWatch:
         observer: Observer = SILENT,
         *,
         budget: LookupBudget | None = None,
+        counts: LookupCounts | None = None,
     ) -> None:
         self.topic = topic
         self.observer = observer
+        self._counts = LookupCounts() if counts is None else counts
         self.view: TopicView | None = None
         self._plain = PlainTopic()
         self.rounds: int = 0
@@ -246,6 +249,9 @@ class TopicWatch:
 
     async def _round(self, *, demanded: bool) -> None:
         result = await self._servers.look_up(self.topic, self._access)
+        if self.lookupds:  # else the nodes are fixed, and no server was asked
+            took = asyncio.get_running_loop().time() - self._begun_at
+            self._counts.round(took, has_failed=result.error is not None)
         old = self.view
         if result.answers:
             self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
@@ -310,6 +316,7 @@ class TopicWatch:
 
     def _report(self, old: TopicView | None, new: TopicView) -> None:
         change = difference(old, new)
+        self._counts.leader_changes += len(change.moved) + len(change.lost)
         self._report_events(change)
         if not _log.isEnabledFor(logging.INFO):
             return
@@ -362,6 +369,9 @@ class Directory:
         access: ``w`` for publishing, ``r`` for consuming.
         observer: The client's.
 
+    Attributes:
+        counts: Counts of all lookups.
+
     Raises:
         ConfigError: No nsqlookupd is configured.
     """
@@ -370,6 +380,7 @@ class Directory:
         if not config.lookupd and not config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
         self._config = config
+        self.counts: LookupCounts = LookupCounts()
         self._observer = observer
         self._access: Access = access
         self._client: httpx.AsyncClient | None = None
@@ -458,7 +469,15 @@ class Directory:
                 if self._closed is None
                 else _again(self._closed)
             )
-        watch = TopicWatch(topic, self._access, self._servers, self._config, self._observer, budget=self._budget)
+        watch = TopicWatch(
+            topic,
+            self._access,
+            self._servers,
+            self._config,
+            self._observer,
+            budget=self._budget,
+            counts=self.counts,
+        )
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
         return watch

@@ -15,7 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from nsq_ha.checks import check_timeout, check_topic
+from nsq_ha.clients import clients
 from nsq_ha.config import ProducerConfig, traced_topics
+from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
@@ -115,6 +117,7 @@ class Producer(SingleUseClient):
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
+        clients.opened("producer", self)
 
     async def aclose(self) -> None:
         """Wait up to ``close_timeout`` for pending publishes, then close. May be called again.
@@ -153,6 +156,7 @@ class Producer(SingleUseClient):
         if self._directory is not None:
             await self._directory.aclose()
         self._observer.flush()
+        clients.closed(self)
 
     async def _supervise(self, ready: asyncio.Event) -> None:
         """Own the senders' tasks until the close, or until a bug ends one of them."""
@@ -200,7 +204,8 @@ class Producer(SingleUseClient):
     def stats(self) -> ProducerStats:
         """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
         pending_bytes = 0 if self._pending is None else self._pending.total_bytes
-        return producer_stats(tuple(self._topics.values()), self._past, pending_bytes)
+        lookups = LookupCounts() if self._directory is None else self._directory.counts
+        return producer_stats(tuple(self._topics.values()), self._past, lookups, pending_bytes)
 
     def _stopped(self) -> str | None:
         if self._supervisor is not None and self._supervisor.done() and not self._closing.is_set():

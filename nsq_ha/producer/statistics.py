@@ -16,6 +16,7 @@ from nsq_ha.stats import ProducerPartition, ProducerStats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from nsq_ha.discovery.counts import LookupCounts
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.producer.sender import Sender
     from nsq_ha.producer.topic import TopicPublisher
@@ -36,12 +37,15 @@ STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
 """What ``stats()`` calls the states of ``policy.sender_life``."""
 
 
-def producer_stats(publishers: Iterable[TopicPublisher], past: PublishCounts, pending_bytes: int) -> ProducerStats:
+def producer_stats(
+    publishers: Iterable[TopicPublisher], past: PublishCounts, lookups: LookupCounts, pending_bytes: int
+) -> ProducerStats:
     """Return the statistics of a producer.
 
     Args:
         publishers: Of the topics in use.
         past: Counts of forgotten topics.
+        lookups: Counts of all lookups.
         pending_bytes: Bytes of all queued and unanswered bodies.
     """
     total, queued, partitions = PublishCounts(), 0, []
@@ -64,6 +68,10 @@ def producer_stats(publishers: Iterable[TopicPublisher], past: PublishCounts, pe
         timed_out=total.timed_out,
         retries=total.retries,
         reconnects=total.reconnects,
+        lookups=lookups.lookups,
+        lookup_failures=lookups.lookup_failures,
+        lookup_seconds=lookups.lookup_seconds,
+        leader_changes=lookups.leader_changes,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import threading
+import time
 
 import pytest
 
@@ -56,9 +57,10 @@ async def test_messages_of_all_kinds(stage: Stage) -> None:
         second.requeue()
         await stage.nsqd.until(lambda: peer.of(Finish) and peer.of(Requeue))
         stats = consumer.stats()
-        age = one(stats).heartbeat_age
+        age, lag = one(stats).heartbeat_age, one(stats).lag
         assert age is not None
-        assert dataclasses.replace(one(stats), heartbeat_age=None) == ConsumerPartition(
+        assert lag is not None
+        assert dataclasses.replace(one(stats), heartbeat_age=None, lag=None) == ConsumerPartition(
             topic=TOPIC,
             partition=0,
             leader=stage.nsqd.node.address,
@@ -73,6 +75,7 @@ async def test_messages_of_all_kinds(stage: Stage) -> None:
             returned=0,
             skipped=0,
             reconnects=0,
+            lag=None,
             heartbeat_age=None,
             trouble=None,
         )
@@ -96,8 +99,33 @@ async def test_many_messages_of_a_handler(stage: Stage) -> None:
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 500)
         stats = consumer.stats()
         assert (stats.delivered, stats.finished, stats.in_flight, stats.queued) == (500, 500, 0, 0)
+        assert 500 - 63 <= stats.handled <= 500
         await consumer.aclose()
         await running
+    stats = consumer.stats()
+    assert (stats.handled, stats.handler_seconds >= 0) == (500, True)
+
+
+async def test_lookups_and_changes_of_a_leader(stage: Stage) -> None:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        await eventually(lambda: consumer.stats().lookups > 1)
+        assert (consumer.stats().lookup_failures, consumer.stats().leader_changes) == (0, 0)
+        assert consumer.stats().lookup_seconds > 0
+        stage.lead({0: stage.nsqds[1]})
+        await eventually(lambda: consumer.stats().leader_changes == 1)
+        await stage.lookupd.stop()
+        await eventually(lambda: consumer.stats().lookup_failures)
+
+
+async def test_the_lag_is_the_time_since_the_publish(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        assert one(consumer.stats()).lag is None
+        peer.message(b"x", timestamp_ns=time.time_ns() - 3_600_000_000_000)
+        async with await anext(consumer):
+            lag = one(consumer.stats()).lag
+    assert lag is not None
+    assert 3_600 <= lag < 7_200
 
 
 async def test_a_message_that_is_given_up(stage: Stage) -> None:

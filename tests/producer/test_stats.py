@@ -39,6 +39,12 @@ async def test_before_and_after(stage: Stage) -> None:
         assert zero(producer.stats())
         assert (producer.is_healthy, producer.health().reason) == (True, "ok")
         await producer.publish(TOPIC, b"x")
+        assert (producer.stats().lookups, producer.stats().lookup_failures, producer.stats().leader_changes) == (
+            1,
+            0,
+            0,
+        )
+        assert producer.stats().lookup_seconds > 0
     assert (producer.stats().published, one(producer.stats()).state) == (1, "closed")
     assert one(producer.stats()).heartbeat_age is None
     assert (producer.is_healthy, producer.health().reason) == (False, "closed")

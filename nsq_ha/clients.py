@@ -1,0 +1,112 @@
+"""The open producers and consumers of the process, for whoever reads the statistics of all of them.
+
+Owns their names: ``producer-1``, ``consumer-2``. A new client gets the lowest free number of its kind, so that a
+process that opens clients again and again has few names.
+
+The invariant: a client is in here from its start to its end, and nothing here keeps it alive.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from weakref import WeakMethod, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha.stats import ConsumerStats, Health, ProducerStats
+
+Kind = Literal["producer", "consumer"]
+
+
+class Client(Protocol):
+    """A producer or a consumer."""
+
+    def stats(self) -> ProducerStats | ConsumerStats:
+        """Return its statistics."""
+
+    def health(self) -> Health:
+        """Return whether it works."""
+
+
+class Named(NamedTuple):
+    """An open client and its name.
+
+    Attributes:
+        kind: What it is.
+        name: Its name, unique among the open clients of the process.
+        client: The client.
+    """
+
+    kind: Kind
+    name: str
+    client: Client
+
+
+class _Entry(NamedTuple):
+    client: ref[Client]
+    on_watched: WeakMethod[Callable[[], None]] | None
+
+
+_NumberedKind = tuple[Kind, int]
+
+
+class Clients:
+    """Knows the open clients. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a garbage collection inside a block here may call it again
+        self._entries: dict[_NumberedKind, _Entry] = {}
+
+    def opened(self, kind: Kind, client: Client, on_watched: Callable[[], None] | None = None) -> None:
+        """Add a client.
+
+        Args:
+            kind: What it is.
+            client: The client.
+            on_watched: A method of the client, called when single messages begin or cease to be watched.
+        """
+        method = None if on_watched is None else WeakMethod(on_watched)
+        with self._lock:
+            self._forget_collected()
+            number = 1
+            while (kind, number) in self._entries:
+                number += 1
+            self._entries[kind, number] = _Entry(ref(client), method)
+
+    def closed(self, client: Client) -> None:
+        """Remove a client; an unknown one is ignored."""
+        with self._lock:
+            for key, entry in tuple(self._entries.items()):
+                if entry.client() is client:
+                    del self._entries[key]
+
+    def all(self) -> list[Named]:
+        """Return the open clients, by kind and number."""
+        with self._lock:
+            entries = sorted(self._entries.items())
+        found = []
+        for (kind, number), entry in entries:
+            client = entry.client()
+            if client is not None:
+                found.append(Named(kind, f"{kind}-{number}", client))
+        return found
+
+    def watched(self) -> None:
+        """Let the clients know that single messages begin or cease to be watched."""
+        with self._lock:
+            entries = tuple(self._entries.values())
+        for entry in entries:
+            method = None if entry.on_watched is None else entry.on_watched()
+            if method is not None:
+                method()
+
+    def _forget_collected(self) -> None:
+        for key, entry in tuple(self._entries.items()):
+            if entry.client() is None:
+                del self._entries[key]
+
+
+clients: Final = Clients()
+"""The process's."""

@@ -1,0 +1,27 @@
+"""A scripted cluster, as for producers and consumers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.support.leaks import nothing_left
+from tests.support.stage import Stage
+from tests.support.virtual import loop_for, one_clock
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_for(item)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    with one_clock(monkeypatch):
+        async with nothing_left():
+            yield
+
+
+@pytest.fixture
+async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
+    async with Stage(2) as stage:
+        yield stage
