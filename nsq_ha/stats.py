@@ -111,10 +111,10 @@ class ProducerStats:
     timed_out: int
     retries: int
     reconnects: int
-    lookups: int
-    lookup_failures: int
-    lookup_seconds: float
-    leader_changes: int
+    lookups: int = 0
+    lookup_failures: int = 0
+    lookup_seconds: float = 0.0
+    leader_changes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class ConsumerPartition:
     returned: int
     skipped: int
     reconnects: int
-    lag: float | None
+    lag: float | None = None
     heartbeat_age: float | None
     trouble: str | None
 
@@ -206,9 +206,9 @@ class ConsumerStats:
     skipped: int
     given_up: int
     reconnects: int
-    handled: int
-    handler_seconds: float
-    lookups: int
-    lookup_failures: int
-    lookup_seconds: float
-    leader_changes: int
+    handled: int = 0
+    handler_seconds: float = 0.0
+    lookups: int = 0
+    lookup_failures: int = 0
+    lookup_seconds: float = 0.0
+    leader_changes: int = 0
