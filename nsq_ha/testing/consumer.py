@@ -18,6 +18,7 @@ from nsq_ha.checks import check_partition
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
+from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.message import PARTITION_SHIFT, TAG_KEY, Message
@@ -201,7 +202,7 @@ class FakeConsumer(Consumer):
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        return consumer_stats(self.topic, self.channel, self._inbox, None, self._counts)
+        return consumer_stats(self.topic, self.channel, self._inbox, None, past=self._counts, lookups=LookupCounts())
 
     def _troubles(self) -> list[Trouble]:
         return []
