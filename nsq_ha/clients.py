@@ -8,6 +8,7 @@ The invariant: a client is in here from its start to its end, and nothing here k
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from weakref import WeakMethod, ref
@@ -102,6 +103,11 @@ class Clients:
             if method is not None:
                 method()
 
+    def forget(self) -> None:
+        """Forget all: in a forked process the clients of its parent do not run, and a thread may hold the lock."""
+        self._lock = threading.RLock()
+        self._entries = {}
+
     def _forget_collected(self) -> None:
         for key, entry in tuple(self._entries.items()):
             if entry.client() is None:
@@ -110,3 +116,6 @@ class Clients:
 
 clients: Final = Clients()
 """The process's."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=clients.forget)

@@ -14,7 +14,7 @@ import logging
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from nsq_ha import metrics
 from nsq_ha.errors import ConfigError
@@ -124,7 +124,7 @@ def _server_type(host: str) -> type[_Server]:
 
 
 class _Page(BaseHTTPRequestHandler):
-    timeout: float | None = _IDLE_LIMIT
+    timeout: ClassVar[float | None] = _IDLE_LIMIT
     server_version = "nsq_ha"
     sys_version = ""
 

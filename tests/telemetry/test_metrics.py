@@ -165,6 +165,15 @@ def test_a_client_that_is_never_closed_is_not_kept_alive(kind: Literal["producer
     assert (names(known), other.calls) == ([f"{kind}-1"], 1)
 
 
+def test_a_forked_process_has_no_clients_at_first() -> None:
+    known, client = Clients(), FakeClient()
+    known.opened("producer", client)
+    known.forget()
+    assert names(known) == []
+    known.opened("producer", client)
+    assert names(known) == ["producer-1"]
+
+
 async def test_only_open_clients_are_known(stage: Stage) -> None:
     producer, refused = stage.producer(), Producer(lookupd="http://127.0.0.1:1")
     assert names(clients) == []
