@@ -4,58 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import dataclasses
 import secrets
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha import StartFrom
-from nsq_ha.checks import MAX_SECONDS
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.reading import losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
+from nsq_ha.cli.start import from_option
 from nsq_ha.dead_letters import DeadLetter
-from nsq_ha.errors import DeadLetterError, NsqError, RemoteProtocolError
+from nsq_ha.errors import DeadLetterError, RemoteProtocolError
 from nsq_ha.message import is_upstream_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
-    from nsq_ha import Consumer
+    from nsq_ha import StartFrom
     from nsq_ha.cli.cluster import Cluster
     from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
-    from nsq_ha.options import ConsumerOptions
-
-_FROM_HELP: Final = (
-    "beginning, end, or a time such as 2026-01-31T09:00: local time, unless it ends in Z or an offset such as +02:00."
-    " Default: new messages."
-)
-
-_LOSS: Final = 1.0
-"""Seconds before an outage is reported; finding a moved leader takes less and is not reported."""
-
-
-def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFrom | None:
-    """Return the start position for a word or a time."""
-    named = {None: None, "beginning": StartFrom.beginning(), "end": StartFrom.end()}
-    if value in named:
-        return named[value]
-    try:
-        when = datetime.fromisoformat(value or "")
-        seconds = when.timestamp()
-    except (ValueError, OverflowError, OSError):  # in UTC it is in the year 0 or 10000
-        seconds = -1.0
-    if not 0 <= seconds <= MAX_SECONDS:
-        raise click.BadParameter(
-            "give beginning, end, or a time from 1970 to 2262 such as 2026-01-31T09:00 (local) or 2026-01-31T09:00Z"
-        )
-    return StartFrom.timestamp(seconds)
 
 
 @click.command()
@@ -66,7 +38,7 @@ def _start(_: click.Context, __: click.Parameter, value: str | None) -> StartFro
 @click.option(
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
-@click.option("--from", "start", callback=_start, metavar="WHERE", help=_FROM_HELP)
+@from_option("new messages")
 @click.option("--max-in-flight", type=click.IntRange(1), help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @click.option(
@@ -118,17 +90,13 @@ async def _tail(
     start: StartFrom | None,
     max_in_flight: int | None,
 ) -> int:
-    found = await require_topic(cluster, topic)
-    if found.meta is None:
-        _check_plain(partitions, start)
-        if not found.nsqds:
-            click.echo(f"waiting for {topic}: {NO_NSQD}", err=True)
-            if not await wait_for_nsqd(cluster, topic, idle):
-                return 0
+    kind = await wait_for_topic(cluster, topic, partitions, start, limit=idle)
+    if kind is None:
+        return 0
     printed = 0
-    chosen = _chosen(partitions, start, max_in_flight)
+    chosen = reading_options(partitions, start, max_in_flight)
     consumer = cluster.consumer(topic, channel or f"tail{secrets.token_hex(4)}#ephemeral", **chosen)
-    async with consumer, _losses_entry(consumer, "partitions" if found.meta is not None else "nsqds"):
+    async with consumer, losses_reported(consumer, kind):
         while printed != count:
             try:
                 async with asyncio.timeout(idle):
@@ -147,57 +115,6 @@ async def _tail(
     return printed
 
 
-def _chosen(partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None) -> ConsumerOptions:
-    """Return the options that the environment must not change."""
-    # Every message is finished, so none is given up.
-    chosen: ConsumerOptions = {
-        "max_attempts": None,
-        "on_give_up": None,
-        "dead_letter_topic": None,
-        "dead_letter_format": "auto",
-    }
-    if partitions:
-        chosen["partitions"] = partitions
-    if start is not None:
-        chosen["start_from"] = start
-    if max_in_flight is not None:
-        chosen["max_in_flight"] = max_in_flight
-    return chosen
-
-
-def _check_plain(partitions: tuple[int, ...], start: StartFrom | None) -> None:
-    """Reject options that a plain cluster does not support."""
-    if partitions:
-        raise needs_partitions("--partition", "has no partitions")
-    if start is not None:
-        raise needs_partitions("--from", "has no start positions")
-
-
-@contextlib.asynccontextmanager
-async def _losses_entry(consumer: Consumer, sources: str) -> AsyncIterator[None]:
-    """Report on standard error when partitions, or nsqds, cannot be read, and when all are read again."""
-    telling = asyncio.create_task(_tell_losses(consumer, sources))
-    try:
-        yield
-    finally:
-        telling.cancel()
-        await asyncio.wait({telling})
-
-
-async def _tell_losses(consumer: Consumer, sources: str) -> None:
-    # An error that ends the consumer is also raised to its reader.
-    with contextlib.suppress(NsqError):
-        while True:
-            try:
-                async with asyncio.timeout(_LOSS):
-                    await consumer.wait_subscribed()
-            except TimeoutError:
-                click.echo(f"warning: {sources} of {consumer.topic} cannot be read now; waiting", err=True)
-                await consumer.wait_subscribed()
-                click.echo(f"warning: all {sources} of {consumer.topic} are read again", err=True)
-            await asyncio.sleep(_LOSS)
-
-
 def _letter(message: Message) -> DeadLetter | None:
     """Return the dead letter in a message. If there is none, report that and return None."""
     try:
@@ -213,13 +130,16 @@ def _print_raw(message: Message, letter: DeadLetter | None) -> None:
 
 
 def _print_json(message: Message, letter: DeadLetter | None) -> None:
-    entry = as_dict(message)
-    if letter is not None:
-        entry = _without_body(entry) | {"headers": letter.headers, "tag": letter.tag} | _body(letter.body)
-        if letter.ext is not None:
-            entry["ext_base64"] = base64.b64encode(letter.ext).decode()
-        entry["dead_letter"] = _origin(letter.provenance)
-    print_json(entry)
+    print_json(as_dict(message) if letter is None else letter_as_dict(message, letter))
+
+
+def letter_as_dict(message: Message, letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter as a dict for JSON: the message that was given up, and where it comes from."""
+    entry = _without_body(as_dict(message)) | {"headers": letter.headers, "tag": letter.tag} | _body(letter.body)
+    if letter.ext is not None:
+        entry["ext_base64"] = base64.b64encode(letter.ext).decode()
+    entry["dead_letter"] = _origin(letter.provenance)
+    return entry
 
 
 def _print_text(message: Message, letter: DeadLetter | None) -> None:

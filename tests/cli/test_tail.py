@@ -12,7 +12,8 @@ import click
 import pytest
 
 from nsq_ha import StartFrom, sync
-from nsq_ha.cli.tail import _start, as_dict, tail
+from nsq_ha.cli.start import parse_start, seconds_ago, start_of
+from nsq_ha.cli.tail import as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
@@ -187,13 +188,33 @@ def test_a_time_is_local_unless_it_has_an_offset(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TZ", "EAST-5")
     time.tzset()
     try:
-        start = _start(click.Context(tail), click.Argument(["start"]), text)
+        start = parse_start(click.Context(tail), click.Argument(["start"]), text)
     finally:
         monkeypatch.undo()
         time.tzset()
     assert start == StartFrom.timestamp(seconds)
     (option,) = (param for param in tail.params if param.name == "start")
     assert "local time, unless it ends in Z or an offset" in (getattr(option, "help", None) or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("-90s", 90), ("-1h", 3600), ("-1h30m", 5400), ("-2d", 172800), ("-1w", 604800), ("-0s", 0)],
+)
+def test_a_time_before_now_is_relative(text: str, seconds: int) -> None:
+    assert seconds_ago(text) == seconds
+    assert start_of(text, 1_000_000.0) == StartFrom.timestamp(1_000_000 - seconds)
+
+
+@pytest.mark.parametrize("text", ["-1", "1h", "-1x", "-h", "--1h", "-1h-", "", "-999999999w"])
+def test_what_is_no_time_before_now_is_refused(text: str) -> None:
+    assert start_of(text, 1_000_000.0) is None
+
+
+def test_a_relative_time_can_be_given(invoke: Invoke, topic: str) -> None:
+    invoke("pub", topic, "--partition", "0", stdin="fresh")
+    result = invoke("tail", topic, "--partition", "0", "--from", "-1h", "-n", "1", "--raw")
+    assert result.stdout == "fresh\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
