@@ -34,17 +34,19 @@ class Splitter:
 
     Args:
         limit: Maximum length of a line in bytes.
+        delimiter: The byte that ends a line. None if the whole stream is one line.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, delimiter: bytes | None = b"\n") -> None:
         self._limit = limit
+        self._delimiter = delimiter
         self._number = 0
         self._rest = bytearray()
         self._is_too_long = False
 
     def feed(self, chunk: bytes) -> list[Line]:
         """Return the lines that end in ``chunk``."""
-        *ended, rest = chunk.split(b"\n")
+        *ended, rest = [chunk] if self._delimiter is None else chunk.split(self._delimiter)
         lines = []
         for piece in ended:
             self._add(piece)
@@ -71,8 +73,8 @@ class Splitter:
         return Line(self._number, data)
 
 
-async def read_lines(stream: BinaryIO, limit: int) -> AsyncIterator[Line]:
-    """Yield the lines of a stream as they arrive.
+async def read_lines(stream: BinaryIO, limit: int, delimiter: bytes | None = b"\n") -> AsyncIterator[Line]:
+    """Yield the lines of a stream as they arrive; ``limit`` and ``delimiter`` are those of :class:`Splitter`.
 
     A separate thread reads at most a few chunks ahead. A read that never
     returns (a terminal) does not prevent the process from ending.
@@ -80,7 +82,7 @@ async def read_lines(stream: BinaryIO, limit: int) -> AsyncIterator[Line]:
     Raises:
         OSError: The stream cannot be read.
     """
-    splitter = Splitter(limit)
+    splitter = Splitter(limit, delimiter)
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_AHEAD)
     loop = asyncio.get_running_loop()

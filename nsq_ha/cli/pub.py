@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
+from nsq_ha.cli.inputs import BadLine, csv_rows, message_of
 from nsq_ha.cli.lines import Line, read_lines
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options_beside_keys
 from nsq_ha.cli.output import clean, print_json
+from nsq_ha.cli.progress import Progress
+from nsq_ha.cli.pub_options import PubOptions, check_usage, parse_byte, parse_bytes, parse_character, parse_headers
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import needs_partitions, require_topic
 from nsq_ha.errors import ConfigError, NsqError, PublishError, TopicNotFoundError
@@ -24,43 +25,47 @@ if TYPE_CHECKING:
     from nsq_ha import Producer
     from nsq_ha.cli.cluster import Cluster
     from nsq_ha.cli.views import Found
-    from nsq_ha.message import Receipt
+    from nsq_ha.message import OutgoingMessage, Receipt
     from nsq_ha.options import ProducerOptions
 
-
-def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
-    """Return ``key=value`` pairs as a dict."""
-    headers: dict[str, object] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"write key=value, not {value!r}")
-        headers[key] = text
-    return headers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PubOptions:
-    """The options of the command, by their names."""
-
-    jsonl: bool
-    key: str | None
-    key_field: str | None
-    partition: int | None
-    trace: bool
-    headers: dict[str, object]
-    tag: str | None
-    timeout: float | None
-    in_flight: int
-    receipts: bool
-    stop_on_error: bool
-    defer: float | None = None
+_TAIL_GROWTH: Final = 8
+"""How much longer a line of tail may be than its message; control characters take six bytes."""
 
 
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.option("--jsonl", is_flag=True, help="Reject lines that are not JSON. The others are published unchanged.")
+@click.option(
+    "--from-tail",
+    is_flag=True,
+    help="Each line is a message as `tail --json` and `to-file` write it: body or body_base64, and key, partition,"
+    " headers, tag and trace_id if it has them.",
+)
+@click.option("--body-only", is_flag=True, help="With --from-tail: leave out headers, tag and trace id.")
+@click.option("--csv", is_flag=True, help="Publish each row of CSV as a JSON object; the first row names its fields.")
+@click.option(
+    "--csv-separator",
+    default=",",
+    metavar="CHARACTER",
+    callback=parse_character,
+    help="Character between the fields of CSV. Default: a comma.",
+)
+@click.option("--whole", is_flag=True, help="Publish the whole standard input as one message.")
+@click.option(
+    "--delimiter",
+    default="\\n",
+    metavar="BYTE",
+    callback=parse_byte,
+    help="Byte that ends a message, such as \\\\0. Default: a newline.",
+)
 @click.option("--key", help="Sharding key of all messages.")
+@click.option(
+    "-K",
+    "--key-delimiter",
+    metavar="TEXT",
+    callback=parse_bytes,
+    help="The key of a line is what stands before the first TEXT, its body what follows.",
+)
 @click.option("--key-field", metavar="FIELD", help="Use this field of each line's JSON object as sharding key.")
 @click.option("-p", "--partition", type=PARTITION, help="Publish to this partition.")
 @click.option("--trace", is_flag=True, help="Publish each message with a trace id.")
@@ -69,7 +74,7 @@ class PubOptions:
     "headers",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=_headers,
+    callback=parse_headers,
     help="Header of all messages. May be repeated.",
 )
 @click.option("--tag", help="Dispatch tag of all messages.")
@@ -101,12 +106,12 @@ def pub(topic: str, cluster: Cluster, **options: object) -> None:
 
     Many are published at the same time; those of one key stay in order. Each failed line is reported, with
     whether it may be stored anyway. Exit code 1 if any failed.
+
+    `nsq-ha tail A --json | nsq-ha pub B --from-tail` publishes messages again with their headers, tag and trace id.
+    Without a key, messages for an ordered topic go to the partition that they name.
     """
     chosen = PubOptions(**options)  # type: ignore[arg-type]  # click's names and types are the fields'
-    if chosen.key is not None and chosen.key_field is not None:
-        raise click.UsageError("give --key or --key-field, not both")
-    if chosen.partition is not None and (chosen.key is not None or chosen.key_field is not None):
-        raise click.UsageError("give --partition or a key, not both: the key chooses the partition")
+    check_usage(chosen)
     if sys.stdin is None:
         raise click.ClickException("standard input is closed: there is nothing to publish")
     failed = run(_pub(topic, cluster, sys.stdin.buffer, chosen))
@@ -123,13 +128,30 @@ async def _pub(topic: str, cluster: Cluster, stream: BinaryIO, options: PubOptio
     if options.timeout is not None:
         chosen["publish_timeout"] = options.timeout
     async with cluster.producer(**chosen) as producer:
-        publisher = LinePublisher(producer, topic, options, is_plain=found.meta is None)
+        publisher = LinePublisher(
+            producer,
+            topic,
+            options,
+            is_plain=found.meta is None,
+            is_ordered=found.meta is not None and found.meta.ordered,
+        )
         began = time.monotonic()
         try:
-            await publisher.run(read_lines(stream, producer.config.max_message_bytes))
+            with Progress("published") as progress:
+                publisher.progress = None if stream.isatty() else progress
+                await publisher.run(_pieces(stream, options, producer.config.max_message_bytes))
         finally:
             click.echo(publisher.summary(time.monotonic() - began), err=True)
     return publisher.failed
+
+
+def _pieces(stream: BinaryIO, options: PubOptions, most: int) -> AsyncIterator[Line | BadLine]:
+    """Return the pieces of the input that become messages."""
+    if options.csv:
+        return csv_rows(read_lines(stream, most), options.csv_separator, most)
+    # What tail prints of a message is longer than the message: base64, names and escapes.
+    limit = most * _TAIL_GROWTH if options.from_tail else most
+    return read_lines(stream, limit, None if options.whole else options.delimiter)
 
 
 def _check(topic: str, found: Found, options: PubOptions) -> None:
@@ -140,7 +162,7 @@ def _check(topic: str, found: Found, options: PubOptions) -> None:
         return
     if options.defer is not None:
         raise ConfigError("remove --defer: the partitioned server cannot delay a message")
-    if meta.ordered and options.key is None and options.key_field is None and options.partition is None:
+    if meta.ordered and not options.has_keys:
         raise ConfigError(f"topic {topic!r} is ordered: give --key-field, --key or --partition")
     if options.partition is not None and options.partition >= meta.partition_num:
         raise ConfigError(f"topic {topic!r} has partitions 0..{meta.partition_num - 1}, not {options.partition}")
@@ -152,6 +174,7 @@ def _check_plain(found: Found, options: PubOptions) -> None:
     given = {
         "--key": (options.key is not None, "has no keys"),
         "--key-field": (options.key_field is not None, "has no keys"),
+        "--key-delimiter": (options.key_delimiter is not None, "has no keys"),
         "--partition": (options.partition is not None, "has no partitions"),
         "--trace": (options.trace, "has no trace ids"),
         "--header": (bool(options.headers), "has no headers"),
@@ -174,8 +197,10 @@ class LinePublisher:
         topic: The topic.
         options: The command's options.
         is_plain: The cluster is a plain one, so receipts have no partition.
+        is_ordered: The topic is ordered.
 
     Attributes:
+        progress: Counts acknowledged lines. None for nothing.
         lines: Number of lines taken, without empty ones.
         empty: Number of empty lines, which are skipped.
         stored: Number of acknowledged lines.
@@ -183,7 +208,16 @@ class LinePublisher:
         maybe_stored: Number of failed lines that may be stored.
     """
 
-    def __init__(self, producer: Producer, topic: str, options: PubOptions, *, is_plain: bool = False) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        options: PubOptions,
+        *,
+        is_plain: bool = False,
+        is_ordered: bool = False,
+    ) -> None:
+        self.progress: Progress | None = None
         self.lines: int = 0
         self.empty: int = 0
         self.stored: int = 0
@@ -192,10 +226,11 @@ class LinePublisher:
         self._producer = producer
         self._topic = topic
         self._options = options
+        self._inputs = options.inputs(keeps_partition=is_ordered)
         self._is_plain = is_plain
         self._reading: asyncio.Task[None] | None = None
 
-    async def run(self, lines: AsyncIterator[Line]) -> None:
+    async def run(self, lines: AsyncIterator[Line | BadLine]) -> None:
         """Publish all lines; return after the last answer.
 
         Raises:
@@ -206,10 +241,10 @@ class LinePublisher:
         async with asyncio.TaskGroup() as group:
             self._reading = group.create_task(self._read(lines, group))
 
-    async def _read(self, lines: AsyncIterator[Line], group: asyncio.TaskGroup) -> None:
+    async def _read(self, lines: AsyncIterator[Line | BadLine], group: asyncio.TaskGroup) -> None:
         room = asyncio.Semaphore(self._options.in_flight)
         async for line in lines:
-            if line.data == b"":
+            if isinstance(line, Line) and line.data == b"":
                 self.empty += 1
                 continue
             await room.acquire()
@@ -221,34 +256,42 @@ class LinePublisher:
     def _is_stopped(self) -> bool:
         return self.failed > 0 and self._options.stop_on_error
 
-    async def _publish(self, line: Line) -> None:
+    async def _publish(self, line: Line | BadLine) -> None:
         if self._is_stopped:
             return  # the line was read before the failure was known
         self.lines += 1
-        options = self._options
         try:
-            if line.data is None:
-                raise ConfigError(
-                    f"longer than {self._producer.config.max_message_bytes} bytes: set NSQ_HA_MAX_MESSAGE_BYTES if nsqd"
-                    f" accepts more, as its --max-msg-size says"
-                )
+            message = self._message(line)
             receipt = await self._producer.publish(
                 self._topic,
-                line.data,
-                key=_key(line.data, options),
-                partition=options.partition,
-                headers=options.headers or None,
-                tag=options.tag,
-                defer=options.defer,
+                message.body,
+                key=message.key,
+                partition=message.partition,
+                trace_id=message.trace_id,
+                headers=message.headers,
+                tag=message.tag,
+                defer=self._options.defer,
             )
         except NsqError as error:
             self._fail(line, error)
             return
         self.stored += 1
-        if options.receipts:
+        if self.progress is not None:
+            self.progress.advance()
+        if self._options.receipts:
             print_json({"line": line.number} | _receipt(receipt, is_plain=self._is_plain))
 
-    def _fail(self, line: Line, error: NsqError) -> None:
+    def _message(self, line: Line | BadLine) -> OutgoingMessage:
+        if isinstance(line, BadLine):
+            raise ConfigError(line.reason)
+        if line.data is None:
+            raise ConfigError(
+                f"longer than {self._producer.config.max_message_bytes} bytes: set NSQ_HA_MAX_MESSAGE_BYTES if nsqd"
+                f" accepts more, as its --max-msg-size says"
+            )
+        return message_of(line.data, self._inputs)
+
+    def _fail(self, line: Line | BadLine, error: NsqError) -> None:
         self.failed += 1
         doubt = getattr(error, "maybe_stored", False)
         self.maybe_stored += doubt
@@ -270,36 +313,6 @@ class LinePublisher:
         if self.empty:
             parts.append(f"{self.empty:,} empty lines skipped")
         return "; ".join(parts)
-
-
-def _key(data: bytes, options: PubOptions) -> str | int | None:
-    """Return the line's sharding key.
-
-    Raises:
-        ConfigError: The line is not JSON, or has no usable key.
-    """
-    if not options.jsonl and options.key_field is None:
-        return options.key
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"not JSON: {error}") from error
-    if options.key_field is None:
-        return options.key
-    if not isinstance(value, dict):
-        raise ConfigError(f"not a JSON object, so it has no field {options.key_field!r} (--key-field)")
-    if options.key_field not in value:
-        raise ConfigError(f"field {options.key_field!r} (--key-field) is missing")
-    key = value[options.key_field]
-    if isinstance(key, bool) or not isinstance(key, str | int):
-        raise ConfigError(f"field {options.key_field!r} (--key-field) must be text or an integer, not {_kind(key)}")
-    return key
-
-
-def _kind(value: object) -> str:
-    """Return the JSON name for the kind of a value that cannot be a key."""
-    names = {type(None): "null", bool: "a boolean", float: "a fraction", list: "a list"}
-    return names.get(type(value), "an object")
 
 
 def _receipt(receipt: Receipt, *, is_plain: bool) -> dict[str, object]:

@@ -7,7 +7,8 @@ import pytest
 
 from nsq_ha import Producer
 from nsq_ha.cli.lines import Line
-from nsq_ha.cli.pub import LinePublisher, PubOptions
+from nsq_ha.cli.pub import LinePublisher
+from nsq_ha.cli.pub_options import PubOptions
 from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
 

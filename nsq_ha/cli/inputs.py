@@ -1,0 +1,289 @@
+"""What ``nsq-ha pub`` publishes for a line, a row of CSV, or a message of ``nsq-ha tail``.
+
+The invariant: each piece of the input becomes a message, or an error with the number of its line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.message import OutgoingMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.cli.lines import Line
+
+_SAID_BY_TAIL: Final = frozenset(
+    {"topic", "offset", "internal_id", "attempts", "timestamp_ns", "nsqd", "dead_letter", "ext_base64"}
+)
+"""Fields of a message that say where it was; they are not published."""
+_OWN: Final = frozenset({"body", "body_base64", "key", "partition", "headers", "tag", "trace_id", "header_error"})
+_MAX_TRACE_ID: Final = 2**64 - 1
+
+
+class BadLine(NamedTuple):
+    """A line that cannot be published.
+
+    Attributes:
+        number: The line, counted from 1.
+        reason: What is wrong with it.
+    """
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """How a piece of the input becomes a message.
+
+    Attributes:
+        jsonl: It must be JSON.
+        from_tail: It is a message as ``nsq-ha tail --json`` prints it.
+        body_only: Take only the body of such a message.
+        key_delimiter: Separates its key from its body. None if it has no key.
+        key: The key of all. None for none.
+        key_field: The field of a body's JSON object that is the key. None for none.
+        partition: The partition of all. None for any.
+        headers: The headers of all; the own ones of a message win.
+        tag: The tag of all that have none. None for none.
+        keeps_partition: Messages of ``nsq-ha tail`` without a key go to the partition that they name.
+    """
+
+    jsonl: bool = False
+    from_tail: bool = False
+    body_only: bool = False
+    key_delimiter: bytes | None = None
+    key: str | None = None
+    key_field: str | None = None
+    partition: int | None = None
+    headers: Mapping[str, object] | None = None
+    tag: str | None = None
+    keeps_partition: bool = False
+
+
+def message_of(data: bytes, options: InputOptions) -> OutgoingMessage:
+    """Return the message for a piece of the input.
+
+    Raises:
+        ConfigError: There is none; the text says why.
+    """
+    if options.from_tail:
+        return _of_tail(data, options)
+    key: str | bytes | int | None = options.key
+    if options.key_delimiter is not None:
+        key, found, data = data.partition(options.key_delimiter)
+        if not found:
+            raise ConfigError(f"it has no {options.key_delimiter.decode()!r} (--key-delimiter) after a key")
+        if not data:
+            raise ConfigError("there is no body after the key")
+    if options.jsonl and options.key_field is None:
+        _decode(data)
+    if options.key_field is not None:
+        key = key_of(data, options.key_field)
+    return OutgoingMessage(data, key, options.partition, None, options.headers or None, options.tag)
+
+
+def key_of(data: bytes, name: str) -> str | int:
+    """Return the sharding key that a field of a JSON object is.
+
+    Raises:
+        ConfigError: The data is not JSON, or has no usable key.
+    """
+    value = _decode(data)
+    if not isinstance(value, dict):
+        raise ConfigError(f"not a JSON object, so it has no field {name!r} (--key-field)")
+    if name not in value:
+        raise ConfigError(f"field {name!r} (--key-field) is missing")
+    key = value[name]
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise ConfigError(f"field {name!r} (--key-field) must be text or an integer, not {_kind(key)}")
+    return key
+
+
+def _decode(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"not JSON: {error}") from error
+
+
+def _kind(value: object) -> str:
+    """Return the JSON name for the kind of a value."""
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a fraction",
+        list: "a list",
+        str: "a text",
+    }
+    return names.get(type(value), "an object")
+
+
+# ---------------------------------------------------------------- messages of tail
+
+
+def _of_tail(data: bytes, options: InputOptions) -> OutgoingMessage:
+    entry = _decode(data)
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{_kind(entry)}, not a JSON object as `nsq-ha tail --json` prints it")
+    if unknown := sorted(entry.keys() - _OWN - _SAID_BY_TAIL):
+        raise ConfigError(
+            f"unknown field {unknown[0]!r}: the fields of a message are body or body_base64, key, partition, headers,"
+            f" tag and trace_id"
+        )
+    body = _body(entry)
+    key = options.key if options.key_field is None else key_of(body, options.key_field)
+    if key is None and options.partition is None:
+        key = _checked(entry, "key", "text or an integer", lambda value: isinstance(value, str) or _is_whole(value))
+    partition = options.partition
+    if partition is None and key is None and options.keeps_partition:
+        partition = _checked(entry, "partition", "an integer", _is_whole)
+    if options.body_only:
+        return OutgoingMessage(body, key, partition, None, options.headers or None, options.tag)
+    return OutgoingMessage(body, key, partition, _trace_id(entry), *_described(entry, options))
+
+
+def _body(entry: dict[str, Any]) -> bytes:
+    if ("body" in entry) is ("body_base64" in entry):
+        raise ConfigError("it must have either a field body or a field body_base64")
+    name = "body" if "body" in entry else "body_base64"
+    text = entry[name]
+    if not isinstance(text, str):
+        raise ConfigError(f"field {name!r} must be text, not {_kind(text)}")
+    try:
+        return text.encode() if name == "body" else base64.b64decode(text, validate=True)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"field 'body' has a character that UTF-8 cannot encode: {error}") from error
+    except (binascii.Error, ValueError) as error:
+        raise ConfigError(f"field 'body_base64' is not base64: {error}") from error
+
+
+def _trace_id(entry: dict[str, Any]) -> int | None:
+    found: int | None = _checked(
+        entry, "trace_id", f"0..{_MAX_TRACE_ID}", lambda value: _is_whole(value) and 0 <= value <= _MAX_TRACE_ID
+    )
+    return found or None
+
+
+def _described(entry: dict[str, Any], options: InputOptions) -> tuple[dict[str, object] | None, str | None]:
+    """Return the headers and the tag."""
+    if "header_error" in entry or "ext_base64" in entry:
+        raise ConfigError("its headers are not JSON, so they cannot be published: give --body-only to leave them out")
+    headers = _checked(entry, "headers", "an object", lambda value: isinstance(value, dict))
+    tag = _checked(entry, "tag", "text", lambda value: isinstance(value, str))
+    merged = {**(options.headers or {}), **(headers or {})}
+    return merged or None, options.tag if tag is None else tag
+
+
+def _checked(entry: dict[str, Any], name: str, wanted: str, is_right: Any) -> Any:  # noqa: ANN401 - JSON, a function
+    value = entry.get(name)
+    if value is not None and not is_right(value):
+        raise ConfigError(f"field {name!r} must be {wanted}, not {_kind(value)}")
+    return value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# ---------------------------------------------------------------- CSV
+
+
+async def csv_rows(lines: AsyncIterator[Line], separator: str, limit: int) -> AsyncIterator[Line | BadLine]:
+    """Yield the rows of CSV as JSON objects; the first row has the names of the fields.
+
+    Args:
+        lines: The lines. A quoted field may contain newlines, so a row may have several.
+        separator: The character between fields.
+        limit: Maximum size of a row in bytes.
+
+    Raises:
+        ConfigError: The first row cannot be used.
+    """
+    rows = _Rows(separator, limit)
+    async for line in lines:
+        for row in rows.take(line):
+            yield row
+    for row in rows.end():
+        yield row
+
+
+class _Rows:
+    """Joins lines to rows.
+
+    Args:
+        separator: The character between fields.
+        limit: Maximum size of a row in bytes.
+    """
+
+    def __init__(self, separator: str, limit: int) -> None:
+        self._separator = separator
+        self._limit = limit
+        self._names: list[str] | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._first = 0
+        self._is_quoted = False
+
+    def take(self, line: Line) -> list[Line | BadLine]:
+        """Return the row that ends in a line, if one does."""
+        if not self._parts:
+            self._first = line.number
+            self._size = 0
+        if line.data is None or self._size + len(line.data) > self._limit:
+            self._reset()
+            if self._names is None:
+                raise ConfigError(f"line {line.number}: the first row of CSV is longer than {self._limit} bytes")
+            return [BadLine(self._first, f"a row longer than {self._limit} bytes, up to line {line.number}")]
+        self._parts.append(line.data)
+        self._size += len(line.data) + 1
+        self._is_quoted ^= bool(line.data.count(b'"') % 2)
+        return [] if self._is_quoted else self._cut()
+
+    def end(self) -> list[Line | BadLine]:
+        """Return the last row if its quotes do not end."""
+        return self._cut() if self._parts else []
+
+    def _reset(self) -> None:
+        self._parts = []
+        self._is_quoted = False
+
+    def _cut(self) -> list[Line | BadLine]:
+        data = b"\n".join(self._parts).removesuffix(b"\r")
+        self._reset()
+        if not data:
+            return []
+        try:
+            fields = self._fields(data.decode("utf-8-sig" if self._names is None else "utf-8"))
+        except (UnicodeDecodeError, csv.Error) as error:
+            what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not CSV"
+            if self._names is None:
+                raise ConfigError(f"line {self._first}: the first row is {what}: {error}") from error
+            return [BadLine(self._first, f"{what}: {error}")]
+        if self._names is None:
+            if len(set(fields)) < len(fields):
+                raise ConfigError(f"line {self._first}: two fields of the first row have the same name")
+            self._names = fields
+            return []
+        if len(fields) != len(self._names):
+            return [BadLine(self._first, f"{len(fields)} fields, but the first row names {len(self._names)}")]
+        from nsq_ha.cli.lines import Line
+
+        row = dict(zip(self._names, fields, strict=True))
+        return [Line(self._first, json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode())]
+
+    def _fields(self, text: str) -> list[str]:
+        rows = list(csv.reader([text], delimiter=self._separator, strict=True))
+        if len(rows) != 1:
+            raise csv.Error("a newline outside quotes")
+        return rows[0]

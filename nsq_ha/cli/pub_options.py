@@ -1,0 +1,123 @@
+"""The options of ``nsq-ha pub``, and what they may not be together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from nsq_ha.cli.inputs import InputOptions
+
+
+def parse_headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
+    """Return ``key=value`` pairs as a dict."""
+    headers: dict[str, object] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"write key=value, not {value!r}")
+        headers[key] = text
+    return headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PubOptions:
+    """The options of the command, by their names."""
+
+    jsonl: bool
+    key: str | None
+    key_field: str | None
+    partition: int | None
+    trace: bool
+    headers: dict[str, object]
+    tag: str | None
+    timeout: float | None
+    in_flight: int
+    receipts: bool
+    stop_on_error: bool
+    defer: float | None = None
+    delimiter: bytes = b"\n"
+    whole: bool = False
+    csv: bool = False
+    csv_separator: str = ","
+    from_tail: bool = False
+    body_only: bool = False
+    key_delimiter: bytes | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether each message has a key or a partition."""
+        given = (self.key, self.key_field, self.partition, self.key_delimiter)
+        return self.from_tail or any(value is not None for value in given)
+
+    def inputs(self, *, keeps_partition: bool) -> InputOptions:
+        """Return how a piece of the input becomes a message."""
+        return InputOptions(
+            jsonl=self.jsonl,
+            from_tail=self.from_tail,
+            body_only=self.body_only,
+            key_delimiter=self.key_delimiter,
+            key=self.key,
+            key_field=self.key_field,
+            partition=self.partition,
+            headers=self.headers,
+            tag=self.tag,
+            keeps_partition=keeps_partition,
+        )
+
+
+def parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> bytes | None:
+    """Return the bytes of a text, which may have escapes for control characters."""
+    if value is None:
+        return None
+    try:
+        found = value.encode().decode("unicode_escape").encode("latin-1") if "\\" in value else value.encode()
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise click.BadParameter(f"{value!r} has a wrong escape: \\n, \\t, \\0 and \\x1e are right ones") from None
+    if not found:
+        raise click.BadParameter("it is empty")
+    return found
+
+
+def parse_byte(context: click.Context, parameter: click.Parameter, value: str) -> bytes:
+    """Return the byte that a text means, which may be an escape."""
+    found = parse_bytes(context, parameter, value) or b""
+    if len(found) != 1:
+        raise click.BadParameter(f"give one byte, such as \\0 or ';', not {value!r}")
+    return found
+
+
+def parse_character(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Return the character that a text means."""
+    found = "\t" if value == "\\t" else value
+    if len(found) != 1 or found in '"\r\n':
+        raise click.BadParameter(f"give one character, such as ';' or \\t, not {value!r}")
+    return found
+
+
+def check_usage(options: PubOptions) -> None:
+    """Reject options that contradict each other."""
+    forms = {
+        "--jsonl": options.jsonl,
+        "--from-tail": options.from_tail,
+        "--csv": options.csv,
+        "--whole": options.whole,
+        "--key-delimiter": options.key_delimiter is not None,
+    }
+    given = [name for name, is_given in forms.items() if is_given]
+    if len(given) > 1 and given not in (["--jsonl", "--key-delimiter"], ["--jsonl", "--whole"]):
+        raise click.UsageError(f"give {given[0]} or {given[1]}, not both")
+    keys = {
+        "--key": options.key is not None,
+        "--key-field": options.key_field is not None,
+        "--key-delimiter": options.key_delimiter is not None,
+    }
+    chosen = [name for name, is_given in keys.items() if is_given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"give {chosen[0]} or {chosen[1]}, not both")
+    if options.partition is not None and chosen:
+        raise click.UsageError("give --partition or a key, not both: the key chooses the partition")
+    if options.body_only and not options.from_tail:
+        raise click.UsageError("--body-only needs --from-tail")
+    if options.delimiter != b"\n" and (options.whole or options.csv):
+        raise click.UsageError(f"give --delimiter or {'--whole' if options.whole else '--csv'}, not both")

@@ -1,0 +1,229 @@
+"""What ``nsq-ha pub`` makes of its input: messages, or an error for each line that is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsq_ha.cli.inputs import BadLine, InputOptions, csv_rows, message_of
+from nsq_ha.cli.lines import Line, Splitter
+from nsq_ha.cli.tail import as_dict
+from nsq_ha.errors import ConfigError
+from nsq_ha.message import Message, OutgoingMessage
+from tests.cli.test_to_file import Source
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
+    from tests.cli.conftest import Invoke
+
+TAIL = InputOptions(from_tail=True)
+ORDERED = InputOptions(from_tail=True, keeps_partition=True)
+
+
+def of_tail(options: InputOptions = TAIL, **fields: Any) -> OutgoingMessage:  # noqa: ANN401
+    return message_of(json.dumps(fields).encode(), options)
+
+
+# ---------------------------------------------------------------- messages of tail
+
+
+@given(st.binary(min_size=1), st.dictionaries(st.text(), st.text(), max_size=3), st.none() | st.text(min_size=1))
+def test_what_tail_prints_gives_the_same_message(body: bytes, headers: dict[str, str], tag: str | None) -> None:
+    own = {key: value for key, value in headers.items() if not key.startswith("##")}
+    ext = json.dumps(own | ({} if tag is None else {"##client_dispatch_tag": tag})).encode()
+    message = Message(bytes(15) + b"\x07", body, 2, 5, Source(), 10, 40, ext)
+    line = json.dumps(as_dict(message)).encode()
+    assert message_of(line, ORDERED) == OutgoingMessage(body, None, 3, 7, own or None, tag)
+    assert message_of(line, TAIL) == OutgoingMessage(body, None, None, 7, own or None, tag)
+
+
+def test_flags_win_over_a_line_and_headers_are_joined() -> None:
+    line: dict[str, Any] = {
+        "body": '{"u":5}',
+        "key": "k",
+        "partition": 3,
+        "headers": {"a": 1},
+        "tag": "own",
+        "trace_id": 0,
+    }
+    both: dict[str, Any] = {"headers": {"a": 2, "b": 2}, "tag": "all"}
+    assert of_tail(**line) == OutgoingMessage(b'{"u":5}', "k", None, None, {"a": 1}, "own")
+    assert of_tail(ORDERED, **line).partition is None, "the key chooses it"
+    assert of_tail(InputOptions(from_tail=True, **both), **line).headers == {"a": 1, "b": 2}
+    assert of_tail(InputOptions(from_tail=True, **both), body="x").tag == "all"
+    assert of_tail(InputOptions(from_tail=True, key_field="u"), **line).key == 5
+    assert of_tail(InputOptions(from_tail=True, partition=1), **line) == OutgoingMessage(
+        b'{"u":5}', None, 1, None, {"a": 1}, "own"
+    )
+    assert of_tail(InputOptions(from_tail=True, body_only=True), **line) == OutgoingMessage(b'{"u":5}', "k")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "it must have either a field body or a field body_base64"),
+        ({"body": "a", "body_base64": "YQ=="}, "it must have either a field body or a field body_base64"),
+        ({"body": 1}, "field 'body' must be text, not a number"),
+        ({"body_base64": "*"}, "field 'body_base64' is not base64"),
+        ({"body": "\ud800"}, "field 'body' has a character that UTF-8 cannot encode"),
+        ({"body": "a", "bdoy": "b"}, "unknown field 'bdoy': the fields of a message are body or body_base64, key"),
+        ({"body": "a", "key": 1.5}, "field 'key' must be text or an integer, not a fraction"),
+        ({"body": "a", "partition": True}, "field 'partition' must be an integer, not a boolean"),
+        ({"body": "a", "headers": []}, "field 'headers' must be an object, not a list"),
+        ({"body": "a", "tag": 1}, "field 'tag' must be text, not a number"),
+        ({"body": "a", "trace_id": -1}, "field 'trace_id' must be 0..18446744073709551615, not a number"),
+        ({"body": "a", "headers": None, "header_error": "x"}, "its headers are not JSON, so they cannot be published"),
+    ],
+)
+def test_a_line_that_is_no_message_says_why(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        of_tail(ORDERED, **fields)
+    assert str(refused.value).startswith(text)
+
+
+@pytest.mark.parametrize(("line", "text"), [(b"[1]", "a list, not a JSON object as"), (b"{", "not JSON: ")])
+def test_a_line_that_is_no_object_says_so(line: bytes, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{text}"):
+        message_of(line, TAIL)
+
+
+# ---------------------------------------------------------------- keys
+
+
+def test_a_key_stands_before_its_delimiter() -> None:
+    options = InputOptions(key_delimiter=b"::")
+    assert message_of(b"k::b::c", options) == OutgoingMessage(b"b::c", b"k")
+    for line, text in ((b"no key", "it has no '::'"), (b"k::", "there is no body after the key")):
+        with pytest.raises(ConfigError, match=text):
+            message_of(line, options)
+
+
+# ---------------------------------------------------------------- CSV
+
+
+async def rows_of(text: bytes, separator: str = ",", limit: int = 1000) -> list[Line | BadLine]:
+    splitter = Splitter(limit)
+
+    async def lines() -> AsyncIterator[Line]:
+        for line in splitter.feed(text) + splitter.end():
+            yield line
+
+    return [row async for row in csv_rows(lines(), separator, limit)]
+
+
+async def test_rows_are_json_objects() -> None:
+    text = '\ufeffid;name\r\n1;"a;""b""\nc"\r\n\r\n2;grün\n'.encode()
+    assert await rows_of(text, ";") == [
+        Line(2, b'{"id":"1","name":"a;\\"b\\"\\nc"}'),
+        Line(5, '{"id":"2","name":"grün"}'.encode()),
+    ]
+
+
+@given(st.lists(st.lists(st.text(), min_size=2, max_size=2), min_size=1, max_size=5))
+async def test_what_python_writes_is_read(rows: list[list[str]]) -> None:
+    rows = [[field.encode("utf-8", "ignore").decode() for field in row] for row in rows]
+    output = io.StringIO()
+    csv.writer(output, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["a", "b"], *rows])
+    found = await rows_of(output.getvalue().encode(), limit=100_000)
+    assert [list(json.loads(row.data or b"").values()) for row in found if isinstance(row, Line)] == rows
+
+
+async def test_each_wrong_row_is_reported_with_its_line() -> None:
+    found = await rows_of(b'a,b\n1\n1,2,3\n\xff,1\n"x"y,1\nok,1\n' + b"z" * 1001 + b'\nok,2\n"open,1\nend', limit=1000)
+    wrong = {row.number: row.reason for row in found if isinstance(row, BadLine)}
+    assert [row.number for row in found if isinstance(row, Line)] == [6, 8]
+    assert list(wrong) == [2, 3, 4, 5, 7, 9]
+    assert (wrong[2], wrong[3]) == (
+        "1 fields, but the first row names 2",
+        "3 fields, but the first row names 2",
+    )
+    assert wrong[4].startswith("not UTF-8")
+    assert wrong[5].startswith("not CSV")
+    assert wrong[7] == "a row longer than 1000 bytes, up to line 7"
+    assert wrong[9].startswith("not CSV: unexpected end of data")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(b"a,a\n", "two fields of the first row"), (b"\xff\n", "the first row is not UTF-8"), (b"x" * 1001, "is longer")],
+)
+async def test_a_wrong_first_row_ends_it(text: bytes, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        await rows_of(text)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def tailed(invoke: Invoke, topic: str, count: int) -> list[dict[str, Any]]:
+    result = invoke("tail", topic, "--from", "-1h", "-n", str(count), "--json")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_tail_and_pub_are_a_round_trip(cluster: DevCluster, invoke: Invoke, name: str) -> None:
+    for topic in (name, f"{name}.copy"):
+        cluster.create_topic(topic, 2, extended=True, ordered=True, sync_every=1)
+    lines = [
+        json.dumps({"body": f"m{number}", "key": number % 7, "headers": {"n": number}, "tag": "t", "trace_id": number})
+        for number in range(1, 20)
+    ] + [json.dumps({"body_base64": "/wo=", "partition": 1})]
+    assert invoke("pub", name, "--from-tail", stdin="\n".join(lines)).exit_code == 0
+    first = invoke("tail", name, "--from", "beginning", "-n", "20", "--json").stdout
+    assert invoke("pub", f"{name}.copy", "--from-tail", stdin=first).exit_code == 0
+
+    def parts(topic: str) -> list[list[tuple[object, ...]]]:
+        found = tailed(invoke, topic, 20)
+        return [
+            [
+                (m.get("body"), m.get("body_base64"), str(m["headers"]), m["tag"], m["trace_id"])
+                for m in found
+                if m["partition"] == number
+            ]
+            for number in range(2)
+        ]
+
+    assert parts(name) == parts(f"{name}.copy")
+
+
+def test_wrong_lines_are_reported_and_the_others_published(invoke: Invoke, topic: str) -> None:
+    result = invoke("pub", topic, "--from-tail", stdin='{"body":"a"}\n{"body":1}\n\n{"body":"b"}\n{')
+    assert result.exit_code == 1
+    *failures, summary = sorted(result.stderr.splitlines())
+    assert failures[0] == "line 2: not stored: field 'body' must be text, not a number"
+    assert failures[1].startswith("line 5: not stored: not JSON")
+    assert summary.startswith("published 2 of 4 lines")
+    assert sorted(m["body"] for m in tailed(invoke, topic, 2)) == ["a", "b"]
+
+
+def test_other_forms_of_input(invoke: Invoke, topic: str) -> None:
+    assert invoke("pub", topic, "--whole", stdin=b"a\n\nb\n").exit_code == 0
+    assert invoke("pub", topic, "--delimiter", r"\0", stdin=b"c\nd\x00e").exit_code == 0
+    assert invoke("pub", topic, "--csv", stdin=b"x,y\n1,2\n").exit_code == 0
+    assert invoke("pub", topic, "-K", r"\t", "--receipts", stdin=b"k\tf").exit_code == 0
+    assert sorted(m["body"] for m in tailed(invoke, topic, 5)) == ["a\n\nb\n", "c\nd", "e", "f", '{"x":"1","y":"2"}']
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--csv", "--jsonl"),
+        ("--from-tail", "--whole"),
+        ("--body-only",),
+        ("--delimiter", "ab"),
+        ("--delimiter", ""),
+        ("--delimiter", "\\"),
+        ("--delimiter", ";", "--whole"),
+        ("--csv-separator", "ab"),
+        ("-K", ":", "--key", "k"),
+        ("-K", ""),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(invoke: Invoke, topic: str, wrong: tuple[str, ...]) -> None:
+    assert invoke("pub", topic, *wrong, stdin="a").exit_code == 2
