@@ -34,7 +34,7 @@ COMMANDS = [(example, command) for example in EXAMPLES for command, _ in command
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini", "yaml"}
 SHELL_WORDS = {"cd", "export", "source", "unset"}
-OTHER_PROGRAMS = {*SHELL_WORDS, "git", "python", "pip", "pytest", "cat", "venv-pack", "spark-submit"}
+OTHER_PROGRAMS = {*SHELL_WORDS, "git", "python", "pip", "pytest", "cat", "printf", "venv-pack", "spark-submit"}
 MOST_SKIPPED = 3
 """Examples that may be left out; more than that and a page had better be written otherwise."""
 

@@ -7,9 +7,12 @@ import logging
 import click
 
 from nsq_ha._version import __version__
+from nsq_ha.cli.bench import bench
 from nsq_ha.cli.channel import channel
+from nsq_ha.cli.copy import copy
 from nsq_ha.cli.demo import demo
 from nsq_ha.cli.dev import dev
+from nsq_ha.cli.letters import dead_letters
 from nsq_ha.cli.lookup import lookup
 from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
@@ -17,6 +20,7 @@ from nsq_ha.cli.pub import pub
 from nsq_ha.cli.running import READER_GONE, log_to_stderr
 from nsq_ha.cli.stat import stat
 from nsq_ha.cli.tail import tail
+from nsq_ha.cli.to_file import to_file
 from nsq_ha.cli.topic import topic
 from nsq_ha.cli.trace import trace
 
@@ -52,5 +56,5 @@ def app(verbose: int, context: str | None) -> None:
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
 
 
-for _command in (demo, dev, topic, channel, pub, tail, lookup, stat, trace):
+for _command in (demo, dev, topic, channel, pub, tail, lookup, stat, trace, to_file, copy, dead_letters, bench):
     app.add_command(_command)

@@ -1,4 +1,4 @@
-"""``nsq-ha trace``: report from trace logs what happened to each message."""
+"""``nsq-ha trace``: what happened to one message, or, from trace logs, to each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsq_ha.cli.life import message
 from nsq_ha.cli.options import TOPIC, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.errors import SparkUnavailableError
@@ -47,9 +48,27 @@ def _session(master: str | None, threads: str) -> SparkSession:
     return (builder.remote(master) if master.startswith("sc://") else builder.master(master)).getOrCreate()
 
 
-@click.group()
+class WithMessage(click.Group):
+    """A group whose command is ``message`` if the first argument is a number: ``trace 7`` is ``trace message 7``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name."""
+        if args and args[0][:1].isdigit():
+            args = ["message", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=WithMessage)
 def trace() -> None:
-    """Follow messages through trace logs. Needs Spark: pip install 'nsq_ha[spark]', and Java 17 or newer."""
+    """Follow messages: `trace ID` shows the life of one, `trace report` reads whole trace logs.
+
+    `report` needs Spark: pip install 'nsq_ha[spark]', and Java 17 or newer.
+    """
+
+
+trace.add_command(message)
 
 
 @trace.command()

@@ -7,7 +7,21 @@ import pytest
 from nsq_ha._version import __version__
 from tests.cli.conftest import Invoke
 
-COMMANDS = ("demo", "dev", "topic", "channel", "pub", "tail", "lookup", "stat")
+COMMANDS = (
+    "demo",
+    "dev",
+    "topic",
+    "channel",
+    "pub",
+    "tail",
+    "lookup",
+    "stat",
+    "to-file",
+    "copy",
+    "dead-letters",
+    "bench",
+    "trace",
+)
 
 WITHOUT = """
 import sys
@@ -79,6 +93,10 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
         ("tail", "t", "-n", "0"),
         ("tail", "t", "--from", "yesterday"),
         ("tail", "t", "--from", "1960-01-01"),
+        ("tail", "t", "--from", "-1"),
+        ("copy", "t", "u", "--rate", "0"),
+        ("bench", "t", "--size", "8"),
+        ("dead-letters", "show", "t"),
         ("tail", "t", "--from", "0001-01-01"),
         ("tail", "t", "--from", "9999-12-31T23:59:59-14:00"),
         ("tail", "t", "--from", "2263-01-01"),

@@ -317,8 +317,8 @@ def test_a_killed_process_loses_nothing(either: DevCluster, name: str, tmp_path:
             if len(found) == len(bodies):
                 break
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
-    assert process.returncode == 0
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
     assert 0 < before < len(bodies), "it was killed in the middle"
     assert found == set(bodies)
     assert [path.name for path in (tmp_path / name).iterdir() if path.name.startswith(".")] == [".lock"]

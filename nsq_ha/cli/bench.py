@@ -1,0 +1,305 @@
+"""``nsq-ha bench``: publish to a topic and consume from it, and measure both."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import secrets
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option, yes_option
+from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.progress import Progress
+from nsq_ha.cli.reading import reading_options
+from nsq_ha.cli.running import run
+from nsq_ha.cli.scan import own_channel
+from nsq_ha.cli.views import nsqds_of_topic, require_topic
+from nsq_ha.errors import ConfigError, PublishError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nsq_ha import Consumer, Producer
+    from nsq_ha.cli.cluster import Cluster
+
+_STAMP: Final = struct.Struct("<8sd")
+"""The number of this run, and when the message was published, on this machine's monotonic clock."""
+_KEYS: Final = 64
+"""Different keys on an ordered topic."""
+_SHARES: Final = (50.0, 95.0, 99.0, 99.9)
+_QUIET: Final = 10.0
+"""Seconds without a message after which the missing ones count as not delivered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The options of the command, by their names."""
+
+    count: int
+    seconds: float
+    size: int
+    in_flight: int
+    consume: bool
+
+
+@dataclass(slots=True)
+class Measured:
+    """One side of a run.
+
+    Attributes:
+        seconds: Duration of each message, in seconds.
+        took: Seconds from the first to the last.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    took: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return len(self.seconds) / self.took if self.took > 0 else 0.0
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least ``share`` percent do not exceed; 0 without values."""
+    if not ordered:
+        return 0.0
+    return ordered[min(len(ordered) - 1, max(0, -int(-len(ordered) * share // 100) - 1))]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself, by its name or address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True)
+@click.option("--seconds", type=SECONDS, default=30.0, show_default=True, help="Stop publishing after this time.")
+@click.option("--size", type=click.IntRange(_STAMP.size, 1 << 20), default=100, show_default=True, help="Bytes a body.")
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Number of unanswered publishes. 1 measures the latency of the cluster, many its throughput.",
+)
+@click.option("--consume/--no-consume", default=True, show_default=True, help="Consume the messages, too.")
+@yes_option
+@cluster_options
+@json_option
+def bench(topic: str, cluster: Cluster, *, yes: bool, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
+    """Publish to TOPIC and consume from it, and print rates and latencies.
+
+    The messages stay in the topic, and go to all its channels: use a topic of its own. They are consumed through a
+    channel of its own, which is deleted at the end. Refuses a cluster that is not on this machine, unless --yes is
+    given. Exit code 1 if a publish failed, or a message was not delivered.
+    """
+    chosen = BenchOptions(**options)
+    result = run(_bench(cluster, topic, chosen, yes=yes))
+    if wants_json(as_json):
+        print_json(result.as_dict())
+    else:
+        result.show()
+    if result.failed or result.missing:
+        raise click.exceptions.Exit(1)
+
+
+@dataclass(slots=True)
+class Result:
+    """A run.
+
+    Attributes:
+        topic: The topic.
+        size: Bytes of each body.
+        published: From the call to the acknowledgement.
+        consumed: From the call of the publish to the arrival. None if nothing was consumed.
+        failed: Number of publishes that were not acknowledged.
+        missing: Number of acknowledged messages that did not arrive.
+    """
+
+    topic: str
+    size: int
+    published: Measured
+    consumed: Measured | None
+    failed: int
+    missing: int
+
+    def sides(self) -> Iterator[tuple[str, Measured]]:
+        """Yield both sides with their names."""
+        yield "publish", self.published
+        if self.consumed is not None:
+            yield "publish to consume", self.consumed
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as a dict for JSON."""
+        return {
+            "topic": self.topic,
+            "size": self.size,
+            "failed": self.failed,
+            "missing": self.missing,
+            **{name.replace(" ", "_"): _figures(side) for name, side in self.sides()},
+        }
+
+    def show(self) -> None:
+        """Print the figures as a table."""
+        print_table(
+            ["", "messages#", "seconds#", "per second#", "MiB/s#", *(f"{s:g} % ms#" for s in _SHARES), "max ms#"],
+            [
+                (
+                    name,
+                    len(side.seconds),
+                    f"{side.took:,.2f}",
+                    f"{side.rate:,.0f}",
+                    f"{side.rate * self.size / (1 << 20):,.2f}",
+                    *(f"{value:,.2f}" for value in _latencies(side)),
+                )
+                for name, side in self.sides()
+            ],
+            title=f"{self.topic}: bodies of {self.size} bytes",
+        )
+        if self.failed or self.missing:
+            click.echo(f"FAILED: {self.failed:,} not acknowledged, {self.missing:,} not delivered")
+
+
+def _latencies(side: Measured) -> list[float]:
+    ordered = sorted(side.seconds)
+    return [percentile(ordered, share) * 1e3 for share in (*_SHARES, 100.0)]
+
+
+def _figures(side: Measured) -> dict[str, Any]:
+    names = [*(f"p{share:g}_ms" for share in _SHARES), "max_ms"]
+    return {
+        "messages": len(side.seconds),
+        "seconds": round(side.took, 6),
+        "per_second": round(side.rate, 1),
+        **{name: round(value, 3) for name, value in zip(names, _latencies(side), strict=True)},
+    }
+
+
+async def _bench(cluster: Cluster, topic: str, options: BenchOptions, *, yes: bool) -> Result:
+    found = await require_topic(cluster, topic)
+    _refuse_others(cluster, await nsqds_of_topic(cluster, topic), yes=yes)
+    is_ordered = found.meta is not None and found.meta.ordered
+    measuring = Measuring(topic, options, is_ordered=is_ordered)
+    async with cluster.producer() as producer:
+        if not options.consume:
+            await measuring.publish(producer)
+            return measuring.result()
+        if found.meta is None and not found.nsqds:
+            await producer.publish(topic, b"-")  # creates the topic, so that the channel gets all of the run
+        reading = reading_options((), None, 2000)
+        async with cluster.consumer(topic, own_channel("bench"), **reading) as consumer:
+            await consumer.wait_subscribed()
+            consuming = asyncio.create_task(measuring.consume(consumer))
+            try:
+                await measuring.publish(producer)
+                await consuming
+            finally:
+                consuming.cancel()
+                await asyncio.wait({consuming})
+    return measuring.result()
+
+
+def _refuse_others(cluster: Cluster, nsqds: Sequence[str], *, yes: bool) -> None:
+    hosts = {urlsplit(url).hostname or "" for url in cluster.lookupd} | {each.rpartition(":")[0] for each in nsqds}
+    others = sorted(host for host in hosts if not is_loopback(host.strip("[]")))
+    if others and not yes:
+        raise ConfigError(
+            f"this cluster is not on this machine ({', '.join(map(clean, others))}), and a benchmark loads it: give"
+            f" --yes if that is what you want"
+        )
+
+
+class Measuring:
+    """Publishes and consumes messages that carry when they were published.
+
+    Args:
+        topic: The topic.
+        options: The command's options.
+        is_ordered: The topic is ordered, so messages need keys.
+    """
+
+    def __init__(self, topic: str, options: BenchOptions, *, is_ordered: bool) -> None:
+        self._topic = topic
+        self._options = options
+        self._is_ordered = is_ordered
+        self._run = secrets.token_bytes(8)
+        self._published = Measured()
+        self._consumed = Measured()
+        self._failed = 0
+        self._all_sent = asyncio.Event()
+        self._seen: set[float] = set()
+
+    def result(self) -> Result:
+        """Return the figures."""
+        consumed = self._consumed if self._options.consume else None
+        missing = 0 if consumed is None else max(0, len(self._published.seconds) - len(consumed.seconds))
+        return Result(self._topic, self._options.size, self._published, consumed, self._failed, missing)
+
+    async def publish(self, producer: Producer) -> None:
+        """Publish until the count or the time is reached."""
+        options = self._options
+        began = time.perf_counter()
+        end = began + options.seconds
+        numbers = iter(range(options.count))
+        keys = itertools.cycle(range(_KEYS)) if self._is_ordered else itertools.repeat(None)
+        pad = bytes(options.size - _STAMP.size)
+
+        async def work() -> None:
+            for _ in numbers:
+                called = time.perf_counter()
+                if called >= end:
+                    return
+                try:
+                    await producer.publish(self._topic, _STAMP.pack(self._run, called) + pad, key=next(keys))
+                except PublishError as error:
+                    self._failed += 1
+                    click.echo(clean(str(error)), err=True)
+                    continue
+                self._published.seconds.append(time.perf_counter() - called)
+                progress.advance()
+
+        with Progress("published", options.count) as progress:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(options.in_flight, options.count)):
+                    group.create_task(work())
+        self._published.took = time.perf_counter() - began
+        self._all_sent.set()
+
+    async def consume(self, consumer: Consumer) -> None:
+        """Consume until all acknowledged messages arrived, or none comes any more."""
+        first = 0.0
+        while not self._all_sent.is_set() or len(self._seen) < len(self._published.seconds):
+            try:
+                async with asyncio.timeout(0.5 if not self._all_sent.is_set() else _QUIET):
+                    message = await anext(consumer, None)
+            except TimeoutError:
+                if self._all_sent.is_set():
+                    return
+                continue
+            if message is None:
+                return
+            now = time.perf_counter()
+            message.finish()
+            if len(message.body) < _STAMP.size:
+                continue
+            run_id, called = _STAMP.unpack_from(message.body)
+            if run_id != self._run or called in self._seen:
+                continue  # of another program, or delivered again
+            self._seen.add(called)
+            first = min(first or called, called)
+            self._consumed.seconds.append(now - called)
+            self._consumed.took = now - first

@@ -1,0 +1,360 @@
+"""``nsq-ha dead-letters``: list, show and replay what consumers gave up."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from nsq_ha import StartFrom
+from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.progress import Progress
+from nsq_ha.cli.reading import depth_of, losses_reported, reading_options
+from nsq_ha.cli.running import run
+from nsq_ha.cli.scan import scan, until_quiet
+from nsq_ha.cli.start import from_option
+from nsq_ha.cli.tail import letter_as_dict
+from nsq_ha.cli.views import require_topic
+from nsq_ha.dead_letters import DeadLetter, replay
+from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
+
+if TYPE_CHECKING:
+    from nsq_ha import Message, Producer
+    from nsq_ha.cli.cluster import Cluster
+
+CHANNEL_OF_REPLAYS: Final = "nsq-ha-replay"
+_PREVIEW: Final = 60
+_IN_FLIGHT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which dead letters are meant.
+
+    Attributes:
+        ids: Their ids in the dead-letter topic; empty for all.
+        origin: Only those from this topic. None for any.
+        by: Only those that this channel gave up. None for any.
+        error: Only those with this type of error, with or without its module. None for any.
+    """
+
+    ids: frozenset[int] = frozenset()
+    origin: str | None = None
+    by: str | None = None
+    error: str | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing restricts them."""
+        return self == Which()
+
+    def has(self, message: Message, letter: DeadLetter) -> bool:
+        """Return whether a dead letter is one of them."""
+        found = letter.provenance
+        kind = found.error_type or ""
+        return (
+            (not self.ids or message.internal_id in self.ids)
+            and self.origin in (None, found.topic)
+            and self.by in (None, found.channel)
+            and self.error in (None, kind, kind.rpartition(".")[2])
+        )
+
+
+class MessageId(click.ParamType[int]):
+    """A message's internal id, decimal or hexadecimal with 0x."""
+
+    name = "id"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or fail with the reason."""
+        try:
+            number = int(str(value), 0)
+        except ValueError:
+            number = -1
+        if not 0 <= number < 2**64:
+            self.fail(f"write an id such as 1125899906842625 or 0x4000000000001, not {value!r}", param, ctx)
+        return number
+
+
+_ID: Final = MessageId()
+_FILTERS: Final = (
+    click.option("--origin", type=TOPIC, help="Only dead letters of this topic."),
+    click.option("--given-up-by", "by", type=CHANNEL, help="Only those that this channel gave up."),
+    click.option("--error", metavar="TYPE", help="Only those with this type of error, such as ValueError."),
+)
+_channel_option: Final = click.option(
+    "--channel",
+    type=CHANNEL,
+    help="Channel of TOPIC to look into. Only for a plain (upstream) cluster, which needs it.",
+)
+
+
+def _with_filters(command: Any) -> Any:  # noqa: ANN401 - a decorator of click
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Look at dead letters, and publish them to their topics again."""
+
+
+@dead_letters.command("list")
+@click.argument("topic", type=TOPIC)
+@_with_filters
+@from_option("the oldest")
+@_channel_option
+@cluster_options
+@json_option
+def list_letters(
+    topic: str,
+    cluster: Cluster,
+    *,
+    origin: str | None,
+    by: str | None,
+    error: str | None,
+    start: StartFrom | None,
+    channel: str | None,
+    as_json: bool | None,
+) -> None:
+    """List the dead letters that TOPIC holds, those that were replayed, too.
+
+    It takes none away: they are read through a channel of its own. A plain (upstream) cluster holds messages only in
+    channels: those of --channel are read, and go back.
+    """
+    rows = run(_found(cluster, topic, Which(frozenset(), origin, by, error), start, channel))
+    if wants_json(as_json):
+        for message, letter in rows:
+            print_json(letter_as_dict(message, letter))
+        return
+    print_table(
+        ["id", "given up", "from", "channel", "attempts#", "why", "body"],
+        [_row(message, letter) for message, letter in rows],
+        title=f"{topic}: {len(rows):,} dead letters",
+    )
+
+
+def _row(message: Message, letter: DeadLetter) -> tuple[object, ...]:
+    origin = letter.provenance
+    text = letter.body.decode("utf-8", "backslashreplace")
+    return (
+        f"{message.internal_id:#x}",
+        origin.given_up_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        origin.topic if origin.partition is None else f"{origin.topic}-{origin.partition}",
+        origin.channel,
+        origin.attempts,
+        origin.error_type or origin.reason,
+        text if len(text) <= _PREVIEW else text[:_PREVIEW] + "…",
+    )
+
+
+@dead_letters.command("show")
+@click.argument("topic", type=TOPIC)
+@click.argument("ids", type=_ID, nargs=-1, required=True)
+@_channel_option
+@cluster_options
+@json_option
+def show_letters(
+    topic: str, ids: tuple[int, ...], cluster: Cluster, *, channel: str | None, as_json: bool | None
+) -> None:
+    """Show all of some dead letters: body, headers, where they come from and why they were given up.
+
+    IDS are those that `dead-letters list` shows. Exit code 1 if one is not there.
+    """
+    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel))
+    for message, letter in rows:
+        entry = letter_as_dict(message, letter)
+        if wants_json(as_json):
+            print_json(entry)
+            continue
+        origin = entry.pop("dead_letter")
+        fields = [*origin.items(), ("headers", entry["headers"]), ("tag", entry["tag"])]
+        print_table(
+            ["field", "value"], [(name, str(value)) for name, value in fields], title=f"{message.internal_id:#x}"
+        )
+        click.echo(clean(letter.body.decode("utf-8", "backslashreplace")))
+    _check_all_found(topic, ids, [message for message, _ in rows])
+
+
+def _check_all_found(topic: str, ids: tuple[int, ...], messages: list[Message]) -> None:
+    missing = set(ids) - {message.internal_id for message in messages}
+    if missing:
+        names = ", ".join(f"{number:#x}" for number in sorted(missing))
+        raise click.ClickException(f"topic {topic!r} holds no dead letter {names}: see `nsq-ha dead-letters list`")
+
+
+async def _found(
+    cluster: Cluster, topic: str, which: Which, start: StartFrom | None, channel: str | None
+) -> list[tuple[Message, DeadLetter]]:
+    found = await require_topic(cluster, topic)
+    rows = []
+    wanted = set(which.ids)
+    async with contextlib.aclosing(scan(cluster, topic, found, channel=channel, start=start)) as messages:
+        async for message in messages:
+            letter = _letter(message)
+            if letter is not None and which.has(message, letter):
+                rows.append((message, letter))
+                wanted.discard(message.internal_id)
+                if which.ids and not wanted:
+                    break
+    return rows
+
+
+def _letter(message: Message) -> DeadLetter | None:
+    try:
+        return DeadLetter.of(message)
+    except DeadLetterError as error:
+        click.echo(f"warning: {clean(str(error))}", err=True)
+        return None
+
+
+# ---------------------------------------------------------------- replay
+
+
+@dead_letters.command("replay")
+@click.argument("topic", type=TOPIC)
+@click.argument("ids", type=_ID, nargs=-1)
+@_with_filters
+@click.option("--all", "is_all", is_flag=True, help="Replay all that --channel has not replayed yet.")
+@click.option(
+    "--channel",
+    type=CHANNEL,
+    help=f"With --all: the channel that remembers what was replayed. Default: {CHANNEL_OF_REPLAYS}. On a plain"
+    " (upstream) cluster: the channel that holds the dead letters.",
+)
+@click.option("--to", "target", type=TOPIC, help="Publish to this topic instead of the one they come from.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be replayed.")
+@click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30.")
+@yes_option
+@cluster_options
+def replay_letters(
+    topic: str,
+    ids: tuple[int, ...],
+    cluster: Cluster,
+    *,
+    is_all: bool,
+    channel: str | None,
+    target: str | None,
+    dry_run: bool,
+    timeout: float | None,
+    yes: bool,
+    **filters: str | None,
+) -> None:
+    """Publish dead letters to the topics that they come from, with their bodies, headers, tags and trace ids.
+
+    Name them by the IDS that `dead-letters list` shows, or by --origin, --given-up-by and --error; running the command
+    again replays them again. Or give --all: each is then finished in a channel after its publish was acknowledged, so
+    running the command again replays only new ones.
+
+    Exit code 1 if one was not replayed. The report says if it may be stored nevertheless.
+    """
+    which = Which(frozenset(ids), **filters)
+    if is_all is not which.is_all:
+        raise click.UsageError("give IDS, a filter such as --error, or --all" + (", not both" if is_all else ""))
+    if not dry_run:
+        confirm(f"Publish {'all' if is_all else 'these'} dead letters of {topic} again?", yes=yes)
+    options: Any = {} if timeout is None else {"publish_timeout": timeout}
+    replayer = Replayer(target, dry_run=dry_run)
+    run(_replay(cluster, topic, which, cluster.producer(**options), replayer, channel=channel))
+    click.echo(replayer.summary(), err=True)
+    if ids:
+        _check_all_found(topic, ids, replayer.seen)
+    if replayer.failed:
+        raise click.exceptions.Exit(1)
+
+
+class Replayer:
+    """Replays dead letters one after the other, so that those of a partition keep their order.
+
+    Args:
+        target: Where to publish. None for the topics that they come from.
+        dry_run: Only print them.
+
+    Attributes:
+        dry_run: As given.
+        done: Number of replayed ones.
+        failed: Number of those that were not acknowledged.
+        uncertain: Number of failed ones that may be stored.
+        seen: The messages that were tried.
+    """
+
+    def __init__(self, target: str | None, *, dry_run: bool) -> None:
+        self.done: int = 0
+        self.failed: int = 0
+        self.uncertain: int = 0
+        self.seen: list[Message] = []
+        self._target = target
+        self.dry_run: bool = dry_run
+
+    async def replay(self, producer: Producer, message: Message, letter: DeadLetter) -> bool:
+        """Replay one, and return whether it was acknowledged."""
+        self.seen.append(message)
+        topic = self._target or letter.provenance.topic
+        if self.dry_run:
+            click.echo(f"{message.internal_id:#x} to {topic}")
+            self.done += 1
+            return False
+        try:
+            await replay(producer, letter, topic=self._target)
+        except NsqError as error:
+            self.failed += 1
+            self.uncertain += isinstance(error, PublishError) and error.maybe_stored
+            click.echo(f"{message.internal_id:#x}: {clean(str(error))}", err=True)
+            return False
+        self.done += 1
+        return True
+
+    def summary(self) -> str:
+        """Return a readable summary."""
+        parts = [f"{'would replay' if self.dry_run else 'replayed'} {self.done:,} dead letters"]
+        if self.failed:
+            parts.append(f"{self.failed:,} failed, {self.uncertain:,} of them may be stored")
+        return "; ".join(parts)
+
+
+async def _replay(
+    cluster: Cluster, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str | None
+) -> None:
+    found = await require_topic(cluster, topic)
+    if replayer.dry_run or not (which.is_all or found.meta is None):
+        rows = await _found(cluster, topic, which, None, channel)
+        async with producer:
+            with Progress("replayed", len(rows)) as progress:
+                for message, letter in rows:
+                    await replayer.replay(producer, message, letter)
+                    progress.advance()
+        return
+    if found.meta is None and channel is None:
+        raise ConfigError(f"give --channel: a plain cluster keeps the messages of {topic!r} only in its channels")
+    await _replay_channel(cluster, topic, which, producer, replayer, channel=channel or CHANNEL_OF_REPLAYS)
+
+
+async def _replay_channel(
+    cluster: Cluster, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str
+) -> None:
+    """Replay the dead letters of a channel, and finish them there; the others go back to it."""
+    async with cluster.admin() as admin:
+        is_new = channel not in await admin.channels(topic)
+        is_plain = (await admin.describe(topic)).view.is_plain
+    reading = reading_options((), StartFrom.beginning() if is_new and not is_plain else None, _IN_FLIGHT)
+    reading["auto_touch"] = True
+    async with (
+        producer,
+        cluster.consumer(topic, channel, **reading) as consumer,
+        losses_reported(consumer, "nsqds" if is_plain else "partitions"),
+    ):
+        total = await depth_of(cluster, topic, channel)
+        with Progress("replayed", total) as progress:
+            # Statistics may not show yet that a new channel was moved to the beginning.
+            async for message in until_quiet(consumer, None if is_new else total):
+                letter = _letter(message)
+                # What is left unanswered goes back to the channel when the consumer closes.
+                if letter is None or not which.has(message, letter):
+                    continue
+                if await replayer.replay(producer, message, letter):
+                    message.finish()
+                    progress.advance()

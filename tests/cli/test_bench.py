@@ -1,0 +1,64 @@
+"""``nsq-ha bench``: bounded, honest, and only on this machine unless it is asked twice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.cli import bench as module
+from nsq_ha.cli.bench import is_loopback, percentile
+from nsq_ha.devcluster import DevCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Invoke
+
+
+@pytest.fixture(scope="module", params=["partitioned", "plain"])
+def either(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    with DevCluster(plain=request.param == "plain", time_scale=0.02) as cluster:
+        yield cluster
+
+
+def test_all_that_is_published_is_consumed(either: DevCluster, invoke: Invoke, name: str) -> None:
+    either.create_topic(name)
+    result = invoke("bench", name, "-n", "300", "--size", "50", "--json", lookupd=",".join(either.lookupd))
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["failed"], found["missing"], found["size"]) == (0, 0, 50)
+    for side in ("publish", "publish_to_consume"):
+        assert found[side]["messages"] == 300
+        assert 0 < found[side]["p50_ms"] <= found[side]["p99_ms"] <= found[side]["max_ms"]
+        assert found[side]["per_second"] > 0
+
+
+def test_ordered_topics_get_keys(invoke: Invoke, ordered: str) -> None:
+    result = invoke("bench", ordered, "-n", "50", "--table", "--no-consume")
+    assert result.exit_code == 0, result.stderr
+    assert f"{ordered}: bodies of 100 bytes" in result.stdout
+    assert "publish to consume" not in result.stdout
+
+
+def test_another_machine_needs_yes(invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_loopback", lambda _: False)
+    refused = invoke("bench", topic, "-n", "1", "--no-consume")
+    assert refused.exit_code == 1
+    assert "is not on this machine (127.0.0.1)" in refused.stderr
+    assert invoke("bench", topic, "-n", "1", "--no-consume", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("localhost", True), ("10.0.0.1", False), ("a.b", False)],
+)
+def test_the_loopback_is_known(host: str, is_own: bool) -> None:
+    assert is_loopback(host) is is_own
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [float(number) for number in range(1, 101)]
+    assert [percentile(values, share) for share in (50, 95, 99, 99.9, 100)] == [50, 95, 99, 100, 100]
+    assert (percentile([7.0], 50), percentile([], 50)) == (7.0, 0.0)

@@ -1,0 +1,114 @@
+"""``nsq-ha dead-letters``: what was given up is shown, and published again once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha import sync
+from nsq_ha.devcluster import DevCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Invoke
+
+
+def bury(cluster: DevCluster, topic: str, letters: str, bodies: list[bytes]) -> None:
+    """Have each body given up, by an error that its first letter names; publish what is no dead letter, too."""
+    errors = {b"v": ValueError, b"k": KeyError}
+    with (
+        sync.Producer(lookupd=cluster.lookupd) as producer,
+        sync.Consumer(
+            topic,
+            "ledger",
+            lookupd=cluster.lookupd,
+            max_attempts=1,
+            on_give_up="dead_letter",
+            dead_letter_topic=letters,
+            producer=producer,
+            handler_backoff=None,
+        ) as consumer,
+    ):
+        for body in bodies:
+            producer.publish(topic, body)
+            message = next(consumer)
+            with pytest.raises((ValueError, KeyError)), message:
+                raise errors[message.body[:1]](message.body)
+    with sync.Producer(lookupd=cluster.lookupd) as producer:
+        producer.publish(letters, b"no letter")
+
+
+def letters_of(invoke: Invoke, *arguments: str, lookupd: str | None = None) -> list[dict[str, Any]]:
+    result = invoke("dead-letters", "list", *arguments, "--json", lookupd=lookupd)
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_they_are_listed_shown_and_replayed(
+    cluster: DevCluster, invoke: Invoke, topic: str, name: str, *, extended: bool
+) -> None:
+    dead = cluster.create_topic(f"{name}.dead", extended=extended, sync_every=1)
+    bury(cluster, topic, dead, [b"v1", b"k2", b"v3"])
+    found = letters_of(invoke, dead)
+    assert sorted(each["body"] for each in found) == ["k2", "v1", "v3"]
+    assert [each["body"] for each in letters_of(invoke, dead, "--error", "KeyError")] == ["k2"]
+    assert letters_of(invoke, dead, "--origin", "elsewhere") == []
+    table = invoke("dead-letters", "list", dead, "--table").stdout
+    assert f"{dead}: 3 dead letters" in table
+    assert "KeyError" in table
+
+    ident = str(next(each["internal_id"] for each in found if each["body"] == "k2"))
+    shown = invoke("dead-letters", "show", dead, ident, "--table")
+    assert shown.exit_code == 0
+    assert "KeyError" in shown.stdout
+    missing = invoke("dead-letters", "show", dead, "0x1")
+    assert missing.exit_code == 1
+    assert "holds no dead letter 0x1: see `nsq-ha dead-letters list`" in missing.stderr
+
+    dry = invoke("dead-letters", "replay", dead, "--all", "--dry-run")
+    assert dry.stderr.splitlines()[-1] == "would replay 3 dead letters"
+    one = invoke("dead-letters", "replay", dead, ident, "--yes")
+    assert (one.exit_code, one.stderr.splitlines()[-1]) == (0, "replayed 1 dead letters")
+    every = invoke("dead-letters", "replay", dead, "--all", "--yes")
+    assert (every.exit_code, every.stderr.splitlines()[-1]) == (0, "replayed 3 dead letters")
+    again = invoke("dead-letters", "replay", dead, "--all", "--yes")
+    assert (again.exit_code, again.stderr.splitlines()[-1]) == (0, "replayed 0 dead letters")
+    bodies = invoke("tail", topic, "--from", "beginning", "-n", "7", "--raw").stdout.split()
+    assert sorted(bodies) == ["k2", "k2", "k2", "v1", "v1", "v3", "v3"]
+
+
+@pytest.mark.parametrize("wrong", [(), ("--all", "7"), ("--all", "--error", "x"), ("x",), ("-1",)])
+def test_what_to_replay_must_be_named(invoke: Invoke, topic: str, wrong: tuple[str, ...]) -> None:
+    assert invoke("dead-letters", "replay", topic, *wrong, "--yes").exit_code == 2
+
+
+def test_without_yes_and_a_terminal_nothing_is_replayed(invoke: Invoke, topic: str) -> None:
+    assert invoke("dead-letters", "replay", topic, "--all").exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, time_scale=0.02) as cluster:
+        yield cluster
+
+
+def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke: Invoke, name: str) -> None:
+    lookupd = ",".join(plain.lookupd)
+    dead = f"{name}.dead"
+    plain.create_topic(name)
+    plain.create_topic(dead)
+    bury(plain, name, dead, [b"v1", b"k2"])
+    refused = invoke("dead-letters", "list", dead, lookupd=lookupd)
+    assert refused.exit_code == 1
+    assert "give --channel: a plain cluster keeps messages" in refused.stderr
+    for _ in range(2):
+        found = letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
+        assert sorted(each["body"] for each in found) == ["k2", "v1"]
+    replay = ("dead-letters", "replay", dead, "--channel", "look", "--yes")
+    result = invoke(*replay, "--error", "KeyError", lookupd=lookupd)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, "replayed 1 dead letters")
+    assert [each["body"] for each in letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)] == ["v1"]
