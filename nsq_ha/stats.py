@@ -1,4 +1,4 @@
-"""What ``stats()`` and ``health()`` of producers and consumers return.
+"""What ``stats()`` and ``health()`` of producers, consumers and workers return.
 
 Owns the types; all are frozen. Counts begin at 0 when the client is created, and count messages unless the text says
 something else. Later versions may add fields.
@@ -16,6 +16,7 @@ __all__ = [
     "PartitionState",
     "ProducerPartition",
     "ProducerStats",
+    "WorkerStats",
 ]
 
 PartitionState = Literal["idle", "connecting", "connected", "waiting", "closing", "closed"]
@@ -212,3 +213,34 @@ class ConsumerStats:
     lookup_failures: int = 0
     lookup_seconds: float = 0.0
     leader_changes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStats:
+    """The state of a :class:`~nsq_ha.Worker` at one moment. Except ``consumers``, all are sums over the consumers.
+
+    Attributes:
+        consumers: The statistics of each consumer, in the order in which they were added.
+        queued: Number of messages that arrived and were not handed out.
+        in_flight: Number of unanswered messages, queued ones included.
+        delivered: Number of deliveries.
+        finished: Number of messages whose FIN was sent, given-up ones included.
+        requeued: Number of messages whose REQ was sent.
+        timed_out: Number of messages that the server took back, see :class:`ConsumerPartition`.
+        returned: Number of messages that were unanswered when their connection ended.
+        skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
+        given_up: Number of messages that were given up (``max_attempts``).
+        reconnects: Number of subscriptions after the first one of each partition.
+    """
+
+    consumers: tuple[ConsumerStats, ...]
+    queued: int
+    in_flight: int
+    delivered: int
+    finished: int
+    requeued: int
+    timed_out: int
+    returned: int
+    skipped: int
+    given_up: int
+    reconnects: int

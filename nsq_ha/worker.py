@@ -11,15 +11,18 @@ import contextlib
 import dataclasses
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.consumer import begin_stop, stop_at_once
 from nsq_ha.consumer.handling import check_concurrency, check_handler
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, WorkerError
+from nsq_ha.policy.health import health_of_parts
+from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals
+from nsq_ha.stats import Health, WorkerStats
 from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 _Handler = TypeVar("_Handler", bound="Callable[[Message], Awaitable[object] | object]")
+
+_SUMMED: Final = tuple(entry.name for entry in dataclasses.fields(WorkerStats) if entry.name != "consumers")
 
 
 @dataclass(slots=True)
@@ -83,6 +88,8 @@ class Worker:
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
+        self._is_over = False
+        self._failure: BaseException | None = None
 
     @classmethod
     def from_env(cls, *, producer: Publisher | None = None, **overrides: Unpack[ConsumerOptions]) -> Self:
@@ -142,9 +149,12 @@ class Worker:
         if producer is None and config.on_give_up in ("republish", "dead_letter"):
             producer = self._producer
             self._is_producer_used = True
-        consumer = Consumer(topic, channel, producer=producer, config=config)
+        consumer = self._new_consumer(topic, channel, producer, config)
         self._jobs[topic, channel] = _Job(consumer, handler, concurrency)
         return consumer
+
+    def _new_consumer(self, topic: str, channel: str, producer: Publisher | None, config: ConsumerConfig) -> Consumer:
+        return Consumer(topic, channel, producer=producer, config=config)
 
     def handler(
         self,
@@ -176,11 +186,48 @@ class Worker:
 
         This returns at once. It may be called from any thread, by a handler, and again.
         """
-        if self._loop is None:
-            self._is_stopping = True
-        else:
+        self._is_stopping = True  # before the look at the loop: a run that begins now sees one of both
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and so are the consumers
                 self._loop.call_soon_threadsafe(self._begin_stop)
+
+    def stats(self) -> WorkerStats:
+        """Return the counts and states of all consumers. It may be called at any time, from any thread."""
+        found = tuple(consumer.stats() for consumer in self.consumers)
+        return WorkerStats(consumers=found, **{name: sum(getattr(each, name) for each in found) for name in _SUMMED})
+
+    def health(self, *, patience: float = FIRST_WARNING) -> Health:
+        """Return whether the worker works, and why not. It asks no server and may be called from any thread.
+
+        The worker is unhealthy if it does not run, is closing or has failed, and if one of its consumers is unhealthy,
+        see :meth:`nsq_ha.Consumer.health`. A consumer that its own handler has closed is no trouble, but named.
+
+        Args:
+            patience: Seconds of trouble after which a consumer is unhealthy. The default is the time after which the
+                log warns: a change of a leader takes less.
+        """
+        stopped = self._stopped()
+        if stopped is not None:
+            return Health(is_healthy=False, reason=stopped)
+        return health_of_parts([(job.name, _health_of(job, patience)) for job in tuple(self._jobs.values())])
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether :meth:`health` finds nothing wrong."""
+        return self.health().is_healthy
+
+    def _stopped(self) -> str | None:
+        """Return why the worker cannot work at all. None if it can."""
+        if self._loop is None:
+            return "not started yet"
+        if self._failure is not None:
+            # Only errors of this library have texts without secrets and bodies.
+            return str(self._failure) if isinstance(self._failure, NsqError) else "failed"
+        if self._is_over:
+            return "closed"
+        if self._loop.is_closed():
+            return "closed, since its event loop is closed"
+        return "closing" if self._is_stopping else None
 
     async def run(self, *, install_signal_handlers: bool = False) -> None:
         """Subscribe to all topics and call the handlers, until :meth:`stop` or a signal.
@@ -200,6 +247,21 @@ class Worker:
 
         If cancelled, it cancels the running handlers, which is no failed attempt, and closes the consumers.
         """
+        self._check_runnable()
+        loop = asyncio.get_running_loop()
+        signals = (
+            StopSignals(loop, self._signalled, self._stop_at_once)
+            if install_signal_handlers
+            else contextlib.nullcontext()
+        )
+        self._loop = loop
+        try:
+            with signals:
+                await self._run_all()
+        finally:
+            self._is_over = True
+
+    def _check_runnable(self) -> None:
         if self._loop is not None:
             raise ClosedError("a Worker can be run only once: create a new one")
         if not self._jobs:
@@ -209,15 +271,6 @@ class Worker:
                 "producer= would not be used, since no consumer has on_give_up='dead_letter' or 'republish': give"
                 " one of them, or no producer"
             )
-        loop = asyncio.get_running_loop()
-        signals = (
-            StopSignals(loop, self._signalled, self._stop_at_once)
-            if install_signal_handlers
-            else contextlib.nullcontext()
-        )
-        self._loop = loop
-        with signals:
-            await self._run_all()
 
     async def _run_all(self) -> None:
         if self._is_stopping:
@@ -234,6 +287,7 @@ class Worker:
                 found = [error for task in done if (error := _failure(task, tasks[task])) is not None]
                 if found:
                     failures += found
+                    self._failure = failures[0]
                     self._begin_stop()
         except asyncio.CancelledError:
             for task in pending:
@@ -268,6 +322,12 @@ class Worker:
         log.warning("worker: closing at once: running handlers are cancelled")
         for job in self._jobs.values():
             stop_at_once(job.consumer)
+
+
+def _health_of(job: _Job, patience: float) -> Health:
+    if job.task is not None and job.task.done():  # its handler closed it: a failure stops the whole worker
+        return Health(is_healthy=True, reason="closed")
+    return job.consumer.health(patience=patience)
 
 
 def _failure(task: asyncio.Task[Any], job: _Job) -> BaseException | None:

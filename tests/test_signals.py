@@ -290,7 +290,17 @@ async def main():
 asyncio.run(main())
 """
 
-PROGRAMS = {"async": ASYNC, "uvloop": UVLOOP, "sync": SYNC, "worker": WORKER}
+SYNC_WORKER = """
+from nsq_ha.sync import Worker
+worker = Worker(lookupd=lookupd, close_timeout=CLOSE)
+worker.add(topic, "ch", HANDLER)
+worker.add(topic, "other", HANDLER)
+worker.run(install_signal_handlers=True)
+returned()
+print("left", flush=True)
+"""
+
+PROGRAMS = {"async": ASYNC, "uvloop": UVLOOP, "sync": SYNC, "worker": WORKER, "sync worker": SYNC_WORKER}
 
 
 class Program:
@@ -358,6 +368,7 @@ TERM, INT = NUMBERS
         ("sync", "handle_in_a_thread", TERM),
         ("sync", "handle", INT),
         ("worker", "handle", TERM),
+        ("sync worker", "handle_in_a_thread", INT),
     ],
 )
 def test_the_first_signal_lets_handlers_end(
@@ -379,6 +390,7 @@ def test_the_first_signal_lets_handlers_end(
         ("uvloop", "hang", INT, TERM),
         ("sync", "hang_in_a_thread", INT, INT),
         ("worker", "hang", TERM, INT),
+        ("sync worker", "hang_in_a_thread", TERM, TERM),
     ],
 )
 def test_the_second_signal_ends_them(

@@ -11,6 +11,8 @@ a pause or a back-off                       healthy, and the reason names it
 nothing                                     healthy: ``ok``
 ==========================================  ==========================================
 
+A client that consists of others, such as a worker of several consumers, is healthy if each of them is.
+
 A change of a leader is normal and takes seconds, so trouble counts only after some time: by default the time after
 which the log warns.
 """
@@ -75,9 +77,23 @@ def health_of(stopped: str | None, troubles: Sequence[Trouble], notes: Sequence[
     return Health(is_healthy=True, reason="; ".join([*young, *notes]) or OK)
 
 
+def health_of_parts(parts: Sequence[tuple[str, Health]]) -> Health:
+    """Return the health of a client that consists of others.
+
+    Args:
+        parts: The name and the health of each of them.
+    """
+    ill = [f"{name}: {health.reason}" for name, health in parts if not health]
+    noted = [f"{name}: {health.reason}" for name, health in parts if health.reason != OK]
+    return Health(is_healthy=not ill, reason=_joined(ill or noted) or OK)
+
+
 def _listed(troubles: Sequence[Trouble]) -> str:
     """Return the troubles as text, the longest ones first."""
     ordered = sorted(troubles, key=lambda trouble: -trouble.seconds)
-    texts = [str(trouble) for trouble in ordered[:MOST_NAMED]]
-    more = len(ordered) - len(texts)
-    return "; ".join([*texts, f"and {more} more"] if more else texts)
+    return _joined([str(trouble) for trouble in ordered])
+
+
+def _joined(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_NAMED
+    return "; ".join([*texts[:MOST_NAMED], f"and {more} more"] if more > 0 else texts)

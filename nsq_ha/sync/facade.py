@@ -142,6 +142,11 @@ class Facade(Generic[_Client_co]):
         self._portal = begun.portal
         return begun.portal
 
+    def _adopt(self, portal: Portal) -> None:
+        """Be started, since something else starts and closes the async client in this loop."""
+        self._begun = _Start(portal, portal.submit(_nothing()))
+        self._portal = portal
+
     async def _open(self, client: AsyncClient, portal: Portal) -> None:
         await client.__aenter__()
         portal.close_at_exit(self, lambda: self._close(None, None, None), self._close_limit)
@@ -163,6 +168,10 @@ class Facade(Generic[_Client_co]):
     ) -> Coroutine[Any, Any, None]:
         """Return a coroutine that closes the async client."""
         return self._client.__aexit__(kind, error, trace)
+
+
+async def _nothing() -> None:
+    """Be a start that is done."""
 
 
 def check_thread(portal: Portal, name: str, call: str) -> None:

@@ -13,6 +13,7 @@ from nsq_ha import ClosedError, ConfigError, Consumer, ConsumerConfig, Message, 
 from nsq_ha.consumer.handling import check_handler
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ServerError, TopicNotFoundError, WorkerError
+from nsq_ha.stats import Health
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import eventually
 
@@ -97,6 +98,34 @@ async def test_each_topic_has_its_handler_and_options(shop: Shop) -> None:
     assert sorted(seen) == sorted((topic, topic.encode(), "ch") for topic in TOPICS)
 
 
+async def test_stats_and_health_are_those_of_its_consumers(shop: Shop) -> None:
+    worker, held = shop.worker(), Held()
+    assert (worker.health().reason, worker.is_healthy) == ("not started yet", False)
+    assert worker.stats().consumers == ()
+    orders = worker.add("orders", "ch", held, max_in_flight=4)
+    worker.add("refunds", "ch", ignore)
+    await shop.producer.publish("orders", b"x")
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: worker.health().reason == "ok")
+    await held.entered.wait()
+    stats = worker.stats()
+    assert [(each.topic, each.in_flight) for each in stats.consumers] == [("orders", 1), ("refunds", 0)]
+    assert (stats.delivered, stats.in_flight, stats.finished) == (1, 1, 0)
+    orders.set_max_in_flight(0)
+    assert (worker.health().reason, worker.is_healthy) == ("orders/ch: paused: max_in_flight=0", True)
+    worker.consumers[1]._inbox.died = ExceptionGroup("x", [ValueError()])
+    assert worker.health() == Health(
+        is_healthy=False, reason="refunds/ch: failed: the background task of the consumer ended"
+    )
+    worker.consumers[1]._inbox.died = None
+    worker.stop()
+    assert worker.health().reason == "closing"
+    held.may_end.set()
+    async with asyncio.timeout(LIMIT):
+        await running
+    assert (worker.health().reason, worker.stats().finished) == ("closed", 1)
+
+
 async def test_a_stop_lets_handlers_end(shop: Shop) -> None:
     worker, held = shop.worker(close_timeout=3600.0), Held()
     worker.add("orders", "ch", held)
@@ -166,7 +195,8 @@ async def test_a_consumer_that_its_handler_closes_ends_alone(shop: Shop) -> None
     worker.add("refunds", "ch", stop)
     running = asyncio.create_task(worker.run())
     await shop.producer.publish("orders", b"x")
-    await eventually(lambda: orders._close.is_done)
+    await eventually(lambda: worker.health().reason == "orders/ch: closed")
+    assert worker.is_healthy
     await shop.producer.publish("refunds", b"x")
     async with asyncio.timeout(LIMIT):
         await running
@@ -196,6 +226,7 @@ async def test_if_one_fails_the_others_end_gently_first(shop: Shop) -> None:
     assert str(caught.value) == "consumer of refunds/ch failed: E_SUB_ORDER_IS_MUST no"
     assert (caught.value.topic, caught.value.channel, caught.value.retriable) == ("refunds", "ch", False)
     assert caught.value.__cause__ is refusal
+    assert worker.health().reason == str(caught.value)
 
 
 async def test_one_that_cannot_be_entered_fails(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
@@ -233,6 +264,7 @@ async def test_a_failure_of_another_kind_names_its_consumer(shop: Shop) -> None:
         async with asyncio.timeout(LIMIT):
             await running
     assert caught.value.subgroup(FatalError) is not None
+    assert (worker.health().reason, worker.is_healthy) == ("failed", False)
     assert caught.value.__notes__ == ["in the worker's consumer of refunds/ch"]
     assert held.ended == ["orders"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsq_ha.policy.health import MOST_NAMED, Trouble, health_of
+from nsq_ha.policy.health import MOST_NAMED, OK, Trouble, health_of, health_of_parts
 from nsq_ha.stats import Health
 
 YOUNG = Trouble("orders-3", "has no leader", 2.0)
@@ -39,6 +39,25 @@ def test_a_reason_names_the_longest_troubles_and_counts_the_others() -> None:
     )
     three = health_of(None, troubles[:MOST_NAMED], [], 5.0).reason
     assert three == "a-2: x (for 12 s); a-1: x (for 11 s); a-0: x (for 10 s)"
+
+
+WELL = Health(is_healthy=True, reason=OK)
+PAUSED = Health(is_healthy=True, reason="paused")
+ILL = Health(is_healthy=False, reason="closed")
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([], WELL),
+        ([WELL, WELL], WELL),
+        ([WELL, PAUSED, PAUSED], Health(is_healthy=True, reason="1: paused; 2: paused")),
+        ([PAUSED, ILL], Health(is_healthy=False, reason="1: closed")),
+        ([ILL] * 5, Health(is_healthy=False, reason="0: closed; 1: closed; 2: closed; and 2 more")),
+    ],
+)
+def test_others_make_up_a_client(parts: list[Health], expected: Health) -> None:
+    assert health_of_parts([(str(number), each) for number, each in enumerate(parts)]) == expected
 
 
 def test_health_is_true_if_it_is_healthy() -> None:

@@ -8,7 +8,12 @@ import pytest
 import nsq_ha
 from nsq_ha import admin, sync
 
-CLIENTS = [(sync.Producer, nsq_ha.Producer), (sync.Consumer, nsq_ha.Consumer), (sync.AdminClient, admin.AdminClient)]
+CLIENTS = [
+    (sync.Producer, nsq_ha.Producer),
+    (sync.Consumer, nsq_ha.Consumer),
+    (sync.Worker, nsq_ha.Worker),
+    (sync.AdminClient, admin.AdminClient),
+]
 NAMES = [one.__name__ for one, _ in CLIENTS]
 OTHER_NAMES = {"aclose": "stop"}
 OURS = {"start", "stop", "publish_nowait", "flush"}
@@ -66,7 +71,7 @@ def test_publish_nowait_takes_what_publish_takes() -> None:
 
 
 def test_what_is_public_is_described() -> None:
-    assert sync.__all__ == ["AdminClient", "Consumer", "MigratingProducer", "Producer"]
+    assert sync.__all__ == ["AdminClient", "Consumer", "MigratingProducer", "Producer", "Worker"]
     for name in sync.__all__:
         for member, value in public(getattr(sync, name)).items():
             assert inspect.getdoc(value), f"{name}.{member}"
