@@ -100,8 +100,31 @@ def _plain_function(name: str, value: Any) -> EventFunction:  # noqa: ANN401 - a
         raise ConfigError(f"{name} must be a function or None, not {shown(value)}")
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004
         raise ConfigError(f"{name} must be a plain function (def): it is called in the event loop and not awaited")
+    if any(map(inspect.isgeneratorfunction, (value, type(value).__call__))):
+        raise ConfigError(f"{name} must be a plain function, not a generator, which would never run")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # some built-in functions have none
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(None)
+        except TypeError as error:
+            what = getattr(value, "__qualname__", type(value).__qualname__)
+            raise ConfigError(
+                f"{name} must take one argument, the event; {what}{signature} does not: {error}"
+            ) from None
     found: EventFunction = value
     return found
+
+
+def _given(name: str, value: Any, example: str) -> Any:  # noqa: ANN401 - any value may be given
+    if value is None:
+        raise ConfigError(
+            f"{name} must be an address or several, such as {example!r}, not None: is the setting or variable that it"
+            f" comes from empty? Leave {name} out if you do not need it"
+        )
+    return value
 
 
 _BACKOFF: Final = instance_of(Backoff)
@@ -109,8 +132,8 @@ _COMPRESSION: Final = one_of(*(entry.value for entry in Compression))
 
 
 _CLIENT_RULES: Final[Mapping[str, Rule]] = {
-    "lookupd": lambda name, value: lookupd_urls(several(name, value)),
-    "nsqd": lambda name, value: nsqd_addresses(several(name, value)),
+    "lookupd": lambda name, value: lookupd_urls(several(name, _given(name, value, "http://127.0.0.1:4161"))),
+    "nsqd": lambda name, value: nsqd_addresses(several(name, _given(name, value, "127.0.0.1:4150"))),
     "connect_timeout": seconds(0.001, _DAY),
     "lookup_timeout": seconds(0.001, _DAY),
     "lookup_interval": seconds(0.001, _DAY),
@@ -240,6 +263,8 @@ class ClientConfig:
                 for other, owner in ((ProducerConfig, "producers"), (ConsumerConfig, "consumers")):
                     if name in {entry.name for entry in dataclasses.fields(other)}:
                         hint = f": it is an option of {owner}"
+                if issubclass(cls, ConsumerConfig) and name in _ARGUMENTS_OF_RUN:
+                    hint = f": it is no option but an argument: give it to {_ARGUMENTS_OF_RUN[name]}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
         return cls(**options)  # type: ignore[arg-type]  # the rules check the types
 
@@ -248,6 +273,13 @@ BodyCodec = Literal["gzip", "snappy", "lz4"]
 """How the bodies of messages are compressed."""
 
 _CODEC: Final = one_of("gzip", "snappy", "lz4")
+
+_ARGUMENTS_OF_RUN: Final = {
+    "concurrency": "run() of a consumer, or to add() of a worker",
+    "handler": "run() of a consumer, or to add() of a worker",
+    "install_signal_handlers": "run()",
+}
+"""What people give to a consumer, and where it belongs."""
 
 
 def _compressed_topics(name: str, value: object) -> BodyCodec | Mapping[str, BodyCodec]:

@@ -87,12 +87,15 @@ class LeaderChanged(Event):
 
     Attributes:
         topic: The topic.
+        channel: The channel of the consumer that looked up. None for a producer. The leader itself is that of all
+            channels.
         partition: The partition.
         before: ``host:port`` of the leader before. None if there was none.
         after: ``host:port`` of the leader now. None if there is none.
     """
 
     topic: str
+    channel: str | None
     partition: int
     before: str | None
     after: str | None
@@ -104,11 +107,13 @@ class Repartitioned(Event):
 
     Attributes:
         topic: The topic.
+        channel: The channel of the consumer that looked up. None for a producer.
         before: The number before.
         after: The number now.
     """
 
     topic: str
+    channel: str | None
     before: int
     after: int
 

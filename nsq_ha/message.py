@@ -176,8 +176,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
         Raises:
             BodyError: The body is not JSON, or does not match ``type``; the error names the wrong field.
-            ConfigError: msgspec does not support ``type``.
+            ConfigError: msgspec does not support ``type``, or it is the name of a type: change the program.
         """
+        if isinstance(type, str):
+            raise ConfigError(f"json(type={type!r}): give the type itself, not its name: write json({type})")
         what = "is not JSON"
         try:
             return msgspec.json.decode(self.body, type=type)

@@ -1,10 +1,12 @@
 """Options: what is accepted, what is refused with which message, and that no secret is shown."""
 
 import dataclasses
+import functools
 import math
 import re
 import ssl
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -189,6 +191,11 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
         (ProducerConfig, {"max_in_flight": 5}, "unknown option 'max_in_flight': it is an option of consumers"),
         (ConsumerConfig, {"window": 5}, "unknown option 'window': it is an option of producers"),
         (ConsumerConfig, {"attempts": 5}, "did you mean 'max_attempts'"),
+        (ConsumerConfig, {"concurrency": 4}, "'concurrency': it is no option but an argument: give it to run"),
+        (ConsumerConfig, {"install_signal_handlers": True}, r"but an argument: give it to run\(\)$"),
+        (ProducerConfig, {"concurrency": 4}, "unknown option 'concurrency'; known are: "),
+        (ConsumerConfig, {"lookupd": None}, "such as 'http://127.0.0.1:4161', not None: is the setting or variable"),
+        (ProducerConfig, {"nsqd": None}, "such as '127.0.0.1:4150', not None: is the setting or variable"),
         (ProducerConfig, {"sharding": "murmur"}, r"not 'murmur': did you mean 'murmur3'\?"),
         (ProducerConfig, {"strategy": "Round-Robin"}, "not 'Round-Robin': did you mean 'round_robin'"),
         (ConsumerConfig, {"on_give_up": "deadletter"}, "or a function, not 'deadletter': did you mean 'dead_letter'"),
@@ -196,7 +203,7 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
         (ConsumerConfig, {"compression": 7}, "'none', 'snappy' or 'deflate', not 7$"),
     ],
 )
-def test_a_misspelt_option_gets_a_hint(kind: type[ClientConfig], options: dict[str, object], text: str) -> None:
+def test_a_wrong_option_gets_a_hint(kind: type[ClientConfig], options: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         kind.of(options)
     assert "as documented" not in str(caught.value)
@@ -633,3 +640,43 @@ def test_a_password_in_an_address_is_refused_and_not_shown(option: str, address:
 def test_an_nsqd_address_is_text() -> None:
     with pytest.raises(ConfigError, match="must be a str, not bytes"):
         ClientConfig.of({"nsqd": [b"me:hunter2@host:1"]})
+
+
+def none() -> None: ...
+
+
+def two(one: object, other: object) -> None: ...
+
+
+def generator(event: object) -> Iterator[object]:
+    yield event
+
+
+class Sink:
+    def __call__(self, event: object, more: object) -> None: ...
+
+    def take(self, event: object, more: object = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (none, r"^on_event must take one argument, the event; none\(\) -> .* does not: too many positional arguments$"),
+        (
+            two,
+            r"^on_event must take one argument, the event; two\(one: .* does not: missing a required argument: 'other'",
+        ),
+        (Sink(), r"^on_event must take one argument, the event; Sink\(event.* does not: missing a required argument"),
+        (generator, "^on_event must be a plain function, not a generator, which would never run$"),
+    ],
+)
+def test_on_event_takes_one_argument(function: Any, text: str) -> None:  # noqa: ANN401 - wrong on purpose
+    with pytest.raises(ConfigError, match=text):
+        ProducerConfig(on_event=function)
+
+
+@pytest.mark.parametrize(
+    "function", [print, [].append, Sink().take, lambda *events: events, dict, functools.partial(two, 1)]
+)
+def test_on_event_may_take_more_than_is_given(function: Any) -> None:  # noqa: ANN401 - of any kind
+    assert ConsumerConfig(on_event=function).on_event is function

@@ -248,4 +248,7 @@ def test_the_key_of_a_mapping_can_be_the_wrong_field() -> None:
 
 def test_json_refuses_what_is_no_type() -> None:
     with pytest.raises(ConfigError, match=r"json\(type=\.\.\.\): Type .* is not supported"):
-        with_body(b"{}").json("int")
+        with_body(b"{}").json(7)
+    text = r"^json\(type='Order'\): give the type itself, not its name: write json\(Order\)$"
+    with pytest.raises(ConfigError, match=text):
+        with_body(b"{}").json("Order")

@@ -132,4 +132,4 @@ def test_all_events_are_frozen_slotted_keyword_only_and_described() -> None:
             assert f"{field.name}:" in (inspect.getdoc(kind) or "") or field.name == "at", field
     with pytest.raises(dataclasses.FrozenInstanceError):
         A.lookupd = ""  # type: ignore[misc]
-    assert Repartitioned(topic="orders", before=1, after=2).at == 0.0
+    assert Repartitioned(topic="orders", channel=None, before=1, after=2).at == 0.0

@@ -1,7 +1,6 @@
 """Messages between nsq_ha and the published Go client, in both directions.
 
-The Java client of the same server is not in Maven Central (``com.youzan:NSQ-Client``), so there is no such test with
-it. Its rule of sharding is tested with vectors that it made (``tests/vectors/sharding.json``).
+There is no such test with the Java client, see ``README.md``.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Consumer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
-        self._directory = Directory(self.config, access="r", observer=self._observer)
+        self._directory = Directory(self.config, access="r", observer=self._observer, channel=self.channel)
         self._inbox.start()
         self._opened_at = asyncio.get_running_loop().time()
         await self._directory.start()

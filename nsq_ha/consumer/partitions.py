@@ -55,7 +55,7 @@ class Partitions:
         self._inbox = inbox
         self.past: DeliveryCounts = DeliveryCounts()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._is_warned = False
+        self._warned: set[str] = set()  # options
         self._absence = Outage()
         self._is_absence_reported = False
 
@@ -196,8 +196,16 @@ class Partitions:
                 )
             )
             return True
-        if config.ordered is True and not meta.ordered and not self._is_warned:
-            self._is_warned = True
+        if config.skip_header is not None and not meta.extend_support and "skip_header" not in self._warned:
+            self._warned.add("skip_header")
+            log.warning(
+                "%s/%s: messages of this topic have no headers, so skip_header= skips none of them: remove it, or"
+                " create the topic as an extended one",
+                topic,
+                self._channel,
+            )
+        if config.ordered is True and not meta.ordered and "ordered" not in self._warned:
+            self._warned.add("ordered")
             log.warning(
                 "%s/%s: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
                 " message at a time for each partition, until nsqd's /channel/setorder is called with order=false",

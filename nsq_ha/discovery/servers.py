@@ -20,7 +20,7 @@ import logging
 import random
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
@@ -33,7 +33,7 @@ from nsq_ha.redaction import harmless, redact
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import httpx
 
@@ -102,6 +102,18 @@ class Round:
     error: LookupUnavailableError | None
 
 
+class Silence(NamedTuple):
+    """No nsqlookupd answers.
+
+    Attributes:
+        error: The failures.
+        since: When the first requests failed, in the loop's time.
+    """
+
+    error: LookupUnavailableError
+    since: float
+
+
 class Servers:
     """The known nsqlookupds. Create it inside a running loop; close it with :meth:`aclose`.
 
@@ -110,6 +122,10 @@ class Servers:
         timeout: Seconds for one request.
         client: The HTTP client, which the caller closes.
         observer: The client's, for servers that fail and recover.
+
+    Attributes:
+        silence: Set while no server answers even the requests for lists, which are all that a client without topics
+            asks. None if one did, or has answered a lookup since.
     """
 
     def __init__(
@@ -128,6 +144,7 @@ class Servers:
         # Requests that outlived their round; until they end, the server is not asked again about the topic.
         self._strays: dict[tuple[str, str], asyncio.Task[LookupAnswer]] = {}
         self._list_wanted = asyncio.Event()
+        self.silence: Silence | None = None
         self._servers: list[Server] = []
         for url in configured:
             self._add(url, configured=True)
@@ -211,8 +228,23 @@ class Servers:
     async def refresh_lists(self) -> None:
         """Request the list of nsqlookupds from every known one, and add those that it names."""
         await asyncio.gather(*(self._resolve(server) for server in self._servers))
-        await asyncio.gather(*(self._ask_list(server) for server in self._servers))
+        failures = await asyncio.gather(*(self._ask_list(server) for server in self._servers))
+        self._hear(failures)
         self._forget()
+
+    def _hear(self, failures: Sequence[tuple[str, str] | None]) -> None:
+        """Keep whether any server has answered.
+
+        Args:
+            failures: Of each server its base URL and why it gave no list. None if it gave one.
+        """
+        causes = tuple(failure for failure in failures if failure is not None)
+        if len(causes) < len(failures):
+            self.silence = None
+            return
+        since = self._loop.time() if self.silence is None else self.silence.since
+        self.silence = Silence(LookupUnavailableError("no nsqlookupd gave a usable answer", causes), since)
+        self._list_wanted.set()
 
     def _choose(self, topic: str, now: float) -> tuple[list[Server], list[Server]]:
         """Return the servers to ask at once, and those to ask if the first give no answer."""
@@ -269,8 +301,7 @@ class Servers:
         server.failures += 1
         server.probe_at = self._loop.time() + delay_after(_PROBES, server.failures, random.random)
         if server.failures == 1:
-            causes = error.causes if isinstance(error, LookupUnavailableError) else ()
-            reason = "; ".join(text for _, text in causes) or redact(str(error))
+            reason = _reason_of(error)
             others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
             _log.warning(
                 "nsqlookupd %s gave no usable answer: %s; %s", server.url, reason, others, extra={"lookupd": server.url}
@@ -284,6 +315,7 @@ class Servers:
             self._observer.event(LookupdRecovered(lookupd=server.url))
             self._list_wanted.set()
         server.failures = 0
+        self.silence = None
 
     def _add(self, url: str, *, configured: bool) -> Server:
         client = LookupClient(url, timeout=self._timeout, client=self._client)
@@ -291,15 +323,19 @@ class Servers:
         self._servers.append(server)
         return server
 
-    async def _ask_list(self, server: Server) -> None:
+    async def _ask_list(self, server: Server) -> tuple[str, str] | None:
+        """Request the list of one server; return its base URL and why it gave none, or None."""
         try:
             async with server.slots:
                 server.list = await server.client.list_lookupd()
             self._learn(server, server.list)
         except NsqError as error:
             _log.debug("nsqlookupd list: %s", without_frames(error))
+            return server.url, _reason_of(error)
         except Exception as error:  # noqa: BLE001 - as in _question
             report_unexpected(_log, f"list of nsqlookupd {server.url}", error)
+            return server.url, repr(error)
+        return None
 
     def _learn(self, server: Server, listed: LookupdList) -> None:
         now = self._loop.time()
@@ -344,6 +380,11 @@ class Servers:
             _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
         server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
+
+
+def _reason_of(error: Exception) -> str:
+    causes = error.causes if isinstance(error, LookupUnavailableError) else ()
+    return "; ".join(text for _, text in causes) or redact(str(error))
 
 
 def _collect(

@@ -17,7 +17,7 @@ import dataclasses
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.checks import check_topic
@@ -31,7 +31,7 @@ from nsq_ha.observe import SILENT
 from nsq_ha.policy.lookup_pace import LookupBudget, LookupPace, longest_interval
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
-from nsq_ha.policy.topology import TopicChange, TopicMeta, TopicView, difference
+from nsq_ha.policy.topology import Node, TopicChange, TopicMeta, TopicView, difference
 from nsq_ha.unexpected import log_traceback, report_unexpected
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ClientConfig
     from nsq_ha.discovery.lookupd import Access
+    from nsq_ha.discovery.servers import Silence
     from nsq_ha.observe import Observer
     from nsq_ha.policy.lookup_pace import Slot
 
@@ -84,8 +85,10 @@ class TopicWatch:
         *,
         budget: LookupBudget | None = None,
         counts: LookupCounts | None = None,
+        channel: str | None = None,
     ) -> None:
         self.topic = topic
+        self._channel = channel
         self.observer = observer
         self._counts = LookupCounts() if counts is None else counts
         self.view: TopicView | None = None
@@ -323,8 +326,11 @@ class TopicWatch:
         if new.is_plain:
             self._report_nodes(change)
             return
-        for partition, node in change.gained.items():
+        if len(change.gained) == 1:
+            [(partition, node)] = change.gained.items()
             self._say(partition, "is led by %s", node.address)
+        elif change.gained:
+            _log.info("topic %s: %s", self.topic, _leaders(change.gained), extra={"topic": self.topic})
         for partition, (before, after) in change.moved.items():
             self._say(partition, "is now led by %s, previously by %s", after.address, before.address)
         for partition, node in change.lost.items():
@@ -336,18 +342,24 @@ class TopicWatch:
             _log.info("topic %s changed: %s", self.topic, _changes(first, second), extra={"topic": self.topic})
 
     def _report_events(self, change: TopicChange) -> None:
-        report, topic = self.observer.event, self.topic
+        topic, channel = self.topic, self._channel
+
+        def report(partition: int, before: Node | None, after: Node | None) -> None:
+            old, new = (None if node is None else node.address for node in (before, after))
+            self.observer.event(LeaderChanged(topic=topic, channel=channel, partition=partition, before=old, after=new))
+
         for partition, node in change.gained.items():
-            report(LeaderChanged(topic=topic, partition=partition, before=None, after=node.address))
+            report(partition, None, node)
         for partition, (before, after) in change.moved.items():
-            report(LeaderChanged(topic=topic, partition=partition, before=before.address, after=after.address))
+            report(partition, before, after)
         for partition, node in change.lost.items():
-            report(LeaderChanged(topic=topic, partition=partition, before=node.address, after=None))
+            report(partition, node, None)
         first, second = change.meta or (None, None)
         if first is None or second is None or not second.is_partitioned:
             return
         if first.partition_num != second.partition_num:
-            report(Repartitioned(topic=topic, before=first.partition_num, after=second.partition_num))
+            numbers = first.partition_num, second.partition_num
+            self.observer.event(Repartitioned(topic=topic, channel=channel, before=numbers[0], after=numbers[1]))
 
     def _report_nodes(self, change: TopicChange) -> None:
         for text, nodes in (("is on nsqd %s", change.gained), ("is no longer listed for nsqd %s", change.lost)):
@@ -368,6 +380,7 @@ class Directory:
         config: Options; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
         access: ``w`` for publishing, ``r`` for consuming.
         observer: The client's.
+        channel: The consumer's channel, for events. None for a producer.
 
     Attributes:
         counts: Counts of all lookups.
@@ -376,12 +389,15 @@ class Directory:
         ConfigError: No nsqlookupd is configured.
     """
 
-    def __init__(self, config: ClientConfig, *, access: Access, observer: Observer = SILENT) -> None:
+    def __init__(
+        self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
+    ) -> None:
         if not config.lookupd and not config.nsqd:
             raise ConfigError("give lookupd=, the address of an nsqlookupd")
         self._config = config
         self.counts: LookupCounts = LookupCounts()
         self._observer = observer
+        self._channel = channel
         self._access: Access = access
         self._client: httpx.AsyncClient | None = None
         self._servers: Servers | FixedNodes | None = None
@@ -402,6 +418,11 @@ class Directory:
     def lookupds(self) -> tuple[str, ...]:
         """Base URLs of all known nsqlookupds; before the start, the configured ones."""
         return self._config.lookupd if self._servers is None else self._servers.urls
+
+    @property
+    def silence(self) -> Silence | None:
+        """Set while no nsqlookupd answers, as far as a client without topics knows. None with ``nsqd=``."""
+        return self._servers.silence if isinstance(self._servers, Servers) else None
 
     async def start(self) -> None:
         """Start the lookups without waiting for a server. A second call does nothing.
@@ -477,6 +498,7 @@ class Directory:
             self._observer,
             budget=self._budget,
             counts=self.counts,
+            channel=self._channel,
         )
         self._watches[topic] = watch
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
@@ -510,6 +532,26 @@ class Directory:
         self._watches.clear()
         self._tasks.clear()
         self._group = None
+
+
+def _leaders(gained: Mapping[int, Node]) -> str:
+    """Return the leaders of several partitions as one line: there may be hundreds."""
+    partitions: dict[str, list[int]] = {}
+    for partition, node in sorted(gained.items()):
+        partitions.setdefault(node.address, []).append(partition)
+    return "; ".join(f"{address} leads {_numbered(numbers)}" for address, numbers in partitions.items())
+
+
+def _numbered(numbers: list[int]) -> str:
+    """Return ascending numbers of partitions as text, those in a row as a range."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    texts = (f"{each[0]}-{each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in ranges)
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
 
 
 def _again(error: ClosedError) -> ClosedError:

@@ -216,7 +216,8 @@ class Producer(SingleUseClient):
 
     def _troubles(self) -> list[Trouble]:
         now = 0.0 if self._loop is None else self._loop.time()
-        return producer_troubles(tuple(self._topics.values()), now)
+        silence = None if self._directory is None else self._directory.silence
+        return producer_troubles(tuple(self._topics.values()), silence, now)
 
     async def wait_ready(self, *topics: str, timeout: float | None = None) -> None:
         """Connect to the leaders of all partitions of ``topics``, and wait until this is done.

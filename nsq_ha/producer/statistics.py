@@ -14,9 +14,10 @@ from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.stats import ProducerPartition, ProducerStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsq_ha.discovery.counts import LookupCounts
+    from nsq_ha.discovery.servers import Silence
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.producer.sender import Sender
     from nsq_ha.producer.topic import TopicPublisher
@@ -97,8 +98,16 @@ def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
     )
 
 
-def producer_troubles(publishers: Iterable[TopicPublisher], now: float) -> list[Trouble]:
-    """Return what does not work for the topics in use, at the loop's time ``now``."""
+def producer_troubles(publishers: Sequence[TopicPublisher], silence: Silence | None, now: float) -> list[Trouble]:
+    """Return what does not work for the topics in use, at the loop's time ``now``.
+
+    Args:
+        publishers: Of the topics in use. Without any, all that is known is whether an nsqlookupd answers.
+        silence: Set while none answers.
+        now: The loop's time.
+    """
+    if not publishers:
+        return [] if silence is None else [Trouble("", str(silence.error), now - silence.since)]
     found: list[Trouble] = []
     lookups: dict[str, Trouble] = {}  # the same nsqlookupds answer for all topics
     for publisher in publishers:

@@ -106,6 +106,7 @@ class SingleUseClient(ABC):
 
         The client is unhealthy if it is not open, if nsqd refused something that retries cannot fix, if no nsqlookupd
         answers, and if a partition cannot be published to or read. A pause or back-off is not unhealthy, but named.
+        A producer that uses no topic has no connections, and knows only whether an nsqlookupd answers, within 30 s.
 
         Args:
             patience: Seconds of trouble after which the client is unhealthy. The default is the time after which the

@@ -30,6 +30,17 @@ async def test_messages_with_the_header_are_finished_unhandled(stage: Stage, cap
     assert line.endswith("unhandled: it has the header 'test' of skip_header")
 
 
+async def test_a_header_to_skip_on_a_topic_without_headers_is_warned_about(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage.consumer(skip_header="test") as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"a", message_id(2))
+        assert (await anext(consumer)).body == b"a"
+    [line] = [record.getMessage() for record in caplog.records if "skip_header" in record.getMessage()]
+    assert line.startswith("orders/ch: messages of this topic have no headers, so skip_header= skips none of them: ")
+
+
 async def test_a_filter_that_nsqd_ignores_is_applied_here(stage: Stage) -> None:
     stage.lead({0: stage.nsqd}, extended=True, ordered=True)
     async with stage.consumer(ext_filter=ExtFilter.equals("k", "v")) as consumer:

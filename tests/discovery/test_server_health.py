@@ -45,6 +45,7 @@ class Client:
         self.asked: list[tuple[float, str, str]] = []
         self.listed = LookupdList(None, ())
         self.lists_asked: list[float] = []
+        self.list_error: Exception | None = None
 
     async def lookup(self, topic: str, access: str) -> LookupAnswer:
         self.asked.append((now(), topic, access))
@@ -55,6 +56,8 @@ class Client:
 
     async def list_lookupd(self) -> LookupdList:
         self.lists_asked.append(now())
+        if self.list_error is not None:
+            raise self.list_error
         return self.listed
 
 
@@ -350,3 +353,44 @@ async def test_lists_are_asked_for_at_intervals_and_soon_after_a_failure(
     await dawdle(1.0)
     assert [round(at - began) for at in stage[B].lists_asked[4:]] == [2 * pause + 14]
     keeping.cancel()
+
+
+# ---------------------------------------------------------------- a client without topics
+
+
+async def test_silence_lasts_from_the_first_failure_until_one_answers(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    servers = stage.servers
+    await servers.refresh_lists()
+    stage[A].list_error = DOWN
+    await servers.refresh_lists()
+    assert servers.silence is None  # B answers
+    stage[B].list_error = ValueError("nonsense")
+    began = now()
+    await servers.refresh_lists()
+    await dawdle(7.0)
+    await servers.refresh_lists()
+    assert servers.silence is not None
+    assert servers.silence.since == pytest.approx(began, abs=1.0)
+    assert servers.silence.error.causes == ((A, "first; second"), (B, "ValueError('nonsense')"))
+    stage[A].list_error = None
+    await servers.refresh_lists()
+    assert servers.silence is None
+    stage[A].list_error = DOWN
+    await servers.refresh_lists()
+    assert servers.silence is not None
+    await stage.timed()  # a lookup is answered
+    assert servers.silence is None
+
+
+async def test_while_all_are_silent_the_lists_are_asked_for_more_often(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    stage[A].list_error = DOWN
+    running = asyncio.create_task(stage.servers.keep_lists(30.0, 0.0))
+    await dawdle(11.0)
+    stage[A].list_error = None
+    await dawdle(39.0)
+    running.cancel()
+    await asyncio.wait({running})
+    first = stage[A].lists_asked[0]
+    assert [round(at - first) for at in stage[A].lists_asked] == [0, 5, 10, 15, 45]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,24 @@ async def test_each_change_is_one_line(
     lines = [line for _ in range(5) for line in await logged(watch, caplog, servers, NOWHERE)]
     assert lines == ["topic orders does not exist"]
     assert not watch.is_nowhere  # its cluster is not a plain one
+
+
+async def test_the_leaders_of_several_partitions_are_one_line(
+    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    nodes = {number: TWO if number in (1, 2, 3, 6) else ONE for number in range(8)}
+    answer = dataclasses.replace(led(ONE, number=8), partitions=nodes)
+    assert await logged(watch, caplog, servers, answer) == [
+        "topic orders: 10.0.1.1:4150 leads partitions 0, 4, 5, 7; 10.0.1.2:4150 leads partitions 1-3, 6"
+    ]
+    assert await logged(watch, caplog, servers, led(number=8)) == [
+        f"orders-{number} has no leader, previously {nodes[number].address}" for number in range(8)
+    ]
+    pair = dataclasses.replace(answer, partitions={0: ONE, 1: TWO})
+    assert await logged(watch, caplog, servers, pair) == [
+        "topic orders: 10.0.1.1:4150 leads partition 0; 10.0.1.2:4150 leads partition 1"
+    ]
 
 
 async def test_a_failure_and_its_end_are_one_line_each(

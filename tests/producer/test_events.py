@@ -46,7 +46,7 @@ async def test_the_life_of_a_connection(stage: Stage, found: Events) -> None:
         await producer.publish(TOPIC, b"x")
         await eventually(lambda: found.of(Connected))
         assert [plain(event) for event in found] == [
-            {"topic": TOPIC, "partition": 0, "before": None, "after": nsqd},
+            {"topic": TOPIC, "channel": None, "partition": 0, "before": None, "after": nsqd},
             {"topic": TOPIC, "channel": None, "partition": 0, "nsqd": nsqd},
         ]
     assert [type(event) for event in found] == [LeaderChanged, Connected, Disconnected]
@@ -62,10 +62,11 @@ async def test_another_leader_and_more_partitions(stage: Stage, found: Events) -
         await eventually(lambda: found.of(Disconnected) and found.of(Repartitioned))
         stage.lead({1: stage.nsqds[2]}, 2)
         await eventually(lambda: len(found.of(LeaderChanged)) == 4)
+    assert {event.channel for event in found if isinstance(event, LeaderChanged)} == {None}
     changes = [(event.partition, event.before, event.after) for event in found if isinstance(event, LeaderChanged)]
     assert changes == [(0, None, first), (1, None, third), (0, first, second), (0, second, None)]
     [repartitioned] = found.of(Repartitioned)
-    assert plain(repartitioned) == {"topic": TOPIC, "before": 1, "after": 2}
+    assert plain(repartitioned) == {"topic": TOPIC, "channel": None, "before": 1, "after": 2}
     [first_end, *_] = found.of(Disconnected)
     assert plain(first_end)["reason"] == f"closed the connection to {first}: another node leads now"
 

@@ -310,3 +310,13 @@ async def test_an_nsqd_that_left_a_plain_cluster_for_good_is_no_trouble(stage: S
         stage.list_plain()
         await eventually(lambda: not producer.is_healthy)
         assert producer.health().reason == "orders: no nsqlookupd lists an nsqd for it (for 5 s)"
+
+
+async def test_an_idle_producer_knows_whether_an_nsqlookupd_answers(stage: Stage) -> None:
+    stage.lookupd.answer("/listlookup", {"message": "INTERNAL"}, status=500)
+    async with stage.producer() as producer:
+        await eventually(lambda: not producer.health(patience=0.0))
+        assert producer.health().is_healthy  # so far
+        assert "no nsqlookupd gave a usable answer" in producer.health(patience=0.0).reason
+        await producer.publish(TOPIC, b"x")  # the lookup works, and so does everything else
+        assert (producer.health(patience=0.0).is_healthy, producer.health().reason) == (True, "ok")
