@@ -122,7 +122,7 @@ def report(
     """Read trace logs of the SDK, logs of nsqds, or both, and report what happened to the messages.
 
     LOGS are files, folders and patterns of this machine, or URLs of any file system that Spark knows, such as
-    's3a://bucket/trace/*.jsonl'.
+    `s3a://bucket/trace/*.jsonl`.
 
     With --out, write a page (report.html), report.json and Parquet tables to that folder. Exit code 1 if an
     anomaly of --fail-on was found, or no trace line.

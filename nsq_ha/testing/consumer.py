@@ -85,7 +85,7 @@ class FakeConsumer(Consumer):
     """A :class:`~nsq_ha.Consumer` for unit tests: it connects to nothing, and the test delivers its messages.
 
     Deliver messages with :meth:`deliver`, before or inside ``async with``. When the last one is answered, the consumer
-    closes, so that :meth:`run` and iterations end; with ``stays_open`` it waits for more. A failed handler causes no
+    closes, so that ``run`` and iterations end; with ``stays_open`` it waits for more. A failed handler causes no
     back-off, unless ``handler_backoff`` is given.
 
     Answer from the event loop only, as ``run`` does, also for plain handlers.
