@@ -27,6 +27,8 @@ DEFAULT_TTL: Final = 3600.0
 _KNOWN: Final = ("subscribe", "publish")
 _MAX_REMEMBERED: Final = 1000
 _FAILED: Final = b"E_AUTH_FAILED AUTH failed"
+_ESCAPED: Final = ((b"&", rb"\u0026"), (b"<", rb"\u003c"), (b">", rb"\u003e"))
+"""How Go's encoder of JSON writes these characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +214,10 @@ class Credentials:
             "identity_url": grant.identity_url,
             "permission_count": len(grant.authorizations),
         }
-        return msgspec.json.encode(shown)
+        answer = msgspec.json.encode(shown)
+        for char, escaped in _ESCAPED:
+            answer = answer.replace(char, escaped)
+        return answer
 
     def refusal(self, word: str, topic: str, channel: str = "") -> bytes | None:
         """Return why nsqd refuses a command. None if it allows it.

@@ -24,7 +24,7 @@ SECRET = "sesame & sons"
 _channels = (f"ch{number}" for number in itertools.count())
 
 GRANTS = {
-    SECRET: AuthGrant(identity="orders-service", identity_url="https://auth.example/7"),
+    SECRET: AuthGrant(identity="orders-service", identity_url="https://auth.example/?a=<7>&b"),
     "narrow sesame": AuthGrant(
         authorizations=(
             AuthRule(topic="^orders$", channels=("^mine$",), permissions=("subscribe",)),
@@ -77,7 +77,8 @@ def test_nsqd_asks_for_auth_and_answers_it(cluster: DevCluster) -> None:
     with dial(cluster, identify(), auth(SECRET), sized("PUB orders")) as wire:
         assert json.loads(wire.answer())["auth_required"] is True
         assert wire.answer() == (
-            b'{"identity":"orders-service","identity_url":"https://auth.example/7","permission_count":1}'
+            b'{"identity":"orders-service","identity_url":"https://auth.example/?a=\\u003c7\\u003e\\u0026b",'
+            b'"permission_count":1}'
         )
         assert wire.answer() == b"OK"
 
@@ -155,7 +156,7 @@ def test_stats_name_the_client(cluster: DevCluster) -> None:
         [found] = [each for each in stats.json()["topics"][0]["channels"] if each["channel_name"] == channel]
         [client] = found["clients"]
     assert (client["authed"], client["auth_identity"]) == (True, "orders-service")
-    assert client["auth_identity_url"] == "https://auth.example/7"
+    assert client["auth_identity_url"] == "https://auth.example/?a=<7>&b"
     assert "sesame" not in stats.text
 
 
