@@ -12,6 +12,7 @@ from nsq_ha.cli.channel import channel
 from nsq_ha.cli.copy import copy
 from nsq_ha.cli.demo import demo
 from nsq_ha.cli.dev import dev
+from nsq_ha.cli.doctor import doctor
 from nsq_ha.cli.letters import dead_letters
 from nsq_ha.cli.lookup import lookup
 from nsq_ha.cli.options import context_option
@@ -21,6 +22,7 @@ from nsq_ha.cli.running import READER_GONE, log_to_stderr
 from nsq_ha.cli.stat import stat
 from nsq_ha.cli.tail import tail
 from nsq_ha.cli.to_file import to_file
+from nsq_ha.cli.top import top
 from nsq_ha.cli.topic import topic
 from nsq_ha.cli.trace import trace
 
@@ -56,5 +58,21 @@ def app(verbose: int, context: str | None) -> None:
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
 
 
-for _command in (demo, dev, topic, channel, pub, tail, lookup, stat, trace, to_file, copy, dead_letters, bench):
+for _command in (
+    demo,
+    dev,
+    topic,
+    channel,
+    pub,
+    tail,
+    lookup,
+    stat,
+    top,
+    doctor,
+    trace,
+    to_file,
+    copy,
+    dead_letters,
+    bench,
+):
     app.add_command(_command)

@@ -106,17 +106,36 @@ class Cluster:
         given = {name: value for name, value in self._given.items() if name in ("lookupd", "lookupd_tls")}
         return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # two of its options
 
+    @property
+    def tls(self) -> TlsConfig | None:
+        """TLS of connections to nsqds.
+
+        Raises:
+            ConfigError: A variable is wrong.
+        """
+        return self._tls("tls")
+
+    @property
+    def lookupd_tls(self) -> TlsConfig | None:
+        """TLS of requests to https nsqlookupds.
+
+        Raises:
+            ConfigError: A variable is wrong.
+        """
+        return self._tls("lookupd_tls")
+
     def lookup_client(self, url: str, *, timeout: float) -> LookupClient:
         """Return a client of one nsqlookupd.
 
         Raises:
             ConfigError: A variable is wrong.
         """
-        tls = None
-        if url.startswith("https:"):
-            found = settings_from_env(ClientConfig, self.context).options
-            tls = cast("TlsConfig | None", self._given.get("lookupd_tls", found.get("lookupd_tls")))
+        tls = self.lookupd_tls if url.startswith("https:") else None
         return LookupClient(url, timeout=timeout, lookupd_tls=tls)
+
+    def _tls(self, option: str) -> TlsConfig | None:
+        found = settings_from_env(ClientConfig, self.context).options
+        return cast("TlsConfig | None", self._given.get(option, found.get(option)))
 
     def _with(self, options: Mapping[str, object]) -> dict[str, object]:
         return {**self._given, **options}

@@ -180,7 +180,8 @@ def dev(
                 cluster.create_topic(wanted.name, wanted.partitions, min(3, nodes), **kind)
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
-        example = _Example(topics, plain=plain, asks=auth_file is not None)
+        busy = None if ports.lookupd else DEFAULT_PORT
+        example = _Example(topics, plain=plain, asks=auth_file is not None, busy=busy)
         run(_until_stopped(lambda: _tell(cluster, example, as_json=wants_json(as_json))), stopped=0)
 
 
@@ -272,11 +273,15 @@ async def _until_stopped(tell: Callable[[], None]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """What the commands of the example depend on; ``asks``: the nsqds ask for AUTH."""
+    """What the commands of the example depend on.
+
+    ``asks``: the nsqds ask for AUTH. ``busy``: the usual port of nsqlookupd, if another program has it.
+    """
 
     topics: tuple[Wanted, ...]
     plain: bool
     asks: bool
+    busy: int | None
 
 
 def _tell(cluster: DevCluster, example: _Example, *, as_json: bool) -> None:
@@ -290,6 +295,11 @@ def _tell(cluster: DevCluster, example: _Example, *, as_json: bool) -> None:
     ]
     rows += [(name, ports["tcp"], ports["http"]) for name, ports in nodes.items()]
     print_table(["node", "TCP", "HTTP"], rows)
+    if example.busy is not None:
+        click.echo(
+            f"Port {example.busy} is in use, maybe by another cluster, so this one has other ports: without the line"
+            " export ..., the commands find the other one.\n"
+        )
     topic = topics[0].name if topics else "orders"
     key = " --key user-42" if topics and topics[0].ordered else ""
     create = "" if topics or example.plain else f"  nsq-ha topic create {topic} --partitions 2\n"

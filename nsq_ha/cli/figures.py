@@ -238,6 +238,17 @@ def fitting(columns: Sequence[Column], rows: Sequence[Any], width: int, gap: int
     return left
 
 
+def fitted_widths(columns: Sequence[Column], rows: Sequence[Any], width: int, gap: int = 3) -> dict[str, int]:
+    """Return the width of each column; long names are cut so that all figures fit."""
+    widths = {each.name: max([len(each.name), *(len(each.text(row) or "-") for row in rows)]) for each in columns}
+    names = sorted((each.name for each in columns if not (each.is_number or each.need)), key=widths.__getitem__)
+    left = width - sum(widths[each.name] + gap for each in columns) + gap + sum(widths[name] for name in names)
+    for number_left, name in enumerate(names):
+        widths[name] = max(1, min(widths[name], left // (len(names) - number_left)))
+        left -= widths[name]
+    return widths
+
+
 SORTS: Final[Mapping[str, Callable[[Row], float]]] = {
     "depth": lambda row: row.depth or 0,
     "lag": lambda row: row.lag or 0.0,

@@ -16,6 +16,8 @@ COMMANDS = (
     "tail",
     "lookup",
     "stat",
+    "top",
+    "doctor",
     "to-file",
     "copy",
     "dead-letters",

@@ -1,0 +1,298 @@
+"""``nsq-ha doctor``: check a cluster, and say what to do about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+import time
+from dataclasses import asdict
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from nsq_ha.cli.findings import Facts, Finding, findings_of
+from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
+from nsq_ha.cli.output import clean, print_json, show, wants_json
+from nsq_ha.cli.running import run
+from nsq_ha.cli.views import View, agree, ask_all, differing
+from nsq_ha.discovery.http import new_client
+from nsq_ha.errors import LookupUnavailableError, NsqError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    import httpx
+
+    from nsq_ha import Consumer, Producer
+    from nsq_ha.admin import AdminClient, ClusterStats, TopicDescription
+    from nsq_ha.cli.cluster import Cluster
+
+    _Result = TypeVar("_Result")
+
+MOST_TOPICS: Final = 50
+"""Number of topics that are looked at, if none is named."""
+
+_AT_ONCE: Final = 8
+_LIMIT: Final = 2.0
+"""Seconds for one question to one server."""
+
+_SIGNS: Final[Mapping[str, tuple[str, str]]] = {
+    "ok": ("ok", "green"),
+    "warning": ("!", "yellow"),
+    "failed": ("FAILED", "bold red"),
+    "skipped": ("-", "dim"),
+}
+
+
+@click.command()
+@click.option("--topic", type=TOPIC, help="Look only at this topic, and send a message through each of its partitions.")
+@click.option("--timeout", type=SECONDS, default=20.0, show_default=True, help="Seconds for the round trip.")
+@cluster_options
+@json_option
+def doctor(cluster: Cluster, as_json: bool | None, *, topic: str | None, timeout: float) -> None:
+    """Check the cluster: a list of what works, what does not, and what to do.
+
+    With --topic it publishes a message to each partition, and reads it by a channel of its own, with the security
+    settings that are given: name a topic that is for tests, since other channels get the messages, too.
+
+    Exit code 1 if a check failed; a warning is no failure.
+    """
+    statuses: list[str] = []
+
+    def report(finding: Finding) -> None:
+        statuses.append(finding.status)
+        print_json(asdict(finding)) if wants_json(as_json) else _print(finding)
+
+    run(_examine(cluster, topic, timeout, report))
+    failed, warned = statuses.count("failed"), statuses.count("warning")
+    if not wants_json(as_json):
+        click.echo(f"\n{failed} failed, {warned} warnings" if failed or warned else "\nall is well")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _print(finding: Finding) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    sign, style = _SIGNS[finding.status]
+    text = Text(clean(f"{finding.check}: "), style="bold" if finding.status in ("warning", "failed") else "")
+    text.append(clean(finding.text), style="dim" if finding.status == "skipped" else "not bold")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=6, justify="right")
+    table.add_column(overflow="fold")
+    table.add_row(Text(sign, style=style), text)
+    if finding.remedy:
+        table.add_row("", Text(clean(f"-> {finding.remedy}")))
+    show(table)
+
+
+async def _examine(cluster: Cluster, topic: str | None, timeout: float, report: Callable[[Finding], None]) -> None:
+    try:
+        facts = await gather(cluster, topic)
+    except TopicNotFoundError as error:
+        raise TopicNotFoundError.named(topic or "") from error
+    except LookupUnavailableError as error:
+        remedy = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
+        report(Finding("nsqlookupds answer", "failed", str(error), remedy))
+        return
+    for finding in findings_of(facts):
+        report(finding)
+    report(certificates(cluster, time.time()))
+    if topic is None:
+        report(Finding("a message comes through", "skipped", "name a topic for it: --topic"))
+    else:
+        report(await round_trip(cluster, facts.topics[0], timeout))
+
+
+async def gather(cluster: Cluster, topic: str | None) -> Facts:
+    """Ask all servers.
+
+    Raises:
+        LookupUnavailableError: No nsqlookupd answers.
+        TopicNotFoundError: ``topic`` does not exist.
+    """
+    async with cluster.admin() as admin:
+        state = await admin.cluster()
+        names = [topic] if topic is not None else [info.name for info in await admin.topics()]
+        chosen = names[:MOST_TOPICS]
+        stats = await admin.stats(topic)
+        topics = [found async for found in _described(admin, chosen, strict=topic is not None)]
+    views = (
+        {} if state.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
+    )
+    registered = await _registered(cluster) if state.is_plain else {}
+    return Facts(
+        state=state,
+        stats=stats,
+        topics=topics,
+        left_out=len(names) - len(chosen),
+        differing={name: differing(found) for name, found in views.items() if not agree(_answered(found))},
+        registered=registered,
+        unreachable=await _unreachable(stats),
+        clocks=await _clocks(cluster, stats, [each.url for each in state.lookupds if not each.error]),
+    )
+
+
+def _answered(views: Iterable[View]) -> list[View]:
+    return [view for view in views if view.error is None]
+
+
+async def _described(admin: AdminClient, topics: Iterable[str], *, strict: bool) -> AsyncIterator[TopicDescription]:
+    async def describe(topic: str) -> TopicDescription | None:
+        try:
+            return await admin.describe(topic)
+        except TopicNotFoundError:
+            if strict:
+                raise
+            return None  # it was deleted meanwhile
+
+    for found in await _limited(map(describe, topics)):
+        if found is not None:
+            yield found
+
+
+async def _limited(questions: Iterable[Awaitable[_Result]]) -> list[_Result]:
+    """Ask several at the same time, but not all."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(question: Awaitable[_Result]) -> _Result:
+        async with slots:
+            return await question
+
+    return list(await asyncio.gather(*map(ask, questions)))
+
+
+async def _registered(cluster: Cluster) -> dict[str, frozenset[str]]:
+    """Return the nsqds that each plain nsqlookupd lists."""
+
+    async def ask(url: str) -> frozenset[str] | None:
+        async with cluster.lookup_client(url, timeout=_LIMIT) as client:
+            try:
+                return frozenset(info.node.address for info in await client.nodes())
+            except LookupUnavailableError:
+                return None
+
+    answers = await _limited(map(ask, cluster.lookupd))
+    return {url: nodes for url, nodes in zip(cluster.lookupd, answers, strict=True) if nodes is not None}
+
+
+async def _unreachable(stats: ClusterStats) -> dict[str, str]:
+    """Return why no connection to a node is possible, by its address."""
+
+    async def connect(host: str, port: int) -> str:
+        try:
+            async with asyncio.timeout(_LIMIT):
+                _, writer = await asyncio.open_connection(host, port)
+        except TimeoutError:
+            return f"no answer within {_LIMIT:.0f} s"
+        except OSError as error:
+            return error.strerror or str(error)
+        writer.close()
+        return ""
+
+    nodes = [each.node for each in stats.nodes]
+    reasons = await _limited(connect(node.host, node.tcp_port) for node in nodes)
+    return {node.address: reason for node, reason in zip(nodes, reasons, strict=True) if reason}
+
+
+async def _clocks(cluster: Cluster, stats: ClusterStats, lookupds: Iterable[str]) -> dict[str, float]:
+    """Return by how many seconds each server's clock is ahead, as far as they say."""
+    import httpx
+
+    urls = [*lookupds, *(each.node.http_url for each in stats.nodes if not each.error)]
+
+    async def ask(client: httpx.AsyncClient, url: str) -> float | None:
+        before = time.time()
+        try:
+            answer = await client.get(f"{url}/ping", timeout=_LIMIT)
+            at = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+        except (httpx.HTTPError, ValueError, OverflowError):
+            return None
+        return ahead(at, before, time.time())
+
+    async with new_client(urls, cluster.lookupd_tls) as client:
+        found = await _limited(ask(client, url) for url in urls)
+    return {url: seconds for url, seconds in zip(urls, found, strict=True) if seconds is not None}
+
+
+def ahead(at: float, before: float, after: float) -> float:
+    """Return by how many seconds a clock is at least ahead; negative if it is behind.
+
+    Args:
+        at: The whole second that it told.
+        before: Our time when it was asked.
+        after: Our time when its answer was here.
+    """
+    if at > after:
+        return at - after
+    return min(0.0, at + 1 - before)
+
+
+def certificates(cluster: Cluster, now: float) -> Finding:
+    """Check whether the files of TLS are valid for the time being."""
+    check = "certificates are valid"
+    tls = cluster.tls
+    if tls is None:
+        return Finding(check, "skipped", "connections to nsqds use no TLS")
+    soon, over = [], []
+    for file in {tls.ca_file, tls.cert_file} - {None}:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(file)
+        for each in context.get_ca_certs():
+            end = ssl.cert_time_to_seconds(str(each["notAfter"]))
+            text = f"{file} ({each['notAfter']})"
+            if end < now:
+                over.append(text)
+            elif end < now + 14 * 86400:
+                soon.append(text)
+    if over:
+        return Finding(check, "failed", f"expired: {'; '.join(sorted(over))}", "renew it")
+    if soon:
+        return Finding(check, "warning", f"expires within two weeks: {'; '.join(sorted(soon))}", "renew it")
+    return Finding(check, "ok", "the given files")
+
+
+async def round_trip(cluster: Cluster, topic: TopicDescription, timeout: float) -> Finding:
+    """Send a message through each partition of a topic, or through a plain topic."""
+    check = "a message comes through"
+    name, meta = topic.view.topic, topic.view.meta
+    partitions = [None] if topic.view.is_plain else [entry.partition for entry in topic.partitions]
+    if meta is not None and meta.disable_channel_auto_create:
+        return Finding(check, "skipped", f"channels of {name} must be registered, so there is none to read it by")
+    channel = f"doctor{secrets.token_hex(4)}#ephemeral"
+    took: list[float] = []
+    try:
+        async with asyncio.timeout(timeout), cluster.producer() as producer:
+            if topic.view.is_plain and not topic.partitions:
+                await _publish(producer, name, None)  # the first message creates the topic
+            async with cluster.consumer(name, channel, partitions=None, start_from=None) as consumer:
+                await consumer.wait_subscribed()
+                for partition in partitions:
+                    began = time.monotonic()
+                    await _receive(consumer, await _publish(producer, name, partition))
+                    took.append(time.monotonic() - began)
+    except TimeoutError:
+        text = f"{len(took)} of {len(partitions)} within {timeout:g} s"
+        return Finding(check, "failed", text, "look at the checks above, and at the log: nsq-ha -v doctor --topic ...")
+    except NsqError as error:
+        remedy = "for TLS and AUTH: --tls-ca, --cert, --tls-key, --auth-secret-file, or a context"
+        return Finding(check, "failed", str(error), remedy)
+    longest = max(took) * 1000
+    return Finding(check, "ok", f"{name}: {len(took)} of {len(took)}, the slowest in {longest:,.0f} ms")
+
+
+async def _publish(producer: Producer, topic: str, partition: int | None) -> bytes:
+    body = f'{{"nsq_ha_doctor":"{secrets.token_hex(8)}"}}'.encode()
+    await producer.publish(topic, body, partition=partition)
+    return body
+
+
+async def _receive(consumer: Consumer, body: bytes) -> None:
+    async for message in consumer:
+        message.finish()
+        if message.body == body:
+            return

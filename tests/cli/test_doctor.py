@@ -1,0 +1,255 @@
+"""``nsq-ha doctor``: each check finds what it is for, and clusters of both kinds pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
+from nsq_ha.cli.cluster import Cluster
+from nsq_ha.cli.doctor import ahead, certificates
+from nsq_ha.cli.findings import Facts, Finding, findings_of
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from tests.cli.test_stat import channel, partition
+from tests.support.certificates import CA_FILE, server_context
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke
+
+A, B = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
+LOOKUPDS = (LookupdState("http://a:4161", leads=True, error=""), LookupdState("http://b:4161", leads=False, error=""))
+STATE = ClusterState(is_plain=False, stable=True, lookupds=LOOKUPDS, loads=())
+PLAIN = ClusterState(
+    is_plain=True, stable=None, lookupds=tuple(dataclasses.replace(each, leads=False) for each in LOOKUPDS), loads=()
+)
+HELD = partition("orders", 0, channel("billing", 3))
+META = TopicMeta(partition_num=1, replica=2)
+ENTRY = PartitionDescription(0, A, True, ("10.0.0.1:1:4150:1", "10.0.0.2:1:4150:2"), HELD)
+
+
+def described(entry: PartitionDescription = ENTRY, meta: TopicMeta = META, note: str = "") -> TopicDescription:
+    view = TopicView("orders", meta, {0: entry.leader} if entry.leader else {}, complete=True, exists=True)
+    return TopicDescription(view, (entry,), note)
+
+
+def stats(*nodes: NodeStats) -> ClusterStats:
+    return ClusterStats(nodes or (NodeStats(A, "1.0", "OK", 1, (HELD,)), NodeStats(B, "1.0", "OK", 1)))
+
+
+FACTS = Facts(
+    state=STATE,
+    stats=stats(),
+    topics=(described(),),
+    registered={"http://a:4161": frozenset({A.address, B.address}), "http://b:4161": frozenset({A.address, B.address})},
+    clocks={"http://a:4161": 0.5},
+)
+
+
+def found(facts: Facts) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings_of(facts)}
+
+
+def test_a_cluster_without_faults() -> None:
+    assert {finding.status for finding in findings_of(FACTS)} == {"ok"}
+    assert all(finding.text and not finding.remedy for finding in findings_of(FACTS))
+
+
+def test_a_plain_cluster_without_faults() -> None:
+    facts = dataclasses.replace(FACTS, state=PLAIN, topics=())
+    assert [(finding.check, finding.status) for finding in findings_of(facts)] == [
+        ("nsqlookupds answer", "ok"),
+        ("the cluster is stable", "skipped"),
+        ("nsqds register everywhere", "ok"),
+        ("nsqds answer", "ok"),
+        ("nsqds can be reached", "ok"),
+        ("leaders are writable", "skipped"),
+        ("nsqds know the settings", "skipped"),
+        ("channels are consumed", "ok"),
+        ("clocks agree", "ok"),
+    ]
+
+
+def with_lookupds(*lookupds: LookupdState, stable: bool | None = True) -> ClusterState:
+    return dataclasses.replace(STATE, lookupds=lookupds, stable=stable)
+
+
+SILENT = dataclasses.replace(LOOKUPDS[1], error="refused")
+LOCAL = Node("127.0.0.1", 4150, 4151)
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "status", "text"),
+    [
+        ("nsqlookupds answer", {"state": with_lookupds(LOOKUPDS[0], SILENT)}, "failed", "http://b:4161 (refused)"),
+        ("nsqlookupds answer", {"state": with_lookupds(LOOKUPDS[0])}, "warning", "there is only one"),
+        ("the cluster is stable", {"state": with_lookupds(LOOKUPDS[1])}, "failed", "no nsqlookupd leads"),
+        ("the cluster is stable", {"state": with_lookupds(*LOOKUPDS, stable=None)}, "warning", "does not say"),
+        ("the cluster is stable", {"state": with_lookupds(*LOOKUPDS, stable=False)}, "warning", "replicas are missing"),
+        ("nsqlookupds agree", {"differing": {"orders": [0, 2]}}, "failed", "orders partition 0, 2"),
+        ("nsqlookupds agree", {"differing": {"orders": []}}, "failed", "about orders"),
+        (
+            "nsqds register everywhere",
+            {"state": PLAIN, "registered": {"http://a:4161": frozenset({A.address}), "http://b:4161": frozenset()}},
+            "warning",
+            "10.0.0.1:4150 at http://b:4161",
+        ),
+        ("nsqds answer", {"stats": ClusterStats(())}, "failed", "list no nsqd"),
+        ("nsqds answer", {"stats": stats(NodeStats(A, error="hangs"))}, "failed", "http://10.0.0.1:4151 (hangs)"),
+        ("nsqds answer", {"stats": stats(NodeStats(A, "1.0", "disk full", 1))}, "failed", "10.0.0.1:4150: disk full"),
+        ("nsqds answer", {"stats": stats(NodeStats(A, "1.0"), NodeStats(B, "1.1"))}, "warning", "differ: 1.0, 1.1"),
+        ("nsqds can be reached", {"unreachable": {A.address: "refused"}}, "failed", "10.0.0.1:4150 (refused)"),
+        ("nsqds can be reached", {"stats": stats(NodeStats(LOCAL))}, "failed", "name 127.0.0.1"),
+        (
+            "leaders are writable",
+            {"topics": [described(dataclasses.replace(ENTRY, leader=None))]},
+            "failed",
+            "no leader: orders-0",
+        ),
+        (
+            "leaders are writable",
+            {"topics": [described(dataclasses.replace(ENTRY, writable=False), note="no majority")]},
+            "failed",
+            "cannot be written: orders-0 (no majority)",
+        ),
+        (
+            "leaders are writable",
+            {"topics": [described(dataclasses.replace(ENTRY, stats=dataclasses.replace(HELD, is_leader=False)))]},
+            "failed",
+            "does not know that it leads: orders-0 at 10.0.0.1:4150",
+        ),
+        (
+            "leaders are writable",
+            {"topics": [described(dataclasses.replace(ENTRY, replicas=ENTRY.replicas[:1]))]},
+            "warning",
+            "orders-0 (1 of 2)",
+        ),
+        (
+            "nsqds know the settings",
+            {"topics": [described(meta=dataclasses.replace(META, ordered=True))]},
+            "failed",
+            "orders-0 is not ordered",
+        ),
+        (
+            "nsqds know the settings",
+            {"topics": [described(dataclasses.replace(ENTRY, stats=dataclasses.replace(HELD, extended=True)))]},
+            "failed",
+            "orders-0 is extended",
+        ),
+        (
+            "channels are consumed",
+            {"stats": stats(NodeStats(A, partitions=(partition("orders", 0, channel("c", 1234, clients=0)),)))},
+            "warning",
+            "orders/c (1,234 wait)",
+        ),
+        (
+            "channels are consumed",
+            {"stats": stats(NodeStats(A, partitions=(partition("orders", 0, channel("c", paused=True)),)))},
+            "warning",
+            "orders/c (paused)",
+        ),
+        ("clocks agree", {"clocks": {"http://a:4161": -7.0}}, "warning", "http://a:4161 is 7 s behind"),
+        ("clocks agree", {"clocks": {"http://a:4161": 7.0}}, "warning", "http://a:4161 is 7 s ahead"),
+    ],
+)
+def test_what_is_wrong_has_a_remedy(check: str, changes: dict[str, object], status: str, text: str) -> None:
+    finding = found(dataclasses.replace(FACTS, **changes))[check]  # type: ignore[arg-type]  # its fields
+    assert finding.status == status
+    assert text in finding.text
+    assert finding.remedy
+
+
+def test_nothing_is_found_where_nothing_was_asked() -> None:
+    assert found(dataclasses.replace(FACTS, clocks={}))["clocks agree"].status == "skipped"
+    silent = dataclasses.replace(ENTRY, stats=None)
+    assert found(dataclasses.replace(FACTS, topics=[described(silent)]))["nsqds know the settings"].status == "ok"
+    assert "7 more were not looked at" in found(dataclasses.replace(FACTS, left_out=7))["nsqlookupds agree"].text
+    many = {f"{n}:4150": "refused" for n in range(9)}
+    assert "and 4 more" in found(dataclasses.replace(FACTS, unreachable=many))["nsqds can be reached"].text
+
+
+@pytest.mark.parametrize(
+    ("at", "before", "after", "seconds"),
+    [(100, 100.2, 100.3, 0.0), (100, 100.9, 101.1, 0.0), (105, 100.2, 100.3, 4.7), (90, 100.0, 100.3, -9.0)],
+)
+def test_the_clock_of_a_server(at: float, before: float, after: float, seconds: float) -> None:
+    assert ahead(at, before, after) == pytest.approx(seconds)
+
+
+def test_certificates() -> None:
+    assert certificates(Cluster.of(("http://a:1",)), time.time()).status == "skipped"
+    cluster = Cluster.of(("http://a:1",), tls_ca=CA_FILE)
+    assert certificates(cluster, 0.0).status == "ok"
+    late = certificates(cluster, 2.0**40)
+    assert (late.status, CA_FILE in late.text) == ("failed", True)
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqlookupds=2, nsqds=2) as cluster:
+        yield cluster
+
+
+def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) -> None:
+    result = invoke("doctor", "--topic", topic, "--timeout", "120", "--json", lookupd=cluster.lookupd[0])
+    findings = {entry["check"]: entry for entry in map(json.loads, result.stdout.splitlines())}
+    wrong = {check: entry for check, entry in findings.items() if entry["status"] == "failed"}
+    assert (result.exit_code, wrong, result.stderr) == (0, {}, "")
+    assert findings["a message comes through"]["status"] == "ok"
+    assert f"{topic}: 2 of 2" in findings["a message comes through"]["text"]
+    assert findings["clocks agree"]["status"] == "ok"
+    assert len(findings) == 11
+
+
+def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
+    topic = f"cli_{uuid.uuid4().hex[:10]}"
+    assert invoke("pub", topic, stdin="a", lookupd=",".join(plain.lookupd)).exit_code == 0
+    arguments = ("doctor", "--topic", topic, "--timeout", "120", "-o", "table")
+    result = invoke(*arguments, lookupd=",".join(plain.lookupd))
+    assert result.exit_code == 0, result.stdout
+    assert f"    ok  a message comes through: {topic}: 1 of 1" in result.stdout
+    assert "FAILED" not in result.stdout
+
+
+def test_a_cluster_with_a_dead_node(invoke: Invoke, name: str) -> None:
+    with DevCluster(nsqlookupds=2, nsqds=3, time_scale=0.02) as lonely:
+        lonely.create_topic(name, 1, 3)
+        lonely.kill("nsqlookupd-1")
+        result = invoke("doctor", "-o", "table", lookupd=",".join(lonely.lookupd))
+    assert result.exit_code == 1
+    assert "FAILED  nsqlookupds answer: no answer from http://127.0.0.1:" in result.stdout
+    assert "-> start it, or open its HTTP port" in result.stdout
+    assert "1 failed" in result.stdout
+
+
+def test_nobody_answers(invoke: Invoke, nobody: str) -> None:
+    result = invoke("doctor", "-o", "table", lookupd=nobody)
+    assert (result.exit_code, "Traceback" in result.output) == (1, False)
+    assert "FAILED  nsqlookupds answer: no nsqlookupd gave a usable answer" in result.stdout
+    assert "-> check the addresses" in result.stdout
+
+
+def test_a_topic_that_does_not_exist(invoke: Invoke) -> None:
+    result = invoke("doctor", "--topic", "no_such_topic")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: there is no topic 'no_such_topic': create it (nsq-ha topic create no_such_topic)\n"
+
+
+def test_a_cluster_that_demands_tls(invoke: Invoke) -> None:
+    topic = f"cli_{uuid.uuid4().hex[:10]}"
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1, tls=server_context()) as secured:
+        assert invoke("pub", topic, stdin="a", lookupd=secured.lookupd[0]).exit_code == 0
+        arguments = ("doctor", "--topic", topic, "--timeout", "120", "--json")
+        result = invoke(*arguments, "--tls-ca", CA_FILE, lookupd=secured.lookupd[0])
+    findings = {entry["check"]: entry["status"] for entry in map(json.loads, result.stdout.splitlines())}
+    assert findings["certificates are valid"] == "ok"
+    assert findings["a message comes through"] == "ok"
