@@ -7,8 +7,10 @@ Three kinds of things are observed:
 
 * Changes are rare, so each may cost an object: :meth:`Observer.event`, for one client.
 * Single messages must cost nothing if nobody watches. A part checks ``watched.is_any``, one attribute, and only then
-  calls :func:`published`, :func:`delivered`, :func:`finished` or :func:`requeued`. They write the trace log, and are
-  for the whole process, as the trace log's switch is. A tracer of spans belongs here and turns ``is_any`` on.
+  calls :func:`published`, :func:`delivered`, :func:`processing`, :func:`finished` or :func:`requeued`. They write the
+  trace log, and are for the whole process, as the trace log's switch is. A tracer of spans (:func:`trace_spans`) turns
+  ``is_any`` on. A publish may need a header of the tracer, so producers follow :func:`is_traced`, and wrap their calls
+  in :func:`publishing`.
 * Counts are kept by the parts, once per batch, and read when somebody asks: ``stats()``. Metrics are read there.
 
 Bytes are observed elsewhere: the wire log wraps a connection's stream when it opens (``transport.wire``), so that
@@ -21,20 +23,24 @@ reports, so it may call any method of the client, and its errors end here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from nsq_ha import tracelog
+from nsq_ha.clients import clients
 from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
-    from nsq_ha.errors import ServerError
+    from nsq_ha.errors import PublishError, ServerError
     from nsq_ha.events import Event
     from nsq_ha.message import Message, Receipt
     from nsq_ha.policy.timing import Warned
@@ -59,8 +65,9 @@ def published(topic: str, receipts: Iterable[Receipt], began_ns: int) -> None:
                 tracelog.log_publish(receipt, began_ns)
 
 
-def delivered(topic: str, messages: Iterable[Message]) -> None:
+def delivered(topic: str, messages: Sequence[Message]) -> None:
     """Report messages that have just arrived."""
+    _spans.call(lambda tracer: tracer.delivered(topic, messages))
     if tracelog.switch.is_on(topic):
         for message in messages:
             tracelog.log_message("delivery", message)
@@ -76,6 +83,146 @@ def requeued(topic: str, message: Message) -> None:
     """Report that a message is being requeued."""
     if tracelog.switch.is_on(topic):
         tracelog.log_message("requeue", message)
+
+
+# ---------------------------------------------------------------- spans
+
+
+class PublishSpan(Protocol):
+    """A span of one publish that runs.
+
+    Attributes:
+        headers: What to add to the headers of the messages, if they may have headers.
+    """
+
+    headers: dict[str, str]
+
+    def end(self, outcomes: Sequence[Receipt | PublishError], error: BaseException | None) -> None:
+        """End it: the call returned ``outcomes``, or raised ``error``."""
+
+
+class ProcessSpan(Protocol):
+    """A span of messages that are being processed."""
+
+    def end(self, error: BaseException | None) -> None:
+        """End it: the processing raised ``error``, or None."""
+
+
+class SpanTracer(Protocol):
+    """Makes spans; ``nsq_ha.telemetry`` implements it."""
+
+    def begin_publish(self, topic: str, messages: Sequence[object]) -> PublishSpan:
+        """Begin the span of one call, whose messages are not checked yet."""
+
+    def delivered(self, topic: str, messages: Sequence[Message]) -> None:
+        """Make a span of messages that have just arrived together."""
+
+    def begin_process(self, topic: str, messages: Sequence[Message]) -> ProcessSpan:
+        """Begin the span of messages that the calling task or thread is going to process."""
+
+
+_T = TypeVar("_T")
+
+
+class _Spans:
+    """The process's tracer, whose errors end here."""
+
+    def __init__(self) -> None:
+        self.tracer: SpanTracer | None = None
+        self._has_failed = False
+
+    def call(self, use: Callable[[SpanTracer], _T]) -> _T | None:
+        """Return what ``use`` returns for the tracer. None without one, or if it fails."""
+        tracer = self.tracer
+        return None if tracer is None else self.guarded(lambda: use(tracer))
+
+    def guarded(self, work: Callable[[], _T]) -> _T | None:
+        """Return what ``work`` returns. None if it fails."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - exporters of the application may raise anything
+            if not self._has_failed:
+                self._has_failed = True
+                log_traceback(log, f"tracing spans failed: {error!r}. Further errors of it are not logged", error)
+            return None
+
+
+_spans: Final = _Spans()
+
+
+def trace_spans(tracer: SpanTracer | None) -> None:
+    """Let ``tracer`` make spans in the whole process, instead of the present one. None for no spans."""
+    _spans.tracer = tracer
+    watched.watch(is_on=tracer is not None)
+    clients.watched()
+
+
+def is_traced() -> bool:
+    """Return whether spans are made."""
+    return _spans.tracer is not None
+
+
+class Publishing:
+    """One publish, with or without a span. Use it with ``with``.
+
+    Args:
+        span: The span. None for none.
+
+    Attributes:
+        headers: What to add to the headers of the messages, if they may have headers.
+    """
+
+    __slots__ = ("_outcomes", "_span", "headers")
+
+    def __init__(self, span: PublishSpan | None) -> None:
+        self._span = span
+        self._outcomes: Sequence[Receipt | PublishError] = ()
+        self.headers: Mapping[str, str] = MappingProxyType({}) if span is None else span.headers
+
+    def returns(self, outcomes: Sequence[Receipt | PublishError]) -> None:
+        """Record the outcome of each message."""
+        if self._span is not None:
+            self._outcomes = outcomes
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the span."""
+        span = self._span
+        if span is not None:
+            _spans.guarded(lambda: span.end(self._outcomes, error))
+
+
+_NO_SPAN: Final = Publishing(None)
+
+
+def publishing(topic: str, messages: Sequence[object]) -> Publishing:
+    """Return the span of one publish, which begins now, or a stand-in."""
+    span = _spans.call(lambda tracer: tracer.begin_publish(topic, messages))
+    return _NO_SPAN if span is None else Publishing(span)
+
+
+@contextlib.contextmanager
+def processing(messages: Sequence[Message]) -> Iterator[None]:
+    """Put the processing of ``messages``, at least one, in the block into a span, if spans are made."""
+    span = _spans.call(lambda tracer: tracer.begin_process(messages[0].topic, messages))
+    if span is None:
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        failure = error  # `error` is deleted at the end of this clause
+        _spans.guarded(lambda: span.end(failure))
+        raise
+    _spans.guarded(lambda: span.end(None))
+
+
+# ---------------------------------------------------------------- events
 
 
 class Observer:

@@ -37,7 +37,7 @@ class TraceSwitch:
     """Selects the topics for which lines are written; may be changed at any time, from any thread.
 
     Attributes:
-        is_any: Whether any topic is switched on; makes the check for each message cheap.
+        is_any: Whether any topic is switched on, or something else watches; makes the check for each message cheap.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class TraceSwitch:
         self._all = False
         self._topics: frozenset[str] = frozenset()
         self._held: Counter[str] = Counter()
+        self._is_watched = False
         self.is_any: bool = False
 
     def enable(self, *topics: str) -> None:
@@ -78,8 +79,14 @@ class TraceSwitch:
             self._held += Counter()  # removes entries that are down to 0
             self._look()
 
+    def watch(self, *, is_on: bool) -> None:
+        """Set whether something else than the log, such as a tracer of spans, watches the messages of all topics."""
+        with self._lock:
+            self._is_watched = is_on
+            self._look()
+
     def _look(self) -> None:
-        self.is_any = self._all or bool(self._topics) or bool(self._held)
+        self.is_any = self._is_watched or self._all or bool(self._topics) or bool(self._held)
 
     def is_on(self, topic: str) -> bool:
         """Return whether lines of ``topic`` are written: it is switched on and the logger is enabled for INFO."""

@@ -71,6 +71,7 @@ def test_what_is_public_is_described() -> None:
         "prometheus",
         "stats",
         "sync",
+        "telemetry",
         "tracelog",
         "spark",
     ],

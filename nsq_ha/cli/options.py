@@ -195,3 +195,29 @@ def confirm(question: str, *, yes: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("this cannot be undone: give --yes, since there is no terminal to ask at")
     click.confirm(question, abort=True, err=True)
+
+
+def metrics_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--metrics-port`` to a command, which serves the metrics of its clients while it runs."""
+
+    @click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="Serve metrics for Prometheus at this port of 127.0.0.1 while it runs. 0 takes a free one, which standard"
+        " error names.",
+    )
+    @functools.wraps(command)
+    def with_metrics(*args: Any, metrics_port: int | None, **options: Any) -> Any:  # noqa: ANN401 - the command's own
+        if metrics_port is None:
+            return command(*args, **options)
+        from nsq_ha import prometheus  # loads a server that other commands do not need
+
+        try:
+            server = prometheus.serve(metrics_port)
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from error
+        with server:
+            click.echo(f"metrics: {server.url}", err=True)
+            return command(*args, **options)
+
+    return with_metrics

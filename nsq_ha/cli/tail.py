@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     help="Decode dead letters: print the messages that were given up, with where they come from and why they failed.",
 )
 @cluster_options
+@metrics_option
 @json_option
 def tail(
     topic: str,

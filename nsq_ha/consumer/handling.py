@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from nsq_ha import observe
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 from nsq_ha.threads import HandlerThreads, is_async
 from nsq_ha.transport.waiting import is_foreign
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+_watched: Final = observe.watched
 
 _LONG: Final = 0.05
 """Handling for this many seconds is reported immediately."""
@@ -214,10 +218,10 @@ class Handling:
         began = self._ended  # set just now: the previous handler ended, or the message was taken
         try:
             try:
-                if self._is_async:
+                if self._is_async and not _watched.is_any:
                     await self._handler(message)  # type: ignore[misc]
                 else:
-                    await self._call_in_thread(message)
+                    await self._call(message)
             finally:
                 self._ended = now = monotonic()
                 self._seconds += now - began
@@ -241,6 +245,14 @@ class Handling:
                 message.finish()
         finally:
             del self._busy[worker]
+
+    async def _call(self, message: Message) -> None:
+        """Call a handler that is watched, or is a plain function."""
+        with observe.processing((message,)) if _watched.is_any else contextlib.nullcontext():
+            if self._is_async:
+                await self._handler(message)  # type: ignore[misc]
+            else:
+                await self._call_in_thread(message)
 
     async def _call_in_thread(self, message: Message) -> None:
         outcome = await self._threads.call(self._handler, message)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
@@ -23,6 +24,7 @@ from nsq_ha.producer.validate import (
     check_kind,
     check_message,
     compressing,
+    in_context,
     lane_key,
 )
 from nsq_ha.protocol.encoding import body_sizes
@@ -73,6 +75,7 @@ class BatchPlan:
         messages: The caller's messages, at least one; kept, not copied.
         trace_id_of: Returns the id to trace a message with. None for no trace.
         config: The producer's options.
+        context: Headers to add on an extended topic.
 
     Attributes:
         size: Bytes of the bodies, known after they are checked.
@@ -85,8 +88,10 @@ class BatchPlan:
         messages: Sequence[bytes | OutgoingMessage],
         trace_id_of: Callable[[OutgoingMessage], int | None],
         config: ProducerConfig,
+        context: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.topic = topic
+        self._context = context
         self._given = messages
         self._trace_id_of = trace_id_of
         self._parts: list[Part] = []
@@ -98,7 +103,7 @@ class BatchPlan:
         self._alone_above = config.max_batch_bytes - _COUNT_BYTES
         self._config = config
         self._compress = compressing(config, topic)
-        is_plain = trace_id_of(_ANY) is None and self._compress is None
+        is_plain = trace_id_of(_ANY) is None and self._compress is None and not context
         self._sizes = _plain_sizes(messages, self._largest) if is_plain else None
         if self._sizes is None:
             self.size: int = 0
@@ -164,10 +169,13 @@ class BatchPlan:
 
     def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         by_partition: dict[int | None, list[list[int]]] = {}
+        adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
         for position, message in enumerate(self._messages):
             if position % STEP == STEP - 1:
                 yield None
             checked = self._checked[position]
+            if adds_context:
+                checked = self._checked[position] = in_context(checked, self._context, self._largest)
             try:
                 check_kind(view, checked.trace_id, checked.ext)
                 chosen, is_free = publisher.choice.partition_for(message.key, message.partition, view)

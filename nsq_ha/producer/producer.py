@@ -14,6 +14,7 @@ from asyncio import get_running_loop
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
 from nsq_ha.config import ProducerConfig, traced_topics
@@ -29,7 +30,14 @@ from nsq_ha.producer.readiness import connect_all, unready
 from nsq_ha.producer.requests import PubRequest
 from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher
-from nsq_ha.producer.validate import KEY_TYPES, check_defer, check_message, compressing
+from nsq_ha.producer.validate import (
+    KEY_TYPES,
+    CheckedMessage,
+    check_defer,
+    check_message,
+    compressing,
+    in_context,
+)
 from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
@@ -70,7 +78,7 @@ class Producer(SingleUseClient):
     ) -> None:
         self.config: ProducerConfig = options_of(ProducerConfig, config, options)
         self._trace = self.config.trace
-        self._is_checked = bool(self._trace) or self.config.compress_body is not None
+        self._choose_path()
         self._largest = self.config.max_message_bytes
         self._observer = Observer(self.config.on_event)
         self._topics: dict[str, TopicPublisher] = {}
@@ -108,7 +116,11 @@ class Producer(SingleUseClient):
     @trace.setter
     def trace(self, value: bool | Iterable[str]) -> None:
         self._trace = traced_topics(value)
-        self._is_checked = bool(self._trace) or self.config.compress_body is not None
+        self._choose_path()
+
+    def _choose_path(self) -> None:
+        """Decide whether a publish of only a body needs more than the usual checks."""
+        self._is_checked = bool(self._trace) or self.config.compress_body is not None or observe.is_traced()
 
     async def _open(self) -> None:
         self._directory = Directory(self.config, access="w", observer=self._observer)
@@ -117,7 +129,8 @@ class Producer(SingleUseClient):
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
-        clients.opened("producer", self)
+        clients.opened("producer", self, self._choose_path)
+        self._choose_path()
 
     async def aclose(self) -> None:
         """Wait up to ``close_timeout`` for pending publishes, then close. May be called again.
@@ -310,6 +323,8 @@ class Producer(SingleUseClient):
             request = PubRequest(topic=topic, future=pending.new_future(), size=len(body), body=body, key=key)
         else:
             message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
+            if observe.is_traced():
+                return await self._publish_traced(pending, topic, message, defer, timeout)
             request = self._checked_request(pending, topic, message, defer)
         try:
             publisher = self._topics[topic]
@@ -323,6 +338,33 @@ class Producer(SingleUseClient):
         except BaseException:
             pending.let_go(request)
             raise
+
+    async def _publish_traced(
+        self,
+        pending: PendingPublishes,
+        topic: str,
+        message: OutgoingMessage,
+        defer: float | None,
+        timeout: float | None,
+    ) -> Receipt:
+        """Publish one message in a span, whose context goes into its headers if the topic is extended."""
+        with observe.publishing(str(topic), (message,)) as span:
+            request = self._checked_request(pending, topic, message, defer)
+            if span.headers and defer is None:
+                checked = CheckedMessage(request.body, request.trace_id, request.ext)
+                request.ext_if_extended = in_context(checked, span.headers, self._largest).ext
+                request.is_plain = request.is_plain and request.ext_if_extended is None  # the quick way would not look
+            publisher = self._publisher(topic, pending)
+            pending.add(request, timeout if timeout is None else check_timeout(timeout))
+            try:
+                if not publisher.try_admit(request):
+                    await publisher.wait_and_admit(request)
+                receipts = await request.future
+            except BaseException:
+                pending.let_go(request)
+                raise
+            span.returns(receipts)
+            return receipts[0]
 
     def _checked_request(
         self, pending: PendingPublishes, topic: str, message: OutgoingMessage, defer: float | None
@@ -409,14 +451,17 @@ class Producer(SingleUseClient):
         """Publish a batch that needs more than one command, or has more than bodies."""
         limit = self.config.publish_timeout if timeout is None else check_timeout(timeout)
         publisher = self._publisher(topic, pending)
-        plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message), self.config)
-        whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._batches.add(whole)
-        try:
-            return await BatchCall(plan, publisher, pending, limit).publish()
-        finally:
-            self._batches.discard(whole)
-            whole.cancel()
+        with observe.publishing(topic, messages) as span:
+            plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message), self.config, span.headers)
+            whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._batches.add(whole)
+            try:
+                outcomes = await BatchCall(plan, publisher, pending, limit).publish()
+            finally:
+                self._batches.discard(whole)
+                whole.cancel()
+            span.returns(outcomes)
+            return outcomes
 
     def _trace_id(self, topic: str, message: OutgoingMessage) -> int | None:
         if message.trace_id is not None:

@@ -60,6 +60,8 @@ class Request(Entry, eq=False, kw_only=True):
         partition: The caller's partition. None if the key or the producer chooses.
         trace_id: The trace id of a PUB. None for no trace.
         ext: The extension header of a PUB, as JSON. None for no header.
+        ext_if_extended: The extension header of a PUB if the topic is extended, which is not known before it is
+            admitted. None if that makes no difference.
         defer_ms: Of a PUB, the milliseconds until its delivery. None for no delay.
         count: Number of messages.
         is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
@@ -79,6 +81,7 @@ class Request(Entry, eq=False, kw_only=True):
     partition: int | None = None
     trace_id: int | None = None
     ext: bytes | None = None
+    ext_if_extended: bytes | None = None
     defer_ms: int | None = None
     count: int = 1
     is_plain: bool = True
@@ -92,6 +95,13 @@ class Request(Entry, eq=False, kw_only=True):
     def encode(self, partition: int | None) -> bytes:
         """Return the command for ``partition``; None omits the number, for servers without partitions."""
         raise NotImplementedError
+
+    def choose_ext(self, *, is_extended: bool) -> None:
+        """Use the header for an extended topic there, and the own one elsewhere."""
+        if is_extended:
+            self.ext = self.ext_if_extended
+        self.is_plain = self.ext is None and self.trace_id is None and self.defer_ms is None
+        self.ext_if_extended = None
 
     def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
         """Return the receipts for the server's answer.

@@ -176,6 +176,8 @@ class TopicPublisher:
         """Choose the partition of a request and queue it there."""
         check_compression(view, self._config)
         self.choice.prepare_quick(view)
+        if request.ext_if_extended is not None:
+            request.choose_ext(is_extended=view.meta is not None and view.meta.extend_support)
         check_kind(view, request.trace_id, request.ext, request.defer_ms)
         partition, is_free = self.choice.partition_for(request.key, request.partition, view)
         if not is_free:

@@ -119,6 +119,25 @@ def check_message(
     return CheckedMessage(body, trace_id, ext)
 
 
+def in_context(checked: CheckedMessage, context: Mapping[str, str], largest: int) -> CheckedMessage:
+    """Return a message of an extended topic with the headers of a span, unless it has such headers of its own.
+
+    Args:
+        checked: The message.
+        context: The headers, with which the receiver continues the trace.
+        largest: The option ``max_message_bytes``; a message that would exceed it stays as it is.
+    """
+    own: dict[str, object] = {} if checked.ext is None else json.loads(checked.ext)
+    if not own.keys().isdisjoint(context):
+        return checked
+    if checked.trace_id is not None:
+        own[TRACE_KEY] = str(checked.trace_id)
+    ext = json.dumps({**context, **own}, separators=(",", ":")).encode()
+    if len(ext) > MAX_EXT_BYTES or len(checked.body) + len(ext) + _HEADER_SIZE_WORD > largest:
+        return checked
+    return CheckedMessage(checked.body, checked.trace_id, ext)
+
+
 def _is_compressed(headers: object) -> bool:
     """Return whether the caller has compressed the body. Wrong headers are refused later."""
     return headers is not None and (not isinstance(headers, Mapping) or CODEC_HEADER in headers)

@@ -1,0 +1,85 @@
+"""Switch spans and metrics on and off for the whole process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from nsq_ha import observe
+from nsq_ha.errors import ConfigError
+from nsq_ha.message import Message
+from nsq_ha.telemetry.instruments import Instruments
+from nsq_ha.telemetry.spans import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+_lock = threading.Lock()
+_instruments: Instruments | None = None
+
+
+def enable(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    spans: bool = True,
+    metrics: bool = True,
+) -> None:
+    """Report spans and metrics of all producers and consumers of the process, whenever they were created.
+
+    Call it after the program has set its providers. A second call replaces the first one.
+
+    Args:
+        tracer_provider: Gets the spans. None for the global provider.
+        meter_provider: Gets the metrics. None for the global provider.
+        spans: Whether to report spans.
+        metrics: Whether to report metrics.
+    """
+    global _instruments  # noqa: PLW0603 - the process has one switch
+    with _lock:
+        observe.trace_spans(Spans(tracer_provider) if spans else None)
+        if _instruments is not None and (not metrics or not _instruments.is_of(meter_provider)):
+            _instruments.is_on = False
+        if metrics:
+            if _instruments is None or not _instruments.is_of(meter_provider):
+                _instruments = Instruments(meter_provider)
+            _instruments.is_on = True
+
+
+def disable() -> None:
+    """Report nothing any more. Spans that have begun are still ended."""
+    with _lock:
+        observe.trace_spans(None)
+        if _instruments is not None:
+            _instruments.is_on = False
+
+
+@contextlib.contextmanager
+def process(messages: Message | Iterable[Message]) -> Iterator[None]:
+    """Put the code of a ``with`` block into a span that processes ``messages``; do nothing if spans are not enabled.
+
+    Handlers of :meth:`nsq_ha.Consumer.run` and of workers have such a span without this. Use it if you iterate::
+
+        async for message in consumer:
+            with telemetry.process(message):
+                async with message:
+                    ...
+
+    The span of one message is a child of the span that published it, as far as its headers name that. The span of
+    several, as of a batch, has links to those.
+
+    Args:
+        messages: A message, or several of one topic.
+
+    Raises:
+        ConfigError: There is no message.
+    """
+    several = (messages,) if isinstance(messages, Message) else tuple(messages)
+    if not several:
+        raise ConfigError("process() needs at least one message")
+    with observe.processing(several):
+        yield
