@@ -120,7 +120,9 @@ class Figures:
     def broken(self, *, sampled: bool) -> list[str]:
         """Return the broken rules."""
         found = [f"{len(self.errors)} errors: {self.errors[0]}"] if self.errors else []
-        if self.unexplained_repeats:
+        # The partitioned nsqd may confirm a message that it leaves out before its reader has passed it ("confirm exceed
+        # read" in its log); then it reads finished messages again.
+        if self.unexplained_repeats and not sampled:
             fates = ", ".join(f"{count} of fate {fate}" for fate, count in self.repeated_fates.items())
             found.append(f"{self.unexplained_repeats} repeats without a reason ({fates})")
         if self.out_of_order:

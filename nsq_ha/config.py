@@ -448,7 +448,8 @@ class ConsumerConfig(ClientConfig):
     after so many seconds, but only up to the server's ``-max-msg-timeout`` (15 minutes). False by default, since a
     handler that hangs would keep its message that long."""
     sample_rate: int = 0
-    """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all."""
+    """Percentage of messages to receive, 1..99; the server *confirms* the others for the channel. 0 for all. The
+    partitioned server may deliver finished messages again while it does that."""
     tag: str | None = None
     """Receive only messages with this dispatch tag. Only extended topics have tags; with others, `async with` fails."""
     ext_filter: ExtFilter | None = None
