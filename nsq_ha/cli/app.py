@@ -10,6 +10,7 @@ from nsq_ha._version import __version__
 from nsq_ha.cli.bench import bench
 from nsq_ha.cli.channel import channel
 from nsq_ha.cli.copy import copy
+from nsq_ha.cli.dashboard import dashboard
 from nsq_ha.cli.demo import demo
 from nsq_ha.cli.dev import dev
 from nsq_ha.cli.doctor import doctor
@@ -74,5 +75,6 @@ for _command in (
     copy,
     dead_letters,
     bench,
+    dashboard,
 ):
     app.add_command(_command)

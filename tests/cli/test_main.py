@@ -23,6 +23,7 @@ COMMANDS = (
     "dead-letters",
     "bench",
     "trace",
+    "dashboard",
 )
 
 WITHOUT = """
@@ -53,7 +54,7 @@ def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: s
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", line)
 
 
-@pytest.mark.parametrize("command", ["dev", "demo"])
+@pytest.mark.parametrize("command", ["dev", "demo", "dashboard"])
 def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(command: str) -> None:
     ran = without(["starlette", "uvicorn"], command)
     assert ran.returncode == 1

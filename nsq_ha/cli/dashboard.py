@@ -1,0 +1,104 @@
+"""``nsq-ha dashboard``: show the cluster in the browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from nsq_ha.cli.options import Number, cluster_options
+from nsq_ha.cli.running import run
+
+if TYPE_CHECKING:
+    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.dashboard import DashboardOptions
+
+TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on. Others need a token.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=4171, show_default=True, help="Its port; 0 for a free one."
+)
+@click.option(
+    "--interval",
+    type=Number(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks at the cluster.",
+)
+@click.option("--history", type=Number(1, 1440), default=15.0, show_default=True, help="Minutes that charts show.")
+@click.option("--admin", "may_change", is_flag=True, help="Let those who sign in pause, skip, empty, and move leaders.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"File with the token to sign in. Default: {TOKEN_VARIABLE}, or a new one, which is printed once.",
+)
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Name by which browsers reach it. May be repeated."
+)
+@click.option(
+    "--trace-log",
+    "trace_logs",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Trace log of producers or consumers that a search reads. May be repeated.",
+)
+@cluster_options
+def dashboard(
+    cluster: Cluster,
+    *,
+    host: str,
+    port: int,
+    interval: float,
+    history: float,
+    may_change: bool,
+    token_file: Path | None,
+    hosts: tuple[str, ...],
+    trace_logs: tuple[Path, ...],
+) -> None:
+    """Show nodes, topics, channels, leader changes and messages in the browser, live, until Ctrl-C.
+
+    It is read-only, and only this machine reaches it. With --admin, those who sign in with the token may change the
+    cluster. With --host, others reach it, and must sign in to see anything; the connection is not encrypted.
+    """
+    try:
+        from nsq_ha.dashboard import DashboardOptions
+        from nsq_ha.dashboard.guard import is_loopback, new_token
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"nsq-ha dashboard needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
+    token = _token(token_file)
+    if token is None and (may_change or not is_loopback(host)):
+        token = new_token()
+        click.echo(f"token: {token}", err=True)
+    options = DashboardOptions(
+        host=host,
+        port=port,
+        interval=interval,
+        history=history * 60,
+        token=token,
+        may_change=may_change,
+        hosts=hosts,
+        trace_logs=trace_logs,
+    )
+    run(_serve(cluster, options), stopped=0)
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(f"the file {file} with the token cannot be read: {error}") from error
+
+
+async def _serve(cluster: Cluster, options: DashboardOptions) -> int:
+    from nsq_ha.dashboard import serve
+
+    async with cluster.admin() as admin:
+        await serve(admin, options, started=lambda url: click.echo(f"dashboard: {url}"))
+    return 0

@@ -1,0 +1,219 @@
+"""The web application: its pages, and the stream that refreshes them.
+
+Every page is whole without a script. The script opens one stream per tab; each reading sends the page's contents again,
+rendered once for all tabs that show it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nsq_ha.dashboard.changing import Changing
+from nsq_ha.dashboard.guard import COOKIE
+from nsq_ha.dashboard.pages import change, frame
+from nsq_ha.dashboard.pages.channel import channel_page
+from nsq_ha.dashboard.pages.nodes import node_page, nodes
+from nsq_ha.dashboard.pages.overview import overview
+from nsq_ha.dashboard.pages.parts import Board, Page
+from nsq_ha.dashboard.pages.search import search_page
+from nsq_ha.dashboard.pages.timeline import timeline
+from nsq_ha.dashboard.pages.topics import topic_page, topics
+from nsq_ha.dashboard.requests import MAX_ADDRESS, Checked, address, arguments, segments
+from nsq_ha.dashboard.search import query_of, search
+from nsq_ha.errors import NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from nsq_ha.admin import AdminClient
+    from nsq_ha.dashboard.guard import Guard
+    from nsq_ha.dashboard.history import History
+    from nsq_ha.dashboard.markup import Html
+    from nsq_ha.dashboard.poll import Poller
+
+MAX_STREAMS: Final = 100
+"""Tabs that are refreshed at the same time."""
+
+MAX_RENDERED: Final = 200
+"""Pages that are kept until the next reading."""
+
+_SEARCHES: Final = 2
+"""Searches at the same time; others are asked to come again."""
+
+_STATIC: Final = Path(__file__).parent / "static"
+_FILES: Final = {
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class Dashboard:
+    """The routes that only read.
+
+    Args:
+        admin: Asks and changes the cluster.
+        history: The readings.
+        poller: Makes them.
+        guard: The rules for requests.
+        trace_logs: Files that a search reads.
+        may_change: Changes are allowed, to those who sign in.
+        refresh: Seconds after which a browser without scripts loads a page again.
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        history: History,
+        poller: Poller,
+        guard: Guard,
+        *,
+        trace_logs: Sequence[Path] = (),
+        may_change: bool = False,
+        refresh: float = 5.0,
+    ) -> None:
+        self._admin = admin
+        self._history = history
+        self._poller = poller
+        self._guard = guard
+        self._trace_logs = trace_logs
+        self._may_change = may_change
+        self._refresh = max(2, round(refresh))
+        self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
+        self._streams = 0
+        self._searches = 0
+
+    def app(self) -> ASGIApp:
+        """Return the application."""
+        changing = Changing(self._admin, self._history, self._guard, self._respond, may_change=self._may_change)
+        routes = [
+            Route("/static/{name}", _static, methods=["GET"]),
+            Route("/events", self._events, methods=["GET"]),
+            Route("/search", self._search, methods=["GET"]),
+            Route("/sign-in", changing.sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", changing.sign_out, methods=["POST"]),
+            Route("/confirm/{name}", changing.confirm, methods=["GET"]),
+            Route("/act/{name}", changing.act, methods=["POST"]),
+            Route("/{rest:path}", self._live, methods=["GET"]),
+        ]
+        return Checked(Starlette(routes=routes), self._guard)
+
+    def render(self, place: str, *, may_change: bool) -> Page:
+        """Return a live page with its banner; it is rendered once for each reading.
+
+        Args:
+            place: Its path and query.
+            may_change: It has the buttons that change the cluster.
+        """
+        parts = segments(place)
+        self._watch(parts)
+        known = self._rendered.get((place, may_change))
+        if known is not None and known[0] == self._poller.count:
+            return known[1]
+        board = Board(self._history, time.time(), may_change=may_change, arguments=arguments(place))
+        page = _page(board, parts)
+        page = Page(page.title, frame.live(board, page), page.status)
+        if len(self._rendered) >= MAX_RENDERED:
+            self._rendered.clear()
+        self._rendered[place, may_change] = (self._poller.count, page)
+        return page
+
+    def _watch(self, parts: list[str]) -> None:
+        """Have the next polls read what a page needs."""
+        match parts:
+            case ["topics", topic] if self._history.latest is not None and topic in self._history.latest.names:
+                self._poller.watch(topic)
+            case ["topics", _, _] | ["nodes", _]:
+                self._poller.watch(clients=True)
+            case _:
+                pass
+
+    def _may(self, request: Request) -> bool:
+        return self._may_change and self._guard.session(request.cookies.get(COOKIE)) is not None
+
+    def _respond(self, request: Request, page: Page, *, is_live: bool = False) -> Response:
+        session = self._guard.session(request.cookies.get(COOKIE))
+        sign: Html | None = None
+        if self._guard.has_token:
+            sign = change.sign_control(is_signed_in=session is not None, key=session.key if session else "")
+        text = frame.document(page, place=request.url.path, is_live=is_live, sign=sign, refresh=self._refresh)
+        return HTMLResponse(text.encode("utf-8", "replace"), status_code=page.status)
+
+    async def _live(self, request: Request) -> Response:
+        return self._respond(request, self.render(address(request), may_change=self._may(request)), is_live=True)
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return PlainTextResponse("too many tabs are open\n", status_code=503, headers={"retry-after": "30"})
+        return StreamingResponse(self._stream(request), media_type="text/event-stream")
+
+    async def _stream(self, request: Request) -> AsyncIterator[bytes]:
+        place = request.query_params.get("page", "/")[:MAX_ADDRESS]
+        self._streams += 1
+        try:
+            yield b"retry: 2000\n\n"  # until the next reading, the tab shows the page as it was loaded
+            while await self._poller.changed():
+                if self._guard.is_private and self._guard.session(request.cookies.get(COOKIE)) is None:
+                    return
+                page = self.render(place, may_change=self._may(request))
+                lines = page.content.encode("utf-8", "replace").splitlines()
+                yield b"event: page\n" + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
+        finally:
+            self._streams -= 1
+
+    async def _search(self, request: Request) -> Response:
+        given = arguments(address(request))
+        board = Board(self._history, time.time(), arguments=given)
+        answer, problem = None, ""
+        try:
+            wanted = query_of(given)
+            if wanted is not None and self._searches >= _SEARCHES:
+                problem = "other searches are running: try again in a moment"
+            elif wanted is not None:
+                self._searches += 1
+                try:
+                    answer = await search(self._admin, board.reading, wanted, self._trace_logs)
+                finally:
+                    self._searches -= 1
+        except NsqError as error:
+            problem = str(error)
+        page = search_page(board, answer, problem)
+        return self._respond(request, Page(page.title, frame.live(board, page), page.status))
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    kind = _FILES.get(name)
+    if kind is None:
+        return PlainTextResponse("not found\n", status_code=404)
+    data = await asyncio.to_thread((_STATIC / name).read_bytes)
+    return Response(data, media_type=kind)
+
+
+_PAGES: Final[Mapping[tuple[str, int], Callable[..., Page]]] = {
+    ("", 0): overview,
+    ("topics", 0): topics,
+    ("topics", 1): topic_page,
+    ("topics", 2): channel_page,
+    ("nodes", 0): nodes,
+    ("nodes", 1): node_page,
+    ("timeline", 0): timeline,
+}
+"""The live pages, by the first part of the path and the number of the others, which are names."""
+
+
+def _page(board: Board, parts: list[str]) -> Page:
+    first, *names = parts or [""]
+    make = _PAGES.get((first, len(names)))
+    return change.failure("Not found", "The dashboard has no such page.", 404) if make is None else make(board, *names)

@@ -1,0 +1,162 @@
+"""The routes that sign in and out, ask before a change, and make it.
+
+The invariant: nothing changes without a session, the key of its form, and our own origin.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import RedirectResponse, Response
+
+from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
+from nsq_ha.dashboard.changes import Event
+from nsq_ha.dashboard.guard import COOKIE, LIFETIME
+from nsq_ha.dashboard.history import MAX_TEXT
+from nsq_ha.dashboard.pages import change
+from nsq_ha.dashboard.pages.parts import Board
+from nsq_ha.dashboard.reading import Reading
+from nsq_ha.dashboard.requests import form
+from nsq_ha.errors import NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+
+    from nsq_ha.admin import AdminClient
+    from nsq_ha.dashboard.actions import Action, Target
+    from nsq_ha.dashboard.guard import Guard, Session
+    from nsq_ha.dashboard.history import History
+    from nsq_ha.dashboard.pages.parts import Page
+
+log: Final = logging.getLogger("nsq_ha.dashboard")
+
+
+class Changing:
+    """The routes.
+
+    Args:
+        admin: Changes the cluster.
+        history: Has the newest reading, and takes the events.
+        guard: The rules.
+        respond: Returns the answer for a page.
+        may_change: Changes are allowed, to those who sign in.
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        history: History,
+        guard: Guard,
+        respond: Callable[[Request, Page], Response],
+        *,
+        may_change: bool,
+    ) -> None:
+        self._admin = admin
+        self._history = history
+        self._guard = guard
+        self._respond = respond
+        self._may_change = may_change
+
+    def _session(self, request: Request) -> Session | None:
+        return self._guard.session(request.cookies.get(COOKIE))
+
+    def _failed(self, request: Request, title: str, text: str, status: int) -> Response:
+        return self._respond(request, change.failure(title, text, status))
+
+    async def sign_in(self, request: Request) -> Response:
+        """Ask for the token, or start a session for it."""
+        if not self._guard.has_token:
+            return self._failed(request, "Not found", "Nobody can sign in: this dashboard is read-only.", 404)
+        if request.method == "GET":
+            return self._respond(request, change.sign_in())
+        fields = await form(request)
+        name = self._guard.sign_in(fields.get("token", "")) if self._guard.is_same_origin(request.headers) else None
+        if name is None:
+            log.warning("a sign-in to the dashboard was refused")
+            return self._respond(request, change.sign_in("The token is wrong, or the form is not of this dashboard."))
+        response = RedirectResponse("/", status_code=303)
+        response.set_cookie(COOKIE, name, max_age=int(LIFETIME), httponly=True, samesite="strict", path="/")
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        """End a session."""
+        session = self._session(request)
+        fields = await form(request)
+        if session is not None and self._is_meant(request, session, fields):
+            self._guard.sign_out(request.cookies.get(COOKIE))
+        response = RedirectResponse("/", status_code=303)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return response
+
+    def _is_meant(self, request: Request, session: Session, fields: Mapping[str, str]) -> bool:
+        """Return whether a person pressed a button of this dashboard."""
+        return self._guard.is_same_origin(request.headers) and self._guard.has_key(session, fields.get("key", ""))
+
+    def _not_allowed(self, request: Request, session: Session | None) -> Response | None:
+        if not self._may_change:
+            return self._failed(request, "Not allowed", "This dashboard is read-only: start it with --admin.", 403)
+        if session is None:
+            return RedirectResponse("/sign-in", status_code=303)
+        return None
+
+    async def confirm(self, request: Request) -> Response:
+        """Ask before a change."""
+        session = self._session(request)
+        refused = self._not_allowed(request, session)
+        if refused is not None or session is None:
+            return refused or RedirectResponse("/sign-in", status_code=303)
+        found = self._find(request, request.query_params)
+        if isinstance(found, Response):
+            return found
+        board = Board(self._history, time.time(), may_change=True)
+        return self._respond(request, change.confirm(board, *found, session.key))
+
+    async def act(self, request: Request) -> Response:
+        """Make a change that a form asks for."""
+        session = self._session(request)
+        refused = self._not_allowed(request, session)
+        if refused is not None or session is None:
+            return refused or RedirectResponse("/sign-in", status_code=303)
+        fields = await form(request)
+        if not self._is_meant(request, session, fields):
+            return self._failed(request, "Not done", "The request did not come from a form of this dashboard.", 403)
+        found = self._find(request, fields)
+        if isinstance(found, Response):
+            return found
+        name, target = found
+        if ACTIONS[name].is_lossy and fields.get("typed", "") != target.channel:
+            text = f"To confirm, type the name of the channel: {target.channel}"
+            board = Board(self._history, time.time(), may_change=True)
+            return self._respond(request, change.confirm(board, name, target, session.key, text))
+        return self._respond(request, await self._do(ACTIONS[name], target))
+
+    def _find(self, request: Request, fields: Mapping[str, str]) -> tuple[str, Target] | Response:
+        """Return the action and its target, or the page that says why it cannot be done."""
+        name = request.path_params["name"]
+        action = ACTIONS.get(name)
+        if action is None:
+            return self._failed(request, "Not found", "There is no such action.", 404)
+        try:
+            target = target_of(action, fields)
+        except NsqError as error:
+            return self._failed(request, "Not done", str(error), 400)
+        reason = refusal(name, target, self._history.latest or Reading(0.0))
+        if reason:
+            return self._failed(request, "Not possible", f"{target.subject}: {reason}.", 409)
+        return name, target
+
+    async def _do(self, action: Action, target: Target) -> Page:
+        try:
+            await action.run(self._admin, target)
+        except NsqError as error:
+            log.warning("%s: %s failed: %s", target.subject, action.label, error)
+            text = f"an operator tried this: {action.label}. It failed: {error}"
+            self._history.tell(Event(time.time(), "operator", "bad", target.subject, text[:MAX_TEXT], target.topic))
+            return change.outcome(target, str(error), is_done=False)
+        log.warning("%s: %s", target.subject, action.done)
+        self._history.tell(Event(time.time(), "operator", "warning", target.subject, action.done, target.topic))
+        return change.outcome(target, action.done, is_done=True)

@@ -1,0 +1,270 @@
+"""Draw charts as inline SVG: lines over time, with problems as bands and leader changes as marks.
+
+The picture has no text, so that it can be stretched; labels are HTML around it. The browser's script reads the values
+from ``data-chart`` and shows them at the pointer, or at the arrow keys.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.markup import Html, join, tag, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nsq_ha.dashboard.changes import Event
+    from nsq_ha.dashboard.history import Period
+
+WIDTH: Final = 600
+HEIGHT: Final = 120
+MAX_POINTS: Final = 180
+_ROW: Final = 18
+_MAX_ROWS: Final = 40
+
+UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
+    "count": figures.short,
+    "rate": figures.rate,
+    "seconds": figures.span,
+}
+"""How values are written, by the name that the script knows, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart.
+
+    Attributes:
+        label: What it shows.
+        values: One for each time; NaN where there is none.
+    """
+
+    label: str
+    values: Sequence[float]
+
+
+def chart(
+    name: str,
+    title: str,
+    times: Sequence[float],
+    lines: Sequence[Line],
+    *,
+    unit: str = "count",
+    periods: Sequence[Period] = (),
+    marks: Sequence[Event] = (),
+) -> Html:
+    """Return a figure with a chart.
+
+    Args:
+        name: Its id; the same in each refresh.
+        title: What it shows.
+        times: When the values were measured, in Unix seconds, the oldest first.
+        lines: One line or several, on one scale.
+        unit: A key of :data:`UNITS`.
+        periods: Shown as bands.
+        marks: Shown as vertical marks.
+    """
+    write = UNITS[unit]
+    groups = _groups(len(times))
+    at = [times[group[-1]] for group in groups]
+    thin = [Line(line.label, [_peak(line.values, group) for group in groups]) for line in lines]
+    values = [value for line in thin for value in line.values if not math.isnan(value)]
+    top = _nice(max(values, default=0.0))
+    newest = [next((v for v in reversed(line.values) if not math.isnan(v)), None) for line in thin]
+    legend = [
+        tag("span", tag("i", class_=f"key line-{number}"), f"{line.label} ", tag("b", write(last)), class_="legend")
+        for number, (line, last) in enumerate(zip(thin, newest, strict=True))
+    ]
+    spoken = "; ".join(f"{line.label}: {write(last)} now" for line, last in zip(thin, newest, strict=True))
+    if len(at) < 2 or not values:
+        body = tag("p", "No figures yet." if len(at) < 2 else "Not reported.", class_="empty")
+    else:
+        label = f"{title}. {spoken}. Highest: {write(top)}."
+        body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks))
+    return tag(
+        "figure",
+        tag("figcaption", tag("span", title, class_="title"), tag("span", *legend, class_="legends")),
+        body,
+        id=f"chart-{name}",
+        class_="chart",
+    )
+
+
+def timeline(name: str, begin: float, end: float, periods: Sequence[Period], marks: Sequence[Event]) -> Html:
+    """Return rows with problems as bars and leader changes as marks, one for each thing that had any.
+
+    Args:
+        name: Its id.
+        begin: Where it begins, in Unix seconds.
+        end: Where it ends.
+        periods: The problems.
+        marks: The leader changes.
+    """
+    first: dict[str, float] = {}
+    for subject, when in [(p.subject, p.began) for p in periods] + [(m.subject, m.at) for m in marks]:
+        first[subject] = min(when, first.get(subject, math.inf))
+    subjects = sorted(first, key=lambda subject: (subject != "cluster", first[subject], subject))
+    rows = []
+    for subject in subjects[:_MAX_ROWS]:
+        shapes = [
+            tag(
+                "rect",
+                tag("title", f"{period.why}: {_lasted(period, end)}"),
+                x=f"{_x(period.began, begin, end):.1f}",
+                y=3,
+                width=f"{max(2.0, _x(period.ended or end, begin, end) - _x(period.began, begin, end)):.1f}",
+                height=_ROW - 6,
+                class_=f"band {period.trouble}",
+            )
+            for period in periods
+            if period.subject == subject and (period.ended or end) >= begin
+        ]
+        shapes += [
+            tag(
+                "path",
+                tag("title", f"{figures.clock(mark.at)} {mark.text}"),
+                d=f"M{_x(mark.at, begin, end):.1f} 0V{_ROW}",
+                class_="mark",
+            )
+            for mark in marks
+            if mark.subject == subject and mark.at >= begin
+        ]
+        if shapes:
+            box = f"0 0 {WIDTH} {_ROW}"
+            svg = tag("svg", *shapes, viewBox=box, preserveAspectRatio="none", aria_hidden="true")
+            rows.append(tag("div", tag("span", subject, class_="subject"), svg, class_="row"))
+    left = len(subjects) - _MAX_ROWS
+    return tag(
+        "figure",
+        rows or tag("p", "Nothing happened in this time.", class_="empty"),
+        tag("p", f"{left:,} more are in the list below.", class_="soft") if left > 0 else None,
+        _axis(begin, end) if rows else None,
+        id=f"chart-{name}",
+        class_="lanes",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What a picture shows: a time, a scale, and what is drawn behind the lines."""
+
+    begin: float
+    end: float
+    top: float
+    periods: Sequence[Period]
+    marks: Sequence[Event]
+
+
+def _behind(window: _Window) -> list[Html]:
+    begin, end = window.begin, window.end
+    shapes: list[Html] = [
+        tag(
+            "rect",
+            tag("title", f"{period.subject}: {period.why}"),
+            x=f"{_x(period.began, begin, end):.1f}",
+            y=0,
+            width=f"{max(1.0, _x(period.ended or end, begin, end) - _x(period.began, begin, end)):.1f}",
+            height=HEIGHT,
+            class_=f"band {period.trouble}",
+        )
+        for period in window.periods
+        if (period.ended or end) >= begin
+    ]
+    shapes += [tag("path", d=f"M0 {y}H{WIDTH}", class_="grid") for y in (0, HEIGHT // 2, HEIGHT)]
+    shapes += [
+        tag(
+            "path",
+            tag("title", f"{mark.subject}: {mark.text}"),
+            d=f"M{_x(mark.at, begin, end):.1f} 0V{HEIGHT}",
+            class_="mark",
+        )
+        for mark in window.marks
+        if begin <= mark.at <= end
+    ]
+    return shapes
+
+
+def _picture(label: str, times: Sequence[float], lines: Sequence[Line], unit: str, window: _Window) -> Html:
+    begin, end, top = window.begin, window.end, window.top
+    write = UNITS[unit]
+    shapes = _behind(window)
+    for number, line in enumerate(lines):
+        points = [
+            None if math.isnan(value) else (_x(when, begin, end), HEIGHT * (1 - value / top))
+            for when, value in zip(times, line.values, strict=True)
+        ]
+        shapes.append(tag("path", d=_path(points), class_=f"line line-{number}"))
+    data = {
+        "unit": unit,
+        "times": [round(when, 1) for when in times],
+        "lines": [
+            [visible(line.label), [None if math.isnan(value) else float(f"{value:.4g}") for value in line.values]]
+            for line in lines
+        ],
+    }
+    svg = tag(
+        "svg",
+        *shapes,
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+        tabindex="0",
+        data_chart=json.dumps(data, separators=(",", ":")),
+    )
+    scale = tag("span", tag("span", write(top)), tag("span", write(top / 2)), tag("span", write(0)), class_="scale")
+    return join(tag("div", svg, scale, tag("output", hidden=True), class_="plot"), _axis(begin, end))
+
+
+def _axis(begin: float, end: float) -> Html:
+    middle = (begin + end) / 2
+    return tag(
+        "div", [tag("time", figures.clock(at), data_at=f"{at:.0f}") for at in (begin, middle, end)], class_="axis"
+    )
+
+
+def _lasted(period: Period, now: float) -> str:
+    if period.ended is None:
+        return f"for {figures.span(now - period.began)}, and lasts"
+    return figures.span(period.ended - period.began)
+
+
+def _x(at: float, begin: float, end: float) -> float:
+    return 0.0 if end <= begin else min(1.0, max(0.0, (at - begin) / (end - begin))) * WIDTH
+
+
+def _path(points: Sequence[tuple[float, float] | None]) -> str:
+    parts, is_drawing = [], False
+    for index, point in enumerate(points):
+        if point is None:
+            is_drawing = False
+            continue
+        parts.append(f"{'L' if is_drawing else 'M'}{point[0]:.1f} {point[1]:.1f}")
+        if not is_drawing and (index + 1 == len(points) or points[index + 1] is None):
+            parts.append("h0.1")  # a lone value would be invisible
+        is_drawing = True
+    return "".join(parts)
+
+
+def _groups(length: int) -> list[range]:
+    """Return neighbours that share a point of the picture."""
+    step = max(1, math.ceil(length / MAX_POINTS))
+    # Counted from the end, so that the newest point is always whole.
+    starts = range(length % step - step if length % step else 0, length, step)
+    return [range(max(0, start), start + step) for start in starts]
+
+
+def _peak(values: Sequence[float], group: range) -> float:
+    return max((values[index] for index in group if not math.isnan(values[index])), default=math.nan)
+
+
+def _nice(value: float) -> float:
+    """Return a round number that is not smaller, for the end of a scale."""
+    if value <= 0 or not math.isfinite(value):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999999)

@@ -1,0 +1,102 @@
+"""Write numbers, sizes, times and spans as people read them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Final
+
+NONE: Final = "–"
+"""Shown where a value is unknown."""
+
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86400
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+
+def count(value: float | None) -> str:
+    """Return a whole number with separators."""
+    return NONE if value is None or not math.isfinite(value) else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    """Return a number in at most five characters or so: 950, 12.3k, 4M."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if abs(value) < 10 and value != int(value):
+        return f"{value:.1f}"
+    return _scaled(value, 1000.0, "")
+
+
+def rate(value: float | None) -> str:
+    """Return a number per second."""
+    return NONE if value is None or not math.isfinite(value) else f"{short(value)}/s"
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:.0f} B" if abs(value) < 1024 else f"{_scaled(value, 1024.0, ' ')}B"
+
+
+def span(seconds: float | None) -> str:
+    """Return a length of time: 0 s, 0.4 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    value = max(0.0, seconds)
+    if value < 10:
+        return f"{value:.1f} s" if value % 1 else f"{value:.0f} s"
+    if value < 2 * _MINUTE:
+        return f"{value:.0f} s"
+    if value < 2 * _HOUR:
+        return f"{value / _MINUTE:.0f} min"
+    if value < 2 * _DAY:
+        hours, rest = divmod(value, _HOUR)
+        return f"{hours:.0f} h {rest // _MINUTE:.0f} min"
+    days, rest = divmod(value, _DAY)
+    return f"{days:.0f} d {rest // _HOUR:.0f} h"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a latency: 0.8 ms, 35 ms, 1.2 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    value = seconds * 1000
+    return f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+def clock(at: float) -> str:
+    """Return the time of day in UTC; the browser's script shows the local one."""
+    moment = _moment(at)
+    return NONE if moment is None else f"{moment:%H:%M:%S}"
+
+
+def moment(at: float) -> str:
+    """Return the date and time in UTC."""
+    found = _moment(at)
+    return NONE if found is None else f"{found:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def share(value: float) -> str:
+    """Return a share of 1 as percents."""
+    return f"{value * 100:g} %"
+
+
+def _moment(at: float) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.fromtimestamp(at, datetime.UTC)
+    except (OverflowError, OSError, ValueError):  # a server may send any number
+        return None
+
+
+def _scaled(value: float, base: float, gap: str) -> str:
+    unit = 0
+    while abs(value) >= base and unit < len(_UNITS) - 1:
+        value /= base
+        unit += 1
+    digits = 1 if unit and abs(value) < 100 and round(value, 1) != round(value) else 0
+    return f"{value:.{digits}f}{gap}{_UNITS[unit]}"

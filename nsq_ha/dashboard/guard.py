@@ -1,0 +1,155 @@
+"""Decide who may see the dashboard, and who may change the cluster with it.
+
+A page of another site may make a browser send requests here. So a request must name a host that is ours (a name of
+another site cannot be made to point here), and a change needs a session, a key in its form, and our own origin.
+
+The invariants: a token is compared in constant time, and kept out of logs; sessions are bounded and end.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from nsq_ha.errors import ConfigError
+from nsq_ha.redaction import conceal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+COOKIE: Final = "nsq_ha_dashboard"
+LIFETIME: Final = 12 * 3600.0
+"""Seconds for which a browser stays signed in."""
+
+MIN_TOKEN: Final = 16
+"""Characters of the shortest token, so that it cannot be guessed."""
+
+MAX_SESSIONS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A browser that has signed in.
+
+    Attributes:
+        key: Must be in each form that changes something.
+        ends: When it ends, in seconds of the guard's clock.
+    """
+
+    key: str
+    ends: float
+
+
+class Guard:
+    """The rules for requests.
+
+    Args:
+        token: What a person must know to sign in. None if nobody can.
+        hosts: Names by which the dashboard is reached, besides ``localhost`` and IP addresses.
+        is_private: Reading needs a session, too.
+        clock: Returns seconds that only grow.
+
+    Raises:
+        ConfigError: The token is too short.
+    """
+
+    def __init__(
+        self,
+        token: str | None,
+        *,
+        hosts: Iterable[str] = (),
+        is_private: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if token is not None and len(token) < MIN_TOKEN:
+            raise ConfigError(f"the dashboard's token must have at least {MIN_TOKEN} characters")
+        conceal(token)
+        self._token = token
+        self._hosts = {"localhost", *(host.lower().rstrip(".") for host in hosts)}
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self.is_private = is_private
+
+    @property
+    def has_token(self) -> bool:
+        """Whether a person can sign in."""
+        return self._token is not None
+
+    def is_ours(self, host: str) -> bool:
+        """Return whether a Host header names this dashboard; an IP address always does, no other site owns one."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        if not name or "@" in host or "/" in host:
+            return False
+        if name.rstrip(".") in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def is_same_origin(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a page of this dashboard sent a request."""
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return False
+        origin = headers.get("origin")
+        if origin is None:
+            return "sec-fetch-site" in headers
+        try:
+            found = urlsplit(origin)
+        except ValueError:
+            return False
+        return found.scheme in ("http", "https") and found.netloc.lower() == headers.get("host", "").lower()
+
+    def sign_in(self, token: str) -> str | None:
+        """Return the id of a new session; None if the token is wrong."""
+        if self._token is None or not hmac.compare_digest(token.encode(), self._token.encode()):
+            return None
+        self._end_old()
+        while len(self._sessions) >= MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = Session(secrets.token_urlsafe(32), self._clock() + LIFETIME)
+        return name
+
+    def sign_out(self, name: str | None) -> None:
+        """End a session."""
+        self._sessions.pop(name or "", None)
+
+    def session(self, name: str | None) -> Session | None:
+        """Return a session; None if there is none, or it has ended."""
+        self._end_old()
+        return self._sessions.get(name or "")
+
+    @staticmethod
+    def has_key(session: Session, key: str) -> bool:
+        """Return whether a form has the session's key."""
+        return hmac.compare_digest(key.encode(), session.key.encode())
+
+    def _end_old(self) -> None:
+        now = self._clock()
+        for name in [name for name, session in self._sessions.items() if session.ends <= now]:
+            del self._sessions[name]
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is only reached from this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,134 @@
+"""Signing in, confirming a change, and its outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsq_ha.dashboard.actions import ACTIONS
+from nsq_ha.dashboard.markup import Html, join, path, tag
+from nsq_ha.dashboard.pages.parts import Page
+
+if TYPE_CHECKING:
+    from nsq_ha.dashboard.actions import Target
+    from nsq_ha.dashboard.pages.parts import Board
+
+
+def sign_in(problem: str = "", back: str = "/") -> Page:
+    """Return the page that asks for the token."""
+    form = tag(
+        "form",
+        tag(
+            "label",
+            tag("span", "Token"),
+            tag("input", type="password", name="token", required=True, autocomplete="off", autofocus=True),
+        ),
+        tag("input", type="hidden", name="back", value=back),
+        tag("button", "Sign in"),
+        method="post",
+        action="/sign-in",
+        class_="sign-in",
+    )
+    note = tag(
+        "p",
+        "The token is in the file or variable that the dashboard was started with, or on its terminal.",
+        class_="soft",
+    )
+    warning = tag("p", problem, class_="banner bad", role="alert") if problem else None
+    return Page("Sign in", join(tag("h1", "Sign in"), warning, note, form), 403 if problem else 200)
+
+
+def sign_control(*, is_signed_in: bool, key: str = "") -> Html:
+    """Return the link that signs in, or the button that signs out."""
+    if not is_signed_in:
+        return tag("a", "Sign in", href="/sign-in", class_="sign")
+    return tag(
+        "form",
+        tag("input", type="hidden", name="key", value=key),
+        tag("button", "Sign out"),
+        method="post",
+        action="/sign-out",
+        class_="sign",
+    )
+
+
+def confirm(board: Board, name: str, target: Target, key: str, problem: str = "") -> Page:
+    """Return the page that asks before a change.
+
+    Args:
+        board: What the page is made of.
+        name: The action.
+        target: What it is for.
+        key: The key of the session.
+        problem: Why it was not done yet; empty at first.
+    """
+    action = ACTIONS[name]
+    back = path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
+    fields: list[Html] = [
+        tag("input", type="hidden", name="key", value=key),
+        tag("input", type="hidden", name="topic", value=target.topic),
+    ]
+    if action.is_partition:
+        fields += [tag("input", type="hidden", name="partition", value=target.partition), _destination(board, target)]
+    else:
+        fields.append(tag("input", type="hidden", name="channel", value=target.channel))
+    if action.is_lossy:
+        fields.append(
+            tag(
+                "label",
+                tag("span", "To confirm, type ", tag("b", target.channel)),
+                tag("input", type="text", name="typed", required=True, autocomplete="off", autofocus=True),
+            )
+        )
+    form = tag(
+        "form",
+        fields,
+        tag(
+            "div",
+            tag("button", f"{action.label} {target.subject}", class_="danger" if action.is_lossy else None),
+            tag("a", "Cancel", href=back, class_="button"),
+            class_="buttons",
+        ),
+        method="post",
+        action=path("act", name),
+        class_="confirm",
+    )
+    title = f"{action.label} {target.subject}?"
+    warning = tag("p", problem, class_="banner bad", role="alert") if problem else None
+    loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
+    content = join(tag("h1", title), warning, tag("p", action.effect), _now(board, target), loss, form)
+    return Page(title, content, 400 if problem else 200)
+
+
+def _destination(board: Board, target: Target) -> Html:
+    leader = board.reading.leaders.get((target.topic, target.partition))
+    holders = board.reading.holders.get((target.topic, target.partition), ())
+    options = [tag("option", "another replica in sync", value="")]
+    options += [tag("option", address, value=address) for address in holders if address != leader]
+    return tag("label", tag("span", f"From {leader or 'nobody'} to"), tag("select", options, name="to"))
+
+
+def _now(board: Board, target: Target) -> Html | None:
+    channel = board.reading.channels.get((target.topic, target.channel))
+    if channel is None:
+        return None
+    return tag(
+        "p",
+        f"Now {channel.depth:,} messages wait, {channel.in_flight:,} are in flight, {channel.clients:,} clients read.",
+    )
+
+
+def outcome(target: Target, text: str, *, is_done: bool) -> Page:
+    """Return the page that says what became of a change."""
+    back = path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
+    title = "Done" if is_done else "Not done, or not everywhere"
+    content = join(
+        tag("h1", title),
+        tag("p", f"{target.subject}: {text}.", class_=f"banner {'good' if is_done else 'bad'}", role="status"),
+        tag("p", tag("a", f"Back to {target.subject}", href=back, class_="button", autofocus=True)),
+    )
+    return Page(title, content, 200 if is_done else 502)
+
+
+def failure(title: str, text: str, status: int) -> Page:
+    """Return a page that says why there is none."""
+    return Page(title, join(tag("h1", title), tag("p", text), tag("p", tag("a", "Overview", href="/"))), status)

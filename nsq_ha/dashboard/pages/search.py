@@ -1,0 +1,159 @@
+"""The search for a message: its form, and the life of the messages that were found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.markup import Html, join, link, tag, visible
+from nsq_ha.dashboard.pages.parts import Board, Column, Page, badge, channel_link, node_link, section, table, topic_link
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nsq_ha.dashboard.markup import Child
+    from nsq_ha.dashboard.search import Answer, Found, Step
+
+_FIELDS = (
+    ("topic", "Topic", ""),
+    ("id", "Internal id", "from a receipt or a consumed message"),
+    ("trace", "Trace id", "of the publisher"),
+    ("partition", "Partition", "with offset or number"),
+    ("offset", "Offset", "position in bytes"),
+    ("number", "Number", "of the message in its partition"),
+)
+
+
+def search_page(board: Board, answer: Answer | None, problem: str = "") -> Page:
+    """Return the search.
+
+    Args:
+        board: What the page is made of.
+        answer: What was found. None if nothing was searched.
+        problem: Why the search failed; empty if it did not.
+    """
+    names = tag(
+        "datalist",
+        [tag("option", value=name) for name in board.reading.names[:1000] if name == visible(name)],
+        id="topics",
+    )
+    form = tag(
+        "form",
+        [_field(board.arguments, *field) for field in _FIELDS],
+        names,
+        tag("button", "Search"),
+        action="/search",
+        method="get",
+        class_="search",
+        role="search",
+    )
+    note = tag(
+        "p",
+        "Give the topic with one of: internal id; trace id; partition with offset or number.",
+        class_="soft",
+    )
+    result = tag("p", problem, class_="banner bad", role="alert") if problem else None
+    found = None if answer is None else _answer(board, answer)
+    return Page("Search", join(note, form, result, found), 400 if problem else 200)
+
+
+def _field(arguments: Mapping[str, str], name: str, label: str, hint: str) -> Html:
+    return tag(
+        "label",
+        tag("span", label),
+        tag(
+            "input",
+            type="text",
+            name=name,
+            value=arguments.get(name, ""),
+            required=name == "topic",
+            placeholder=hint or None,
+            maxlength=64 if name != "topic" else 100,
+            inputmode=None if name == "topic" else "numeric",
+            list="topics" if name == "topic" else None,
+            autocomplete="off",
+        ),
+    )
+
+
+def _answer(board: Board, answer: Answer) -> Html:
+    notes = [tag("p", note, class_="soft") for note in answer.notes]
+    if not answer.found and not answer.steps:
+        return join(tag("p", "Nothing was found.", class_="banner warning", role="status", id="result"), notes)
+    return tag("div", [_found(board, each) for each in answer.found], _steps(answer.steps), notes, id="result")
+
+
+def _found(board: Board, found: Found) -> Html:
+    stored = found.message
+    facts: list[tuple[str, Child]] = [
+        ("topic", topic_link(found.topic)),
+        ("partition", str(found.partition)),
+        ("leader", node_link(found.nsqd) if found.nsqd else figures.NONE),
+        ("internal id", str(stored.internal_id)),
+        ("trace id", str(stored.trace_id) if stored.trace_id else "none"),
+        ("published", join(figures.moment(stored.timestamp_ns / 1e9), f" ({_ago(board, stored.timestamp_ns)})")),
+        ("number", str(stored.number)),
+        ("offset", str(stored.offset)),
+    ]
+    facts_list = tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts], class_="facts")
+    channels = [
+        (
+            each.channel,
+            (
+                channel_link(found.topic, each.channel),
+                badge(each.state, each.level),
+                each.text,
+            ),
+        )
+        for each in found.channels
+    ]
+    return section(
+        f"Message {stored.internal_id}",
+        facts_list,
+        tag("h3", "At the channels, by the position of each"),
+        table("life", (Column("channel"), Column("state"), Column("why")), channels, empty="The topic has no channel."),
+        tag("h3", "Headers") if stored.headers else None,
+        tag("pre", stored.headers, tabindex="0") if stored.headers else None,
+        tag("h3", "Body"),
+        tag("pre", stored.body[:20000], tabindex="0"),
+        tag("p", link("The topic", "topics", found.topic)),
+    )
+
+
+def _ago(board: Board, timestamp_ns: int) -> str:
+    return f"{figures.span(board.now - timestamp_ns / 1e9)} ago"
+
+
+def _steps(steps: Sequence[Step]) -> Html | None:
+    if not steps:
+        return None
+    first = steps[0].time_ns
+    columns = (
+        Column("time"),
+        Column("after"),
+        Column("what"),
+        Column("partition"),
+        Column("channel"),
+        Column("attempt"),
+        Column("nsqd"),
+        Column("internal id"),
+    )
+    rows = [
+        (
+            f"{index}",
+            (
+                figures.moment(step.time_ns / 1e9),
+                figures.milliseconds((step.time_ns - first) / 1e9),
+                badge(
+                    step.event, "good" if step.event == "finish" else "warning" if step.event == "requeue" else "info"
+                ),
+                str(step.partition),
+                step.channel or figures.NONE,
+                str(step.attempt),
+                step.nsqd,
+                str(step.internal_id),
+            ),
+        )
+        for index, step in enumerate(steps)
+    ]
+    return section("Its life, by the trace log", table("steps", columns, rows, empty=""))

@@ -1,0 +1,55 @@
+"""The timeline: leader changes and problems of the last minutes, as a picture and as a list."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.charts import timeline as lanes
+from nsq_ha.dashboard.markup import join, tag
+from nsq_ha.dashboard.pages.parts import Board, Page, events_list, filter_form, found, section
+
+MAX_SHOWN: Final = 200
+
+
+def timeline(board: Board) -> Page:
+    """Return the timeline."""
+    history = board.history
+    needle = board.arguments.get("q", "")
+    is_plain = board.reading.is_plain
+    times = history.times
+    begin, end = (times[0], times[-1]) if times else (board.now, board.now)
+    marks = [event for event in history.events if event.kind == "leader" and event.level == "warning"]
+    events = (e for e in reversed(history.events) if found(f"{e.kind} {e.subject} {e.text}", needle))
+    length = figures.span(end - begin)
+    content = join(
+        filter_form(("timeline",), board, "Event contains"),
+        section(
+            f"The last {length}",
+            lanes(
+                "lanes",
+                begin,
+                end,
+                [p for p in history.periods if found(f"{p.subject} {p.why}", needle) and (p.ended or end) >= begin],
+                [mark for mark in marks if found(f"{mark.subject} {mark.text}", needle) and mark.at >= begin],
+            ),
+            tag(
+                "p",
+                None if is_plain else tag("span", tag("i", class_="key mark"), "leader moved", class_="legend"),
+                tag(
+                    "span",
+                    tag("i", class_="key silent"),
+                    "no answer" if is_plain else "no answer, or nobody serves it",
+                    class_="legend",
+                ),
+                None if is_plain else tag("span", tag("i", class_="key unstable"), "cluster unstable", class_="legend"),
+                class_="legends",
+            ),
+        ),
+        section(
+            "Events, the newest first",
+            events_list(islice(events, MAX_SHOWN), empty="No event matches." if needle else "Nothing has happened."),
+        ),
+    )
+    return Page("Timeline", content)

@@ -1,0 +1,157 @@
+"""Ask the cluster once per interval, whatever the number of browsers, and tell those that wait.
+
+The invariants: two polls never overlap; each ends within its limit, also if servers are slow; a part that fails is that
+of the poll before, with the reason; and nothing that a server sends ends the polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from nsq_ha.dashboard.reading import Reading, led
+from nsq_ha.errors import NsqError
+from nsq_ha.unexpected import log_traceback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from nsq_ha.admin import AdminClient, TopicDescription
+    from nsq_ha.dashboard.history import History
+
+log: Final = logging.getLogger("nsq_ha.dashboard")
+
+MAX_WATCHED: Final = 20
+"""Topics whose details are read; the one that was looked at longest ago gives way."""
+
+_KEPT: Final = 3
+"""Intervals for which a topic is watched after somebody looked at it."""
+
+T = TypeVar("T")
+
+
+class Poller:
+    """Reads the cluster again and again.
+
+    Args:
+        admin: Asks the cluster.
+        history: Takes the readings.
+        interval: Seconds from the beginning of a poll to that of the next.
+        limit: Seconds for one poll.
+        clock: Returns the time in Unix seconds.
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        history: History,
+        *,
+        interval: float,
+        limit: float = 5.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._admin = admin
+        self._history = history
+        self._interval = interval
+        self._limit = limit
+        self._clock = clock
+        self._watched: dict[str, float] = {}
+        self._clients_until = 0.0
+        self._next = asyncio.Event()
+        self.count = 0
+        self.is_closed = False
+
+    def watch(self, topic: str | None = None, *, clients: bool = False) -> None:
+        """Read more in the next polls: details of a topic, the connections of channels."""
+        until = self._clock() + _KEPT * max(self._interval, 1.0)
+        if topic is not None:
+            self._watched.pop(topic, None)
+            self._watched[topic] = until
+            while len(self._watched) > MAX_WATCHED:
+                del self._watched[next(iter(self._watched))]
+        if clients:
+            self._clients_until = until
+
+    async def changed(self) -> bool:
+        """Wait for the next reading. Return False if there will be none."""
+        if not self.is_closed:
+            await self._next.wait()
+        return not self.is_closed
+
+    def close(self) -> None:
+        """Wake all that wait for a reading: there will be none."""
+        self.is_closed = True
+        self._next.set()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self.once()
+            except Exception as error:  # noqa: BLE001 - servers send anything, and the dashboard must go on
+                log_traceback(log, f"a poll of the cluster failed unexpectedly: {error!r}", error)
+            await asyncio.sleep(max(0.1, began + self._interval - loop.time()))
+
+    async def once(self) -> None:
+        """Poll once, add the reading to the history, and wake all that wait."""
+        began = self._clock()
+        before = self._history.latest or Reading(began)
+        errors: dict[str, str] = {}
+        watched = self._still_watched(began)
+        wants_clients = began < self._clients_until
+
+        async def part(name: str, question: Coroutine[Any, Any, T], old: T) -> T:
+            try:
+                async with asyncio.timeout(self._limit):
+                    return await question
+            except NsqError as error:
+                errors[name] = str(error)
+            except TimeoutError:
+                errors[name] = f"no answer within {self._limit:g} s"
+            return old
+
+        limit = self._limit
+        stats, infos, listed, cluster, described = await asyncio.gather(
+            part("nsqds", self._admin.stats(clients=wants_clients, timeout=limit), before.stats),
+            part("nodes", self._admin.nodes(), None),
+            part("topics", self._admin.topics(), None),
+            part("cluster", self._admin.cluster(timeout=limit), before.cluster),
+            asyncio.gather(*(part(name, self._describe(name), before.details.get(name)) for name in watched)),
+        )
+        is_plain = cluster.is_plain if cluster is not None else any(node.node.is_plain for node in stats.nodes)
+        leaders, holders, topics = led(stats, before.leaders, is_plain=is_plain)
+        ended = self._clock()
+        self._history.add(
+            Reading(
+                at=ended,
+                took=max(0.0, ended - began),
+                stats=stats,
+                infos=before.infos if infos is None else {info.node.address: info for info in infos},
+                listed=before.listed if listed is None else {info.name: info for info in listed},
+                cluster=cluster,
+                details={name: found for name, found in zip(watched, described, strict=True) if found is not None},
+                errors={name: text for name, text in errors.items() if name not in watched},
+                leaders=leaders,
+                holders=holders,
+                topics=topics,
+                has_clients=wants_clients,
+            )
+        )
+        self.count += 1
+        self._next.set()
+        self._next = asyncio.Event()
+        if self.is_closed:
+            self._next.set()
+
+    async def _describe(self, topic: str) -> TopicDescription:
+        return await self._admin.describe(topic, timeout=self._limit)
+
+    def _still_watched(self, now: float) -> list[str]:
+        for topic in [topic for topic, until in self._watched.items() if until < now]:
+            del self._watched[topic]
+        return list(self._watched)

@@ -1,0 +1,340 @@
+"""Find messages, and say what became of them, as far as the cluster and the trace logs know.
+
+The server finds a message by its internal id or by its place in a partition, not by a trace id. A trace id is looked up
+in the trace logs that the dashboard was given, and in the latest messages of each partition.
+
+The invariant: a search ends within its limit, whatever the servers do, and reads a bounded part of each log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from nsq_ha.checks import check_topic
+from nsq_ha.errors import ConfigError, NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from nsq_ha.admin import AdminClient, StoredMessage
+    from nsq_ha.dashboard.reading import Reading
+
+LIMIT: Final = 8.0
+"""Seconds for a whole search."""
+
+SCANNED: Final = 200
+"""Latest messages of each partition that are looked at for a trace id."""
+
+MAX_SCANNED: Final = 2000
+"""Latest messages that are looked at in all partitions together."""
+
+MAX_LOG_BYTES: Final = 64 * 1024 * 1024
+"""The end of each trace log that is read."""
+
+MAX_STEPS: Final = 500
+_AT_ONCE: Final = 8
+_STEPS: Final = ("publish", "delivery", "finish", "requeue")
+_BITS: Final = 50
+"""Bits of an internal id below those of the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to search for: an internal id, a trace id, or a place in a partition."""
+
+    topic: str
+    internal_id: int | None = None
+    trace_id: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a channel did with a message, by its position.
+
+    Attributes:
+        channel: The channel.
+        state: ``passed``, ``not passed`` or ``not read``.
+        level: How it is shown.
+        text: What that means.
+    """
+
+    channel: str
+    state: str
+    level: Literal["good", "warning", "info"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message that the cluster still has."""
+
+    topic: str
+    partition: int
+    nsqd: str
+    message: StoredMessage
+    channels: tuple[Fate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of a trace log about the message."""
+
+    time_ns: int
+    event: str
+    topic: str
+    partition: int
+    channel: str
+    attempt: int
+    nsqd: str
+    internal_id: int
+    trace_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a search found.
+
+    Attributes:
+        found: Stored messages.
+        steps: Lines of trace logs, the oldest first.
+        notes: Where it looked, and what it could not see.
+    """
+
+    found: tuple[Found, ...]
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+
+
+def query_of(arguments: Mapping[str, str]) -> Query | None:
+    """Return what a form asks for; None if it is empty.
+
+    Raises:
+        ConfigError: It does not name one message.
+    """
+    given = {name: text.strip() for name, text in arguments.items() if text.strip()}
+    topic = given.get("topic", "")
+    numbers = {
+        name: _whole(name, given[name]) for name in ("id", "trace", "partition", "offset", "number") if name in given
+    }
+    if not numbers:
+        return None
+    check_topic(topic)
+    place = {"offset", "number"} & numbers.keys()
+    ways = ("id" in numbers) + ("trace" in numbers) + bool("partition" in numbers or place)
+    if ways != 1 or len(place) > 1 or bool(place) is not ("partition" in numbers):
+        raise ConfigError("give one of: the internal id; the trace id; the partition with the offset or the number")
+    return Query(
+        topic, numbers.get("id"), numbers.get("trace"), *(numbers.get(n) for n in ("partition", "offset", "number"))
+    )
+
+
+def _whole(name: str, text: str) -> int:
+    digits = text.replace(",", "").replace("_", "")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+        raise ConfigError(f"{name} must be a whole number of at most 20 digits")
+    return int(digits)
+
+
+async def search(
+    admin: AdminClient, reading: Reading, query: Query, trace_logs: Sequence[Path], *, limit: float = LIMIT
+) -> Answer:
+    """Search for a message.
+
+    Args:
+        admin: Asks the cluster.
+        reading: Its newest state.
+        query: What to search for.
+        trace_logs: Files with lines of :mod:`nsq_ha.tracelog`.
+        limit: Seconds after which what was found so far is returned.
+    """
+    hunt = _Hunt(admin, reading, query)
+    steps: tuple[Step, ...] = ()
+    try:
+        async with asyncio.timeout(limit):
+            if trace_logs:
+                steps = await asyncio.to_thread(steps_of, trace_logs, query)
+            await hunt.run(steps)
+            if trace_logs and hunt.found and not steps:
+                wanted = Query(query.topic, internal_id=hunt.found[0].message.internal_id)
+                steps = await asyncio.to_thread(steps_of, trace_logs, wanted)
+    except TimeoutError:
+        hunt.notes.append(f"The search ended after {limit:g} s; there may be more.")
+    hunt.notes.append(
+        f"Read the last {MAX_LOG_BYTES // 2**20} MB of {len(trace_logs)} trace log(s)."
+        if trace_logs
+        else "No trace log is read: start the dashboard with --trace-log FILE to see deliveries, requeues and finishes."
+    )
+    return Answer(tuple(hunt.found), steps, tuple(hunt.notes))
+
+
+class _Hunt:
+    """A search in the logs of the partitions.
+
+    Args:
+        admin: Asks the cluster.
+        reading: Its newest state.
+        query: What to search for.
+
+    Attributes:
+        found: The messages so far.
+        notes: Where it looked, and what it could not see.
+    """
+
+    def __init__(self, admin: AdminClient, reading: Reading, query: Query) -> None:
+        self.found: list[Found] = []
+        self.notes: list[str] = []
+        self._admin = admin
+        self._reading = reading
+        self._query = query
+
+    async def run(self, steps: Sequence[Step]) -> None:
+        """Search; the lines of trace logs name messages with the trace id."""
+        if self._reading.is_plain:
+            self.notes.append(
+                "Plain nsqds keep no finished messages and search none: only trace logs show a message's life."
+            )
+            return
+        try:
+            if self._query.trace_id is None:
+                await self._place()
+                return
+            for internal_id in dict.fromkeys(step.internal_id for step in steps if step.internal_id):
+                self._add(await self._admin.find_message(self._query.topic, internal_id=internal_id), None)
+            if not self.found:
+                await self._scan(self._query.trace_id)
+        except NsqError as error:
+            self.notes.append(f"The cluster gave no answer: {error}")
+
+    async def _place(self) -> None:
+        query = self._query
+        self._add(
+            await self._admin.find_message(
+                query.topic,
+                internal_id=query.internal_id,
+                partition=query.partition,
+                offset=query.offset,
+                number=query.number,
+            ),
+            query.partition,
+        )
+        if not self.found:
+            self.notes.append(
+                "The leader cannot read it: it is not flushed yet, was cleaned up, does not exist, or is inside a"
+                " batch, which has only its first message's id."
+            )
+
+    async def _scan(self, trace_id: int) -> None:
+        """Look at the latest messages of each partition for a trace id."""
+        stats = self._reading.topics.get(self._query.topic)
+        entries = stats.partitions if stats else ()
+        each = min(SCANNED, MAX_SCANNED // max(1, len(entries)))
+        slots = asyncio.Semaphore(_AT_ONCE)
+        failed: list[str] = []
+
+        async def look(partition: int, number: int) -> None:
+            async with slots:
+                if self.found:
+                    return
+                try:
+                    stored = await self._admin.find_message(self._query.topic, partition=partition, number=number)
+                except NsqError as error:
+                    failed.append(str(error))
+                    return
+                if stored is not None and stored.trace_id == trace_id:
+                    self._add(stored, partition)
+
+        self.notes.append(
+            f"The server has no search by trace id: the last {each} messages of each partition were looked at."
+        )
+        async with asyncio.TaskGroup() as group:
+            for back in range(each):
+                for entry in entries:
+                    if entry.messages - back >= 1:
+                        group.create_task(look(entry.partition, entry.messages - back))
+        if failed:
+            self.notes.append(f"{len(failed)} of them could not be read: {failed[0]}")
+
+    def _add(self, stored: StoredMessage | None, partition: int | None) -> None:
+        if stored is not None:
+            topic = self._query.topic
+            number = stored.internal_id >> _BITS if partition is None else partition
+            leader = self._reading.leaders.get((topic, number), "")
+            self.found.append(Found(topic, number, leader, stored, fates(self._reading, topic, number, stored.number)))
+
+
+def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fate, ...]:
+    """Return what each channel did with a message of a partitioned topic, by its number.
+
+    A channel confirms in order: if it waits for one message, later ones that are finished count as not passed.
+    """
+    stats = reading.topics.get(topic)
+    entry = next((each for each in (stats.partitions if stats else ()) if each.partition == partition), None)
+    outcomes = []
+    for channel in entry.channels if entry else ():
+        confirmed = channel.messages - channel.depth
+        if number <= confirmed:
+            fate = Fate(channel.name, "passed", "good", "finished, or dropped by a skip, an empty or a new position")
+        elif number > channel.messages:
+            fate = Fate(channel.name, "not read", "info", "the leader has not flushed it to its log yet")
+        else:
+            waits = f"{number - confirmed - 1:,} before it are not passed either"
+            state = "paused: " if channel.paused else ""
+            fate = Fate(
+                channel.name,
+                "not passed",
+                "warning",
+                f"{state}waiting, in flight, or finished before an older one; {waits}",
+            )
+        outcomes.append(fate)
+    return tuple(outcomes)
+
+
+def steps_of(files: Iterable[Path], query: Query) -> tuple[Step, ...]:
+    """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out."""
+    wanted = query.trace_id if query.trace_id is not None else query.internal_id
+    if wanted is None:
+        return ()
+    key = "trace_id" if query.trace_id is not None else "internal_id"
+    needle = str(wanted).encode()
+    steps: list[Step] = []
+    for file in files:
+        with contextlib.suppress(OSError), file.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - MAX_LOG_BYTES))
+            for line in log:
+                if needle in line and (step := step_of(line)) is not None:
+                    if step.topic == query.topic and getattr(step, key) == wanted:
+                        steps.append(step)
+                    if len(steps) >= MAX_STEPS:
+                        break
+    return tuple(sorted(steps, key=lambda step: step.time_ns))
+
+
+def step_of(line: bytes) -> Step | None:
+    """Return a line of a trace log; None if it is something else. Text before the JSON, as of a logger, is skipped."""
+    begin = line.find(b"{")
+    if begin < 0:
+        return None
+    try:
+        fields: Any = json.loads(line[begin:])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("event") not in _STEPS:
+        return None
+    names = ("time_ns", "partition", "attempt", "internal_id", "trace_id")
+    numbers = [fields.get(name) or 0 for name in names]
+    texts = [fields.get(name) or "" for name in ("topic", "channel", "nsqd")]
+    if not all(type(value) is int for value in numbers) or not all(isinstance(text, str) for text in texts):
+        return None
+    time_ns, partition, attempt, internal_id, trace_id = numbers
+    topic, channel, nsqd = texts
+    return Step(time_ns, fields["event"], topic, partition, channel, attempt, nsqd, internal_id, trace_id)

@@ -1,0 +1,129 @@
+"""Who may see the dashboard, and who may change the cluster with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsq_ha.admin import AdminClient
+from nsq_ha.dashboard.actions import ACTIONS, Target, refusal, target_of
+from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, is_loopback, new_token
+from nsq_ha.dashboard.serve import DashboardOptions, serve
+from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.redaction import redact
+from tests.dashboard.conftest import channel, node, partition, reading
+
+TOKEN = "correct horse battery"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost:4171", True),
+        ("LOCALHOST", True),
+        ("127.0.0.1:80", True),
+        ("[::1]:4171", True),
+        ("10.1.2.3", True),
+        ("ops.example:4171", True),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("user@localhost", False),
+        ("localhost/x", False),
+        ("", False),
+        ("[::1", False),
+    ],
+)
+def test_only_our_hosts_are_ours(host: str, *, expected: bool) -> None:
+    assert Guard(None, hosts=("ops.example",)).is_ours(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"host": "localhost:1", "origin": "http://localhost:1"}, True),
+        ({"host": "localhost:1", "origin": "https://LOCALHOST:1"}, True),
+        ({"host": "localhost:1", "sec-fetch-site": "same-origin"}, True),
+        ({"host": "localhost:1", "origin": "http://localhost:2"}, False),
+        ({"host": "localhost:1", "origin": "http://evil.example"}, False),
+        ({"host": "localhost:1", "origin": "null"}, False),
+        ({"host": "localhost:1", "origin": "http://["}, False),
+        ({"host": "localhost:1", "origin": "http://localhost:1", "sec-fetch-site": "cross-site"}, False),
+        ({"host": "localhost:1", "sec-fetch-site": "same-site"}, False),
+        ({"host": "localhost:1"}, False),
+    ],
+)
+def test_only_our_origin_is_ours(headers: dict[str, str], *, expected: bool) -> None:
+    assert Guard(None).is_same_origin(headers) is expected
+
+
+def test_sessions_end_and_are_bounded() -> None:
+    now = 0.0
+    guard = Guard(TOKEN, clock=lambda: now)
+    assert guard.sign_in("wrong") is None
+    assert guard.sign_in("wrong \u00e9\udc80".encode("utf-8", "replace").decode()) is None
+    first = guard.sign_in(TOKEN)
+    session = guard.session(first)
+    assert session is not None
+    assert guard.has_key(session, session.key)
+    assert not guard.has_key(session, "")
+    assert guard.session(None) is guard.session("x") is None
+    *_, last = [guard.sign_in(TOKEN) for _ in range(MAX_SESSIONS)]
+    assert guard.session(first) is None
+    guard.sign_out(last)
+    assert guard.session(last) is None
+    again = guard.sign_in(TOKEN)
+    now = LIFETIME
+    assert guard.session(again) is None
+
+
+def test_tokens() -> None:
+    with pytest.raises(ConfigError, match="at least 16"):
+        Guard("short")
+    assert len(new_token()) >= 32
+    assert new_token() != new_token()
+    assert Guard(None).sign_in("") is None
+    Guard(TOKEN)
+    assert TOKEN not in redact(f"text {TOKEN}")
+
+
+def test_loopback() -> None:
+    assert [is_loopback(host) for host in ("localhost", "127.0.0.5", "::1", "10.0.0.1", "host")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("options", [DashboardOptions(may_change=True), DashboardOptions(host="10.0.0.1")])
+async def test_what_needs_a_token_does_not_start_without(options: DashboardOptions) -> None:
+    async with AdminClient("127.0.0.1:1") as admin:
+        with pytest.raises(ConfigError, match="token"):
+            await serve(admin, options)
+
+
+def test_targets() -> None:
+    assert target_of(ACTIONS["pause"], {"topic": "a", "channel": "c"}) == Target("a", "c")
+    assert target_of(ACTIONS["move-leader"], {"topic": "a", "partition": "3", "to": " n:1 "}).to == "n:1"
+    assert Target("a", "c").subject == "a/c"
+    assert Target("a", partition=3).subject == "a-3"
+    for name, fields in (
+        ("pause", {"topic": "a"}),
+        ("pause", {"topic": "a b", "channel": "c"}),
+        ("move-leader", {"topic": "a"}),
+        ("move-leader", {"topic": "a", "partition": "-1"}),
+    ):
+        with pytest.raises(NsqError):
+            target_of(ACTIONS[name], fields)
+
+
+def test_what_cannot_be_done_now() -> None:
+    now = reading(1, node(1, partition("a", 0, channel("c"))))
+    assert refusal("pause", Target("a", "c"), now) == ""
+    assert refusal("pause", Target("a", "d"), now) == "no nsqd reports this channel"
+    assert refusal("unskip", Target("a", "c"), now) == "the channel is not skipped"
+    assert refusal("move-leader", Target("a"), now) == ""
+    assert refusal("move-leader", Target("a", partition=4), now) == "no nsqd reports this partition"
+    plain = reading(1, node(1, partition("a", 0, channel("c"))), is_plain=True)
+    assert refusal("skip", Target("a", "c"), plain) == "a plain nsqd has no such state"

@@ -1,0 +1,232 @@
+"""What two readings say about the time between them, and what is kept of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nsq_ha.admin import LookupdState
+from nsq_ha.dashboard import history as module
+from nsq_ha.dashboard.changes import Event, changes, problems
+from nsq_ha.dashboard.history import History
+from nsq_ha.dashboard.reading import Reading, flow
+from tests.dashboard.conftest import channel, node, partition, reading
+
+
+def texts(before: Reading, after: Reading) -> list[tuple[str, str]]:
+    return [(event.subject, event.text) for event in changes(before, after)]
+
+
+def test_nothing_happens_between_equal_readings() -> None:
+    one = reading(1, node(4150, partition("orders", 0, channel())))
+    assert changes(one, one) == []
+    assert problems(one) == {}
+
+
+def test_a_leader_that_moves_is_one_event() -> None:
+    one = reading(1, node(4150, partition()), node(4250, partition(is_leader=False)))
+    two = reading(3, node(4150, partition(is_leader=False)), node(4250, partition()), before=one)
+    [event] = changes(one, two)
+    assert event == Event(3, "leader", "warning", "orders-0", "the leader moved from n:4150 to n:4250", "orders")
+
+
+def test_while_two_claim_a_partition_the_former_leader_keeps_it() -> None:
+    one = reading(1, node(4150, partition(messages=10)), node(4250, partition(is_leader=False)))
+    both = reading(2, node(4150, partition(messages=10)), node(4250, partition(messages=10)), before=one)
+    assert changes(one, both) == []
+    assert both.topics["orders"].messages == 10
+
+
+def test_a_silent_leader_is_a_problem_and_no_change_of_leader() -> None:
+    one = reading(1, node(4150, partition()), node(4250, partition(is_leader=False)))
+    two = reading(3, node(4150, error="no answer"), node(4250, partition(is_leader=False)), before=one)
+    assert changes(one, two) == []
+    assert problems(two) == {
+        ("silent", "n:4150"): "no answer",
+        ("leaderless", "orders-0"): "its leader n:4150 does not answer",
+    }
+    three = reading(5, node(4150, error="no answer"), node(4250, partition()), before=two)
+    assert texts(two, three) == [("orders-0", "the leader moved from n:4150 to n:4250")]
+    assert list(problems(three)) == [("silent", "n:4150")]
+
+
+def test_a_partition_that_nobody_leads() -> None:
+    one = reading(1, node(4150, partition()))
+    two = reading(2, node(4150, partition(is_leader=False)), before=one)
+    assert texts(one, two) == [("orders-0", "no nsqd leads it any more; n:4150 led it")]
+    assert problems(two) == {("leaderless", "orders-0"): "no nsqd leads it"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([node(1)], [node(1), node(2)], [("n:2", "the nsqd joined the cluster")]),
+        ([node(1), node(2)], [node(1)], [("n:2", "the nsqlookupds list the nsqd no longer")]),
+        ([node(1)], [node(1, started_at=60)], [("n:1", "the nsqd was restarted")]),
+        ([node(1)], [node(1, error="x")], []),
+        ([node(1)], [node(1, partition("a"))], [("a", "the topic was created")]),
+        ([node(1, partition("a"))], [node(1)], [("a", "the topic was deleted")]),
+        (
+            [node(1, partition("a"))],
+            [node(1, partition("a"), partition("a", 1))],
+            [("a-1", "n:1 leads it"), ("a", "it has 2 partitions, 1 before")],
+        ),
+        (
+            [node(1, partition("a", 0))],
+            [node(1, partition("a", 0, channel("c")))],
+            [("a/c", "the channel was created")],
+        ),
+        (
+            [node(1, partition("a", 0, channel("c")))],
+            [node(1, partition("a", 0))],
+            [("a/c", "the channel was deleted")],
+        ),
+        (
+            [node(1, partition("a", 0, channel("c")))],
+            [node(1, partition("a", 0, channel("c", paused=True)))],
+            [("a/c", "the channel is paused")],
+        ),
+        (
+            [node(1, partition("a", 0, channel("c", skipped=True)))],
+            [node(1, partition("a", 0, channel("c")))],
+            [("a/c", "the channel is no longer skipped")],
+        ),
+    ],
+)
+def test_what_two_readings_tell(before: list, after: list, expected: list[tuple[str, str]]) -> None:  # type: ignore[type-arg]
+    one = reading(1, *before)
+    assert texts(one, reading(2, *after, before=one)) == expected
+
+
+def test_channels_that_a_silent_nsqd_has_are_not_deleted() -> None:
+    one = reading(1, node(1, partition("a", 0, channel("c"))), node(2, partition("a", 1)))
+    two = reading(2, node(1, error="x"), node(2, partition("a", 1)), before=one)
+    assert changes(one, two) == []
+
+
+def test_an_old_reading_tells_nothing_but_that_it_is_old() -> None:
+    one = reading(1, node(1, partition("a")), stable=False)
+    two = reading(2, errors={"nsqds": "no nsqlookupd answers", "cluster": "x"}, before=one)
+    assert changes(one, two) == []
+    assert problems(two) == {("unanswered", "cluster"): "no nsqlookupd answers"}
+    assert flow(one, two) is None
+
+
+def test_the_first_answer_after_a_failed_first_poll_is_no_news() -> None:
+    failed = reading(1, errors={"nsqds": "no answer"})
+    assert changes(failed, reading(2, node(1, partition("a")))) == []
+
+
+def test_nsqlookupds_and_an_unstable_cluster_are_problems() -> None:
+    lookupds = [LookupdState("http://l:1", leads=True, error=""), LookupdState("http://l:2", leads=False, error="gone")]
+    assert list(problems(reading(1, stable=False, lookupds=lookupds))) == [
+        ("unstable", "cluster"),
+        ("lookupd", "http://l:2"),
+    ]
+
+
+def test_rates_compare_what_the_same_nsqd_said() -> None:
+    one = reading(10, node(1, partition("a", 0, channel("c", depth=5, messages=10), messages=10)))
+    two = reading(
+        12,
+        node(1, partition("a", 0, channel("c", depth=3, messages=30, requeued=4, timed_out=2), messages=30)),
+        before=one,
+    )
+    found = flow(one, two)
+    assert found is not None
+    assert (found.published, found.done) == ({"a": 10.0}, {("a", "c"): 11.0})
+    assert (found.requeued, found.timed_out) == ({("a", "c"): 2.0}, {("a", "c"): 1.0})
+
+
+def test_a_new_leader_or_a_restart_gives_no_false_rate() -> None:
+    one = reading(10, node(1, partition("a", messages=1000)), node(2, partition("a", is_leader=False)))
+    moved = reading(12, node(1, partition("a", is_leader=False)), node(2, partition("a", messages=900)), before=one)
+    restarted = reading(12, node(1, partition("a", messages=0)), before=one)
+    assert flow(one, moved) == flow(one, reading(12, node(1), before=one))
+    found = flow(one, restarted)
+    assert found is not None
+    assert found.published == {"a": 0.0}
+
+
+def test_series_are_aligned_and_forget() -> None:
+    kept = History(3)
+    for at in range(1, 6):
+        nodes = [node(1, partition("a", 0, channel("c", depth=at, oldest_at=0.0)))] if at != 4 else []
+        kept.add(reading(at, *nodes, before=kept.latest))
+    assert kept.times == [3, 4, 5]
+    [first, second, third] = kept.series("channel", "a", "c", "depth")
+    assert (first, third) == (3, 5)
+    assert math.isnan(second)
+    assert kept.last("channel", "a", "c", "lag") == 5.0
+    assert kept.last("channel", "a", "other", "lag") is None
+    assert [math.isnan(each) for each in kept.series("nobody")] == [True] * 3
+
+
+def test_an_old_reading_leaves_a_gap() -> None:
+    kept = History(5)
+    one = reading(1, node(1, partition("a", 0, channel("c", depth=1))))
+    kept.add(one)
+    kept.add(Reading(2, stats=one.stats, topics=one.topics, errors={"nsqds": "no answer"}))
+    assert kept.last("cluster", "depth") is None
+    assert len(kept.series("cluster", "depth")) == 2
+
+
+def test_problems_become_periods_and_events() -> None:
+    kept = History(10)
+    kept.add(reading(1, node(1)))
+    kept.add(reading(2, node(1, error="no answer"), before=kept.latest))
+    kept.add(reading(3, node(1, error="still no answer"), before=kept.latest))
+    [period] = kept.open
+    assert (period.trouble, period.subject, period.why, period.began, period.ended) == (
+        "silent",
+        "n:1",
+        "no answer",
+        2,
+        None,
+    )
+    kept.add(reading(5.5, node(1), before=kept.latest))
+    assert kept.open == []
+    assert [each.ended for each in kept.periods] == [5.5]
+    assert [event.text for event in kept.events] == [
+        "the nsqd does not answer: no answer",
+        "the nsqd answers again, or is gone, after 3.5 s",
+    ]
+
+
+def test_while_nobody_answers_what_was_wrong_with_nsqds_stays_open() -> None:
+    kept = History(10)
+    kept.add(reading(1, node(1, error="x")))
+    kept.add(reading(2, errors={"nsqds": "no answer"}, before=kept.latest))
+    assert {period.trouble for period in kept.open} == {"silent", "unanswered"}
+
+
+def test_nodes_that_are_gone_are_remembered_until_they_return() -> None:
+    kept = History(10)
+    kept.add(reading(1, node(1), node(2)))
+    kept.add(reading(2, node(1), before=kept.latest))
+    assert kept.gone == {"n:2": 2}
+    kept.add(reading(3, node(1), node(2), before=kept.latest))
+    assert kept.gone == {}
+
+
+def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 20)
+    monkeypatch.setattr(module, "MAX_PERIODS", 5)
+    kept = History(3)
+    for at in range(1, 30):
+        channels = [channel(f"c{at}-{number}") for number in range(10)]
+        silent = [node(1000 * at + number, error="x" * 5000) for number in range(10)]
+        kept.add(reading(at, node(1, partition("a", 0, *channels)), *silent, before=kept.latest))
+        kept.tell(Event(at, "operator", "info", "a", "text"))
+    assert kept.is_full
+    assert kept.count <= 20
+    assert len(kept.open) <= 5
+    assert len(kept.gone) <= 5
+    assert len(kept.events) <= module.MAX_EVENTS
+    assert max(len(period.why) for period in kept.open) == module.MAX_TEXT
+    assert not math.isnan(kept.series("cluster", "depth")[-1])
+    for at in range(30, 34):
+        kept.add(reading(at, node(1), before=kept.latest))
+    kept.add(reading(34, node(1, partition("a", 0, channel("new"))), before=kept.latest))
+    assert not math.isnan(kept.series("channel", "a", "new", "depth")[-1])

@@ -1,0 +1,184 @@
+"""The dashboard of an embedded cluster, as a browser and as other programs see it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from nsq_ha import Producer
+from nsq_ha.admin import AdminClient
+from nsq_ha.dashboard import DashboardOptions, serve
+from nsq_ha.devcluster import DevCluster
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+TOKEN = "correct horse battery"
+LIMIT = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(time_scale=0.02) as cluster:
+        cluster.create_topic("orders", 2, 3, sync_every=1)
+        yield cluster
+
+
+@pytest.fixture
+async def url(cluster: DevCluster) -> AsyncIterator[str]:
+    """A dashboard with a channel in which messages wait."""
+    async with AdminClient(cluster.lookupd) as admin, Producer(lookupd=cluster.lookupd) as producer:
+        await admin.create_channel("orders", "billing")
+        await producer.publish_many("orders", [b"one", b"two", b"three", b"four"])
+        started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        options = DashboardOptions(port=0, interval=0.3, limit=20.0, token=TOKEN, may_change=True)
+        serving = asyncio.create_task(serve(admin, options, started=started.set_result))
+        try:
+            yield await started
+        finally:
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+
+async def until_read(client: httpx.AsyncClient) -> None:
+    """Wait until the dashboard knows the channel."""
+
+    async def is_read() -> bool:
+        answer = await client.get("/topics/orders/billing")
+        return answer.status_code == 200 and "waiting" in answer.text
+
+    await eventually(is_read, LIMIT)
+
+
+async def signed_in(client: httpx.AsyncClient, url: str) -> str:
+    """Sign in; return the key of the session's forms."""
+    answer = await client.post("/sign-in", data={"token": TOKEN}, headers={"origin": url.rstrip("/")})
+    assert answer.status_code == 303
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    page = (await client.get("/confirm/pause?topic=orders&channel=billing")).text
+    return page.partition('name="key" value="')[2].partition('"')[0]
+
+
+async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    ours = {"origin": url.rstrip("/")}
+    fields = {"topic": "orders", "channel": "billing"}
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+        await until_read(client)
+        elsewhere = await client.get("/", headers={"host": f"evil.example:{urlsplit(url).port}"})
+        assert elsewhere.status_code == 421
+        assert (await client.post("/act/pause", data=fields, headers=ours)).status_code == 303  # to the sign-in
+        refused = await client.post("/sign-in", data={"token": "wrong"}, headers=ours)
+        assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+        foreign = await client.post("/sign-in", data={"token": TOKEN}, headers={"origin": "http://evil.example"})
+        assert foreign.status_code == 403
+        key = await signed_in(client, url)
+        meant = fields | {"key": key}
+        assert (await client.post("/act/pause", data=fields, headers=ours)).status_code == 403
+        assert (await client.post("/act/pause", data=meant, headers={"origin": "null"})).status_code == 403
+        assert (await client.post("/act/pause", data=meant)).status_code == 403
+        assert (await client.post("/act/empty", data=meant | {"typed": "bill"}, headers=ours)).status_code == 400
+        assert (await client.post("/act/explode", data=meant, headers=ours)).status_code == 404
+        assert (await client.post("/act/unskip", data=meant, headers=ours)).status_code == 409
+        assert (await client.get("/act/pause")).status_code == 404
+        done = await client.post("/act/pause", data=meant, headers=ours)
+        assert (done.status_code, "an operator paused it" in done.text) == (200, True)
+        assert (await client.post("/act/unpause", data=meant, headers=ours)).status_code == 200
+        assert (await client.post("/sign-out", data={"key": key}, headers=ours)).status_code == 303
+        assert (await client.post("/act/pause", data=meant, headers=ours)).status_code == 303
+        page = await client.get("/")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert (await client.get("/static/../app.py")).status_code == 404
+        assert (await client.get("/topics/%3Cscript%3E")).status_code == 404
+        assert "%3Cscript" not in (await client.get("/topics/%3Cscript%3E")).text
+    assert TOKEN not in caplog.text
+
+
+async def test_a_message_is_found_by_its_place(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+        await until_read(client)
+        found = (await client.get("/search?topic=orders&partition=0&number=1")).text
+        assert "not passed" in found
+        assert "At the channels" in found
+        assert (await client.get("/search?topic=orders&id=x")).status_code == 400
+        assert "no search by trace id" in (await client.get("/search?topic=orders&trace=77")).text
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Any]:
+    playwright = pytest.importorskip("playwright.async_api")
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("no chromium here")
+    async with playwright.async_playwright() as started:
+        opened = await started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        await opened.close()
+
+
+@pytest.mark.browser
+async def test_with_the_keyboard_on_a_phone_in_the_dark(url: str, browser: Any, cluster: DevCluster) -> None:  # noqa: ANN401
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+        await until_read(client)
+    context = await browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    context.set_default_timeout(LIMIT * 1000)
+    page = await context.new_page()
+    heard: list[str] = []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda request: heard.append(request.url) if not request.url.startswith(url) else None)
+    await page.goto(url)
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.className") == "skip"
+    # Each reading refreshes the page in place.
+    before = await page.locator("#banner").inner_text()
+    await page.wait_for_function("text => document.querySelector('#banner').innerText !== text", arg=before)
+    assert await page.evaluate("document.activeElement.className") == "skip"
+    assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 22, 27)"
+    # Charts are read out at the arrow keys.
+    await page.locator("#chart-depth svg[data-chart]").wait_for()
+    await page.locator("#chart-depth svg[data-chart]").focus()
+    await page.keyboard.press("ArrowLeft")
+    assert "depth " in await page.locator("#chart-depth output").inner_text()
+    for place in ("", "topics", "topics/orders", "topics/orders/billing", "nodes", "timeline", "search"):
+        await page.goto(url + place)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390, place
+    await empty_with_the_keyboard(page, url)
+    # A dead nsqd shows as such, and the page goes on.
+    await page.goto(url + "timeline")
+    node = next(iter(cluster.nsqds))
+    await asyncio.to_thread(cluster.kill, node)
+    try:
+        # The embedded nsqlookupds forget a dead nsqd soon, perhaps before a poll notices its silence.
+        text = re.compile("the nsqd does not answer|the nsqlookupds list the nsqd no longer")
+        await page.get_by_text(text).first.wait_for()
+    finally:
+        await asyncio.to_thread(cluster.start, node)
+    assert heard == []
+    await context.close()
+
+
+async def empty_with_the_keyboard(page: Any, url: str) -> None:  # noqa: ANN401
+    """Sign in, and empty the channel, without the pointer."""
+    await page.goto(url + "sign-in")
+    await page.keyboard.type(TOKEN)
+    await page.keyboard.press("Enter")
+    await page.get_by_text("Sign out").wait_for()
+    await page.goto(url + "topics/orders/billing")
+    await page.get_by_role("link", name="Empty").focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_text("Messages will be lost for good").wait_for()
+    await page.keyboard.type("billing")
+    await page.keyboard.press("Enter")
+    await page.get_by_text("an operator emptied it").wait_for()

@@ -1,0 +1,271 @@
+"""Pages, charts and figures, without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from nsq_ha.admin import Latency, LookupdState
+from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.changes import Event
+from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, Line, chart, timeline
+from nsq_ha.dashboard.history import History, Period
+from nsq_ha.dashboard.markup import Html, join, path, query, tag
+from nsq_ha.dashboard.pages import change, frame
+from nsq_ha.dashboard.pages.channel import channel_page
+from nsq_ha.dashboard.pages.nodes import node_page, nodes
+from nsq_ha.dashboard.pages.overview import overview
+from nsq_ha.dashboard.pages.parts import MAX_ROWS, Board, Page
+from nsq_ha.dashboard.pages.search import search_page
+from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
+from nsq_ha.dashboard.pages.topics import topic_page, topics
+from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
+
+
+class Tags(HTMLParser):
+    """Notes the elements, and whether all are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        if tag not in ("input", "link", "meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parsed(text: str) -> Tags:
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    return tags
+
+
+def filled(*names: str, paused: bool = False) -> History:
+    """A history in which everything has a hostile name."""
+    kept = History(5)
+    for at in (100, 102):
+        latency = Latency(3, ((0.99, 0.25),))
+        channels = [
+            dataclasses.replace(
+                channel(name, depth=at, oldest_at=90.0, paused=paused), latency=latency, connections=(CLIENT,)
+            )
+            for name in names
+        ]
+        nodes = [node(4150, partition("orders", 0, *channels)), node(4250, error=HOSTILE)]
+        kept.add(reading(at, *nodes, before=kept.latest, stable=False, has_clients=True))
+    return kept
+
+
+def every_page(board: Board, topic: str, name: str) -> list[Page]:
+    pages = [overview(board), topics(board), nodes(board), timeline_page(board), search_page(board, None, HOSTILE)]
+    return [*pages, topic_page(board, topic), channel_page(board, topic, name), node_page(board, "n:4150")]
+
+
+def test_no_text_can_become_markup() -> None:
+    kept = History(5)
+    hostile_channel = channel(HOSTILE, depth=3)
+    client = dataclasses.replace(CLIENT, client_id=HOSTILE, hostname=HOSTILE, user_agent=HOSTILE, tag=HOSTILE)
+    hostile_channel = dataclasses.replace(hostile_channel, connections=(client,))
+    for at in (1, 2):
+        lookupd = LookupdState(HOSTILE, leads=True, error=HOSTILE)
+        broken = dataclasses.replace(
+            node(4150, partition(HOSTILE, 0, hostile_channel)), version=HOSTILE, health=HOSTILE
+        )
+        kept.add(
+            reading(at, broken, node(4250, error=HOSTILE), before=kept.latest, lookupds=[lookupd], has_clients=True)
+        )
+    kept.tell(Event(3, "operator", "bad", HOSTILE, HOSTILE, HOSTILE))
+    board = Board(kept, 3.0, may_change=True, arguments={"q": HOSTILE[:3], "topic": HOSTILE[:20]})
+    for page in every_page(board, HOSTILE, HOSTILE):
+        text = frame.document(Page(page.title, frame.live(board, page)), place="/", is_live=True)
+        assert parsed(text).names.count("script") == 1
+        assert "\u202e" not in text
+    text = timeline_page(Board(kept, 3.0)).content
+    assert html.escape(HOSTILE[:20], quote=True) in text
+
+
+def test_every_page_shows_its_parts() -> None:
+    kept = filled("billing", "audit")
+    board = Board(kept, 102.0)
+    joined = {page.title: page.content for page in every_page(board, "orders", "billing")}
+    for content in joined.values():
+        parsed(content)
+    assert "1 of 2" in joined["Overview"]
+    assert "unstable" in joined["Overview"]
+    assert "Wrong now" in joined["Overview"]
+    assert "250 ms" in joined["orders/billing"]
+    assert "host" in joined["orders/billing"]
+    assert "12 s" in joined["orders/billing"]
+    assert "go-nsq/1" in joined["n:4150"]
+    assert "Leaders cannot be moved now" in joined["Nodes"]
+
+
+def test_buttons_are_only_for_those_who_may_change() -> None:
+    kept = filled("billing", paused=True)
+    reader, operator = Board(kept, 102.0), Board(kept, 102.0, may_change=True)
+    assert "confirm" not in "".join(page.content for page in every_page(reader, "orders", "billing"))
+    text = channel_page(operator, "orders", "billing").content
+    assert re.findall(r"/confirm/([a-z]+)", text) == ["unpause", "skip", "empty"]
+    assert "/confirm/move-leader" not in topic_page(operator, "orders").content  # there is no other replica
+
+
+def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, partition("orders", 0, channel("c"))), is_plain=True, stable=None))
+    board = Board(kept, 1.0, may_change=True)
+    text = "".join(page.content for page in every_page(board, "orders", "c"))
+    assert "leader" not in text.lower()
+    assert re.findall(r"/confirm/([a-z]+)", channel_page(board, "orders", "c").content) == ["pause", "empty"]
+
+
+def test_what_is_missing_is_said() -> None:
+    kept = History(5)
+    board = Board(kept, 1.0)
+    assert topic_page(board, "orders").status == 200
+    assert "for the first time" in frame.live(board, overview(board))
+    kept.add(reading(1, node(4150)))
+    for page in (topic_page(board, "x"), channel_page(board, "x", "y"), node_page(board, "z:1")):
+        assert page.status == 404
+        assert "There is no topic" in page.content or "no" in page.content
+    kept.add(reading(2, errors={"nsqds": "no nsqlookupd answers", "cluster": "x"}))
+    assert "no nsqlookupd answers" in frame.banner(Board(kept, 60.0))
+    kept.add(reading(3, node(4150), errors={"topics": "slow"}))
+    assert "topics: slow" in frame.banner(Board(kept, 3.0))
+
+
+def test_topics_are_filtered_and_sorted() -> None:
+    kept = History(5)
+    deep, flat = partition("b-deep", 0, channel(depth=9)), partition("a-flat", 0, channel(depth=1))
+    kept.add(reading(1, node(1, deep, flat)))
+
+    def shown(**arguments: str) -> list[str]:
+        return re.findall(r'data-key="([^"]+)"', topics(Board(kept, 1.0, arguments=arguments)).content)
+
+    assert shown() == ["a-flat", "b-deep"]
+    assert shown(sort="depth") == ["b-deep", "a-flat"]
+    assert shown(sort="nothing") == ["a-flat", "b-deep"]
+    assert shown(q="DEEP") == ["b-deep"]
+    assert "No topic has this text" in topics(Board(kept, 1.0, arguments={"q": "zzz"})).content
+
+
+def test_long_tables_are_cut() -> None:
+    kept = History(2)
+    kept.add(reading(1, node(1, *(partition(f"t{number}") for number in range(MAX_ROWS + 7)))))
+    text = topics(Board(kept, 1.0)).content
+    assert text.count("<tr") == MAX_ROWS + 1
+    assert "7 more rows" in text
+
+
+def test_a_chart_leaves_gaps_and_keeps_peaks() -> None:
+    times = [float(number) for number in range(1000)]
+    values = [math.nan if number < 500 else 1.0 for number in range(1000)]
+    values[777] = 40.0
+    text = chart("x", "Title", times, [Line("depth", values)], periods=[Period("silent", "n:1", "why", 10, 20)])
+    parsed(text)
+    found = re.search(r'data-chart="([^"]+)"', text)
+    assert found is not None
+    data = json.loads(html.unescape(found[1]))
+    [[label, points]] = data["lines"]
+    assert label == "depth"
+    assert len(points) == len(data["times"]) <= MAX_POINTS
+    assert max(point for point in points if point is not None) == 40.0
+    assert points[0] is None
+    assert data["times"][-1] == 999.0
+    assert text.count('class="band silent"') == 1
+    assert f"V{HEIGHT}" not in text
+
+
+def test_a_chart_without_figures_says_so() -> None:
+    assert "No figures yet" in chart("x", "T", [1.0], [Line("a", [1.0])])
+    assert "Not reported" in chart("x", "T", [1.0, 2.0], [Line("a", [math.nan] * 2)])
+    assert "M0.0 " in chart("x", "T", [1.0, 2.0], [Line("a", [1.0, math.nan])])
+
+
+def test_the_timeline_has_a_row_for_each_thing() -> None:
+    mark = Event(15, "leader", "warning", "orders-0", "moved", "orders")
+    periods = [Period("leaderless", "orders-0", "why", 12, 14), Period("unstable", "cluster", "why", 11)]
+    text = timeline("x", 10, 20, periods, [mark])
+    parsed(text)
+    assert re.findall(r'class="subject">([^<]+)', text) == ["cluster", "orders-0"]
+    assert text.count('class="mark"') == 1
+    assert "lasts" in text
+    assert "Nothing happened" in timeline("x", 10, 20, [], [])
+    many = [Period("silent", f"n:{number}", "why", 12) for number in range(50)]
+    assert "10 more" in timeline("x", 10, 20, many, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (0, "0"),
+        (7, "7"),
+        (2.5, "2.5"),
+        (999, "999"),
+        (1000, "1k"),
+        (12345, "12.3k"),
+        (4e6, "4M"),
+    ],
+)
+def test_short_numbers(value: float | None, expected: str) -> None:
+    assert figures.short(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "–"),
+        (-1, "0 s"),
+        (0.42, "0.4 s"),
+        (3, "3 s"),
+        (119, "119 s"),
+        (600, "10 min"),
+        (7500, "2 h 5 min"),
+        (2 * 86400 + 3700, "2 d 1 h"),
+    ],
+)
+def test_spans(value: float | None, expected: str) -> None:
+    assert figures.span(value) == expected
+
+
+def test_other_figures() -> None:
+    assert [figures.size(value) for value in (None, 12, 1536, 5 * 2**20)] == ["–", "12 B", "1.5 kB", "5 MB"]
+    assert [figures.milliseconds(value) for value in (None, 0.0012, 0.25, 2.0)] == ["–", "1.2 ms", "250 ms", "2.0 s"]
+    assert [figures.rate(value) for value in (None, 3)] == ["–", "3/s"]
+    assert figures.clock(1e30) == figures.moment(math.nan) == "–"
+    assert figures.clock(0) == "00:00:00"
+    assert figures.share(0.99) == "99 %"
+
+
+def test_markup() -> None:
+    assert tag("a", "<", Html("<b></b>"), None, 3, href='"', data_key="k", hidden=True, class_=None) == (
+        '<a href="&quot;" data-key="k" hidden>&lt;<b></b>3</a>'
+    )
+    assert tag("input", name="q", value="x") == '<input name="q" value="x">'
+    assert join("a", ["b", "<"]) == "ab&lt;"
+    assert path("topics", "a/b #ephemeral") == "/topics/a%2Fb%20%23ephemeral"
+    assert query(a="x&y", b=None, c="", d=1) == "?a=x%26y&d=1"
+    assert path("\ud800")
+
+
+def test_pages_around_changes() -> None:
+    assert "wrong" in change.sign_in("wrong").content
+    assert change.sign_in().status == 200
+    assert "Sign out" in change.sign_control(is_signed_in=True, key="k")
+    for page in (change.sign_in(), change.failure("a", HOSTILE, 404)):
+        assert parsed(page.content).names.count("script") == 0
