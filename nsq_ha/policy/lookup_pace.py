@@ -195,8 +195,8 @@ class Slot:
 
     def __init__(self, slots: Slots, at: float, *, on_demand: bool) -> None:
         self._slots = slots
-        self.at = at
-        self.on_demand = on_demand
+        self.at: float = at
+        self.on_demand: bool = on_demand
 
     def give_back(self) -> None:
         """Return it unused."""
