@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from nsq_ha.cli.figures import counted
 from nsq_ha.cli.findings import Facts, Finding, findings_of
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
@@ -69,7 +70,7 @@ def doctor(cluster: Cluster, as_json: bool | None, *, topic: str | None, timeout
     run(_examine(cluster, topic, timeout, report))
     failed, warned = statuses.count("failed"), statuses.count("warning")
     if not wants_json(as_json):
-        click.echo(f"\n{failed} failed, {warned} warnings" if failed or warned else "\nall is well")
+        click.echo(f"\n{failed} failed, {counted(warned, 'warning')}" if failed or warned else "\nall is well")
     if failed:
         raise click.exceptions.Exit(1)
 

@@ -176,6 +176,11 @@ def number(value: float | None) -> str | None:
     return f"{round(value):,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float | None) -> str | None:
     """Return seconds as people read them, such as ``0``, ``4.2s``, ``3m20s`` or ``2d3h``."""
     if seconds is None:

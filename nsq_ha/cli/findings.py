@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from nsq_ha.cli.figures import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -270,11 +272,6 @@ def _clocks(facts: Facts) -> Finding:
         )
         return Finding(check, "warning", f"by this machine's clock, {_some(wrong)}", remedy)
     return Finding(check, "ok", f"{counted(len(facts.clocks), 'server')}, to {CLOCK_TOLERANCE:.0f} s")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _looked_at(facts: Facts) -> str:

@@ -45,7 +45,7 @@ def top(
 ) -> None:
     """Watch rates, depths, messages in flight, leaders and lags, until `q` or Ctrl-C.
 
-    PATTERN is a part of TOPIC/CHANNEL, or a pattern such as 'orders/*'. Without a terminal, each sample is printed
+    PATTERN is a part of TOPIC/CHANNEL, or a pattern such as orders/b*. Without a terminal, each sample is printed
     below the last one.
     """
     name = cluster.context or cluster.lookupd[0] + (f" +{len(cluster.lookupd) - 1}" if cluster.lookupd[1:] else "")

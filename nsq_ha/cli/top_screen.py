@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from nsq_ha.cli.figures import (
     SORTS,
     columns_of,
+    counted,
     duration,
     fitted_widths,
     fitting,
@@ -169,7 +170,7 @@ class Screen:
             "plain" if state.is_plain else "partitioned",
             f"{answering}/{len(state.lookupds)} nsqlookupds",
             f"{len(nodes) - len(self._stats.silent)}/{len(nodes)} nsqds",
-            f"{len(self._stats.topics)} topics",
+            counted(len(self._stats.topics), "topic"),
         ]
         rates = {row.topic: row.in_rate for row in self._channels}
         known = [rate for rate in rates.values() if rate is not None]
