@@ -104,8 +104,9 @@ def bench(topic: str, cluster: Cluster, *, yes: bool, as_json: bool | None, **op
     """Publish to TOPIC and consume from it, and print rates and latencies.
 
     The messages stay in the topic, and go to all its channels: use a topic of its own. They are consumed through a
-    channel of its own, which is deleted at the end. Refuses a cluster that is not on this machine, unless --yes is
-    given. Exit code 1 if a publish failed, or a message was not delivered.
+    channel of its own, which is deleted at the end; the latencies of consuming count from the call of the publish.
+    Refuses a cluster that is not on this machine, unless --yes is given. Exit code 1 if a publish failed, or a message
+    was not delivered.
     """
     chosen = BenchOptions(**options)
     result = run(_bench(cluster, topic, chosen, yes=yes))
@@ -138,10 +139,10 @@ class Result:
     missing: int
 
     def sides(self) -> Iterator[tuple[str, Measured]]:
-        """Yield both sides with their names."""
+        """Yield both sides with their names; what is consumed counts from the call of its publish."""
         yield "publish", self.published
         if self.consumed is not None:
-            yield "publish to consume", self.consumed
+            yield "consume", self.consumed
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as a dict for JSON."""
@@ -150,25 +151,23 @@ class Result:
             "size": self.size,
             "failed": self.failed,
             "missing": self.missing,
-            **{name.replace(" ", "_"): _figures(side) for name, side in self.sides()},
+            **{name: _figures(side) for name, side in self.sides()},
         }
 
     def show(self) -> None:
         """Print the figures as a table."""
         print_table(
-            ["", "messages#", "seconds#", "per second#", "MiB/s#", *(f"{s:g} % ms#" for s in _SHARES), "max ms#"],
+            ["", "messages#", "rate#", *(f"{share:g} %#" for share in _SHARES), "max#"],
             [
                 (
                     name,
                     len(side.seconds),
-                    f"{side.took:,.2f}",
-                    f"{side.rate:,.0f}",
-                    f"{side.rate * self.size / (1 << 20):,.2f}",
+                    f"{side.rate:,.0f}/s",
                     *(f"{value:,.2f}" for value in _latencies(side)),
                 )
                 for name, side in self.sides()
             ],
-            title=f"{self.topic}: bodies of {self.size} bytes",
+            title=f"{self.topic}: bodies of {self.size} bytes, latencies in ms",
         )
         if self.failed or self.missing:
             click.echo(f"FAILED: {self.failed:,} not acknowledged, {self.missing:,} not delivered")

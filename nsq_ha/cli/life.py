@@ -233,7 +233,7 @@ def _print(life: Life) -> None:
     rows += [(f"channel {name}", standing) for name, standing in life.channels.items()]
     title = "message" if life.internal_id is None else f"message {life.internal_id:#x} ({life.internal_id})"
     if rows:
-        print_table(["", ""], rows, title=title)
+        print_table(["what", "value"], rows, title=title)
     if life.events:
         first = int(life.events[0]["time_ns"])
         print_table(
